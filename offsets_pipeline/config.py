@@ -1,0 +1,232 @@
+"""Settings: typed, frozen, read from one TOML file.
+
+`conf/offsets.toml` holds every setting with its default and what it does; the defaults here are the same (a test
+compares the two). A setting that is left out has its default; one that is not known, or has a wrong type or value, is
+refused with the file, the setting, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+
+from offsets_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONF_ENV = "OFFSETS_CONF"
+CONF_PATH = Path("conf/offsets.toml")
+
+_INT32_MAX = 2**31 - 1
+
+
+class _Rule(Protocol):
+    """What values a setting takes."""
+
+    allowed: str
+    """Said to who wrote another: "a whole number from 1 to 10"."""
+
+    def accepts(self, value: object) -> bool:
+        """Whether `value` has the right type and lies in the allowed range."""
+        ...
+
+
+class _WholeNumber:
+    def __init__(self, lowest: int, highest: int) -> None:
+        self._range = range(lowest, highest + 1)
+        self.allowed = f"a whole number from {lowest} to {highest}"
+
+    def accepts(self, value: object) -> bool:
+        # TOML's true is no number, though Python's True is.
+        return isinstance(value, int) and not isinstance(value, bool) and value in self._range
+
+
+class _OneOf:
+    def __init__(self, *choices: str) -> None:
+        self._choices = choices
+        self.allowed = " or ".join(f'"{choice}"' for choice in choices)
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, str) and value in self._choices
+
+
+class _Text:
+    def __init__(self, pattern: str, allowed: str) -> None:
+        self._pattern = re.compile(pattern)
+        self.allowed = allowed
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, str) and self._pattern.fullmatch(value) is not None
+
+
+_Value = TypeVar("_Value")
+
+
+def _setting(default: _Value, rule: _Rule) -> _Value:
+    """A dataclass field with its default and its rule."""
+    return field(default=default, metadata={"rule": rule})
+
+
+class _Section:
+    """Base of the sections: an instance that breaks a rule cannot be made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(cast("Any", self)):
+            rule: _Rule = each.metadata["rule"]
+            value = getattr(self, each.name)
+            if not rule.accepts(value):
+                raise ConfigError(f"{each.name}: {_as_toml(value)} is not allowed; it takes {rule.allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings(_Section):
+    """[log]: the offsets log and what is read into it.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    offsets_partitions: int = _setting(50, _WholeNumber(1, _INT32_MAX))
+    """Log partitions of a store that is created and told no other number: Kafka's offsets.topic.num.partitions (R1)."""
+
+    corrupt_records: Literal["quarantine", "fail"] = _setting("quarantine", _OneOf("quarantine", "fail"))
+    """What a record does that does not decode: go to the quarantine table, or stop the fold (R6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSettings(_Section):
+    """[fold]: how the log is folded into the state tables.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    trigger_interval_ms: int = _setting(1_000, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds from the start of one batch of a continuous fold to the next; 0 is as soon as the last one ended."""
+
+    max_retries: int = _setting(5, _WholeNumber(0, 100))
+    """How often a write that another writer overtook is tried again; 0 is never."""
+
+    retry_backoff_ms: int = _setting(100, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds before the first retry; each further one waits twice as long."""
+
+    max_backoff_ms: int = _setting(5_000, _WholeNumber(1, _INT32_MAX))
+    """The longest wait before a retry, in milliseconds."""
+
+    def __post_init__(self) -> None:
+        """Check each value, then the two that must fit together."""
+        _Section.__post_init__(self)
+        if self.max_backoff_ms < self.retry_backoff_ms:
+            raise ConfigError(
+                f"max_backoff_ms: {self.max_backoff_ms} is not allowed; "
+                f"it takes at least retry_backoff_ms, which is {self.retry_backoff_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings(_Section):
+    """[spark]: the session that is started where none is running. spark-submit's own options win over all of these.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    master: str = _setting("local[*]", _Text(r"\S+", 'a Spark master, as "local[2]" or "spark://host:7077"'))
+    """Where Spark runs."""
+
+    shuffle_partitions: int = _setting(2, _WholeNumber(1, 100_000))
+    """Tasks of a shuffle: some two for each core."""
+
+    driver_memory: str = _setting("2g", _Text(r"[1-9][0-9]*[kmgt]", 'a size as "512m" or "4g"'))
+    """Heap of the JVM that this program starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting."""
+
+    log: LogSettings = field(default_factory=LogSettings)
+    fold: FoldSettings = field(default_factory=FoldSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | SparkSettings]] = {
+    "log": LogSettings,
+    "fold": FoldSettings,
+    "spark": SparkSettings,
+}
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the settings.
+
+    The file is `path` if given, else the one that the environment variable OFFSETS_CONF names, else
+    ./conf/offsets.toml if there is one. Without a file every setting has its default.
+
+    Raises:
+        ConfigError: the named file cannot be read, is no TOML, or holds a setting with a wrong name, type or value.
+    """
+    chosen = _chosen_file(path)
+    if chosen is None:
+        return Settings()
+    try:
+        document = tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {chosen}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{chosen}: not a TOML file: {error}") from error
+    try:
+        return _from_document(document)
+    except ConfigError as error:
+        raise ConfigError(f"{chosen}: {error}") from error
+
+
+def _chosen_file(path: Path | None) -> Path | None:
+    if path is not None:
+        return path
+    named = os.environ.get(CONF_ENV)
+    if named:
+        return Path(named)
+    return CONF_PATH if CONF_PATH.is_file() else None
+
+
+def _from_document(document: Mapping[str, object]) -> Settings:
+    sections = {}
+    for section, values in document.items():
+        if section not in _SECTIONS:
+            raise ConfigError(f"[{section}] is no section; {_known(section, _SECTIONS)}")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{section}: {_as_toml(values)} is not allowed; [{section}] is a section")
+        names = [each.name for each in fields(_SECTIONS[section])]
+        for name in values:
+            if name not in names:
+                raise ConfigError(f"[{section}] {name} is no setting; {_known(name, names)}")
+        try:
+            sections[section] = _SECTIONS[section](**values)
+        except ConfigError as error:
+            raise ConfigError(f"[{section}] {error}") from error
+    return Settings(**cast("Any", sections))
+
+
+def _known(wrong: str, names: Iterable[str]) -> str:
+    names = list(names)
+    near = difflib.get_close_matches(wrong, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}known are {', '.join(names)}"
+
+
+def _as_toml(value: object) -> str:
+    """The value as it stands in the file, near enough to find it there."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value)

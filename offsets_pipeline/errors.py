@@ -1,0 +1,71 @@
+"""Every error this package raises on purpose.
+
+Each takes one message that says what is wrong, where, and what would be right; the command line prints it as
+`offsets: error: <message>` and ends with status 1. Errors that a Kafka coordinator answers with carry Kafka's name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OffsetsError(Exception):
+    """The root of this package's errors."""
+
+    retriable: ClassVar[bool] = False
+    """Whether the same call, made again unchanged, may succeed."""
+
+    kafka_name: ClassVar[str | None] = None
+    """Kafka's name for the error, where it has one (R24)."""
+
+
+class ConfigError(OffsetsError):
+    """A setting has a wrong name, type or value."""
+
+
+class JavaMissing(OffsetsError):
+    """Java is not installed, or is older than Spark needs."""
+
+
+class NoSuchStore(OffsetsError):
+    """There is nothing at the store's path."""
+
+
+class NotAStore(OffsetsError):
+    """What is at the store's path is something else, or a store that was only half created."""
+
+
+class StoreMismatch(OffsetsError):
+    """The store was created with other properties than those asked for."""
+
+
+class NoSuchPath(OffsetsError):
+    """A path to read from does not exist."""
+
+
+class NoSegments(OffsetsError):
+    """A path to read from holds no log segments."""
+
+
+class NoSuchGroup(OffsetsError):
+    """The store knows no group of that name."""
+
+    kafka_name = "GROUP_ID_NOT_FOUND"
+
+
+class ConflictingLog(OffsetsError):
+    """The same record offset holds two different records: these are not segments of one log."""
+
+
+class WriteConflict(OffsetsError):
+    """Another writer committed to the table first, as often as was retried."""
+
+    retriable = True
+
+
+class InvalidPartitionCount(OffsetsError):
+    """The number of log partitions is missing, impossible, or not the one that the log was written with (R1)."""
+
+
+class StateDiffers(OffsetsError):
+    """The state tables are not what a replay of the log gives."""
