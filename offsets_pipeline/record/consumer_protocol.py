@@ -1,0 +1,66 @@
+"""The consumer protocol that classic groups embed in their metadata: subscription and assignment, versions 0-3.
+
+Type 2 stores what members send as opaque bytes. Only for protocol type "consumer" do they have this shape; and even
+then a client may send what it likes. So what does not decode stays opaque (None here), and never makes the record
+corrupt. The bytes in the record remain the truth: these views are for reading only.
+"""
+
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.record.decode import DecodedValue
+from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, Schema, StructOf, codec_for
+from offsets_pipeline.record.wire import Reader
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+MAX_VERSION = 3
+
+_TOPIC_PARTITIONS = StructOf((Field("topic", Primitive.STRING), Field("partitions", ArrayOf(Primitive.INT32))))
+
+SUBSCRIPTION = Schema(
+    "ConsumerProtocolSubscription",
+    (
+        Field("topics", ArrayOf(Primitive.STRING)),
+        Field("user_data", Primitive.BYTES, nullable=True),
+        Field("owned_partitions", ArrayOf(_TOPIC_PARTITIONS), since=1),
+        Field("generation_id", Primitive.INT32, since=2),
+        Field("rack_id", Primitive.STRING, since=3, nullable=True),
+    ),
+    max_version=MAX_VERSION,
+)
+ASSIGNMENT = Schema(
+    "ConsumerProtocolAssignment",
+    (
+        Field("assigned_partitions", ArrayOf(_TOPIC_PARTITIONS)),
+        Field("user_data", Primitive.BYTES, nullable=True),
+    ),
+    max_version=MAX_VERSION,
+)
+
+_CODECS = {
+    schema.name: tuple(codec_for(schema, version) for version in range(MAX_VERSION + 1))
+    for schema in (SUBSCRIPTION, ASSIGNMENT)
+}
+
+
+def decode_subscription(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    """A member's subscription: topics, user_data, owned_partitions, generation_id, rack_id; None where opaque."""
+    return _decode(SUBSCRIPTION, protocol_type, blob)
+
+
+def decode_assignment(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    """A member's assignment: assigned_partitions (topic, partitions), user_data; None where opaque."""
+    return _decode(ASSIGNMENT, protocol_type, blob)
+
+
+# int16 version, fields; a version above the highest is read as the highest, as brokers and clients do
+def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedValue | None:
+    if protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return None
+    reader = Reader(blob)
+    try:
+        version = reader.int16(schema.name)
+        if version < 0:
+            return None
+        fields = _CODECS[schema.name][min(version, MAX_VERSION)].read(reader, schema.name)
+    except CorruptRecord:
+        return None
+    return DecodedValue(version, fields, blob[reader.position :])

@@ -1,0 +1,42 @@
+"""Errors of the wire format."""
+
+from offsets_pipeline.errors import OffsetsError
+
+
+class CorruptRecord(OffsetsError):
+    """Bytes of a known kind do not decode (R6)."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["CorruptRecord"], tuple[str, str]]:
+        return type(self), (self.field, self.reason)
+
+
+class UnknownRecordType(OffsetsError):
+    """The record type is not known here; such a record is counted, kept and skipped (R6)."""
+
+    def __init__(self, record_type: int) -> None:
+        super().__init__(f"unknown record type {record_type}")
+        self.record_type = record_type
+
+    def __reduce__(self) -> tuple[type["UnknownRecordType"], tuple[int]]:
+        return type(self), (self.record_type,)
+
+
+class UnwritableRecord(OffsetsError):
+    """A value cannot be written in the version asked for."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["UnwritableRecord"], tuple[str, str]]:
+        return type(self), (self.field, self.reason)
+
+
+class NotASegment(OffsetsError):
+    """The file is not a Kafka log segment."""

@@ -1,0 +1,373 @@
+"""Schemas of every record in `__consumer_offsets`, as brokers 4.0, 4.2 and 4.3 write them (R5, R7, R8).
+
+Field names are Kafka's. `MESSAGE_TYPES` maps a record type to its key schema and its value schemas.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, Schema, StructOf
+
+NONE_SENTINEL = -1  # R7
+
+INT8, INT16, UINT16 = Primitive.INT8, Primitive.INT16, Primitive.UINT16
+INT32, INT64, UUID = Primitive.INT32, Primitive.INT64, Primitive.UUID
+STRING, BYTES = Primitive.STRING, Primitive.BYTES
+
+
+class RecordType(IntEnum):
+    """The int16 that a key starts with (R5). 18 was never released."""
+
+    LEGACY_OFFSET_COMMIT = 0
+    OFFSET_COMMIT = 1
+    GROUP_METADATA = 2
+    CONSUMER_GROUP_METADATA = 3
+    CONSUMER_GROUP_PARTITION_METADATA = 4
+    CONSUMER_GROUP_MEMBER_METADATA = 5
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA = 6
+    CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER = 7
+    CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT = 8
+    SHARE_GROUP_PARTITION_METADATA = 9
+    SHARE_GROUP_MEMBER_METADATA = 10
+    SHARE_GROUP_METADATA = 11
+    SHARE_GROUP_TARGET_ASSIGNMENT_METADATA = 12
+    SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER = 13
+    SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT = 14
+    SHARE_GROUP_STATE_PARTITION_METADATA = 15
+    CONSUMER_GROUP_REGULAR_EXPRESSION = 16
+    STREAMS_GROUP_METADATA = 17
+    STREAMS_GROUP_MEMBER_METADATA = 19
+    STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA = 20
+    STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER = 21
+    STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT = 22
+    STREAMS_GROUP_TOPOLOGY = 23
+
+
+OFFSET_COMMIT_TYPES = (0, 1)
+
+
+@dataclass(frozen=True)
+class MessageType:
+    """Key and value of one record type.
+
+    `values` holds more than one schema where brokers gave one version number to different layouts (early access
+    share groups of 4.0): the newest comes first, and a value is read by the first that fits.
+    """
+
+    key: Schema
+    values: tuple[Schema, ...]
+
+
+def _flexible(name: str, *fields: Field) -> Schema:
+    return Schema(name, fields, max_version=0, flexible_since=0)
+
+
+def _key(name: str, *fields: Field) -> Schema:
+    return Schema(name, fields)
+
+
+_GROUP = Field("group", STRING)
+_GROUP_ID = Field("group_id", STRING)
+_MEMBER_ID = Field("member_id", STRING)
+_TOPIC_ID = Field("topic_id", UUID)
+_TOPIC_NAME = Field("topic_name", STRING)
+_PARTITIONS = Field("partitions", ArrayOf(INT32))
+_SUBTOPOLOGY_ID = Field("subtopology_id", STRING)
+_ASSIGNMENT_EPOCHS = Field("assignment_epochs", ArrayOf(INT32), nullable=True, tag=0)  # consumer: since 4.3
+_MEMBER_EPOCHS = (Field("member_epoch", INT32), Field("previous_member_epoch", INT32), Field("state", INT8))
+
+
+def _topics(name: str, *more: Field) -> Field:
+    return Field(name, ArrayOf(StructOf((_TOPIC_ID, _PARTITIONS, *more))))
+
+
+def _named_topics(name: str, *more: Field) -> Field:
+    return Field(name, ArrayOf(StructOf((_TOPIC_ID, _TOPIC_NAME, *more))))
+
+
+def _tasks(name: str, *more: Field) -> Field:
+    return Field(name, ArrayOf(StructOf((_SUBTOPOLOGY_ID, _PARTITIONS, *more))))
+
+
+def _key_values(name: str, **how: bool | int) -> Field:
+    pair = StructOf((Field("key", STRING), Field("value", STRING)))
+    return Field(name, ArrayOf(pair), nullable=bool(how.get("nullable")), tag=how.get("tag"))
+
+
+_OFFSET_COMMIT_KEY = (_GROUP, Field("topic", STRING), Field("partition", INT32))
+_OFFSET_COMMIT_VALUE = (
+    Field("offset", INT64),
+    Field("leader_epoch", INT32, since=3, sentinel=NONE_SENTINEL),
+    Field("metadata", STRING),
+    Field("commit_timestamp", INT64),
+    Field("expire_timestamp", INT64, since=1, until=1, sentinel=NONE_SENTINEL),
+    Field("topic_id", UUID, since=4, tag=0),  # 4.1 and newer, and only for some clients
+)
+
+_GROUP_METADATA_MEMBER = StructOf(
+    (
+        Field("member_id", STRING),
+        Field("group_instance_id", STRING, since=3, nullable=True),
+        Field("client_id", STRING),
+        Field("client_host", STRING),
+        Field("rebalance_timeout", INT32, since=1),
+        Field("session_timeout", INT32),
+        Field("subscription", BYTES),
+        Field("assignment", BYTES),
+    )
+)
+_GROUP_METADATA_VALUE = Schema(
+    "GroupMetadataValue",
+    (
+        Field("protocol_type", STRING),
+        Field("generation", INT32),
+        Field("protocol", STRING, nullable=True),
+        Field("leader", STRING, nullable=True),
+        Field("current_state_timestamp", INT64, since=2, sentinel=NONE_SENTINEL),
+        Field("members", ArrayOf(_GROUP_METADATA_MEMBER)),
+    ),
+    max_version=4,
+    flexible_since=4,
+)
+
+_CLASSIC_MEMBER_METADATA = StructOf(
+    (
+        Field("session_timeout_ms", INT32),
+        Field("supported_protocols", ArrayOf(StructOf((Field("name", STRING), Field("metadata", BYTES))))),
+    )
+)
+_CONSUMER_GROUP_MEMBER_METADATA_VALUE = _flexible(
+    "ConsumerGroupMemberMetadataValue",
+    Field("instance_id", STRING, nullable=True),
+    Field("rack_id", STRING, nullable=True),
+    Field("client_id", STRING),
+    Field("client_host", STRING),
+    Field("subscribed_topic_names", ArrayOf(STRING)),
+    Field("subscribed_topic_regex", STRING, nullable=True),
+    Field("rebalance_timeout_ms", INT32),
+    Field("server_assignor", STRING, nullable=True),
+    Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, nullable=True, tag=0, written_when_null=True),
+)
+
+_PARTITION_METADATA = Field(
+    "partition_metadata",
+    ArrayOf(StructOf((Field("partition", INT32), Field("racks", ArrayOf(STRING))))),
+)
+
+
+def _partition_metadata_value(name: str) -> Schema:
+    return _flexible(name, _named_topics("topics", Field("num_partitions", INT32), _PARTITION_METADATA))
+
+
+def _topic_infos(name: str) -> Field:
+    fields = (
+        Field("name", STRING),
+        Field("partitions", INT32),
+        Field("replication_factor", INT16),
+        _key_values("topic_configs"),
+    )
+    return Field(name, ArrayOf(StructOf(fields)))
+
+
+_SUBTOPOLOGY = StructOf(
+    (
+        _SUBTOPOLOGY_ID,
+        Field("source_topics", ArrayOf(STRING)),
+        Field("source_topic_regex", ArrayOf(STRING)),
+        _topic_infos("state_changelog_topics"),
+        Field("repartition_sink_topics", ArrayOf(STRING)),
+        _topic_infos("repartition_source_topics"),
+        Field(
+            "copartition_groups",
+            ArrayOf(
+                StructOf(
+                    (
+                        Field("source_topics", ArrayOf(INT16)),
+                        Field("source_topic_regex", ArrayOf(INT16)),
+                        Field("repartition_source_topics", ArrayOf(INT16)),
+                    )
+                )
+            ),
+        ),
+    )
+)
+
+_ASSIGNMENT_EPOCH = (Field("assignment_epoch", INT32), Field("assignment_timestamp", INT64, tag=0))  # tag: since 4.3
+_METADATA_HASH = Field("metadata_hash", INT64)
+
+MESSAGE_TYPES: dict[int, MessageType] = {
+    # R7: key version 0 goes with value version 0 only
+    RecordType.LEGACY_OFFSET_COMMIT: MessageType(
+        _key("OffsetCommitKey", *_OFFSET_COMMIT_KEY),
+        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=0),),
+    ),
+    RecordType.OFFSET_COMMIT: MessageType(
+        _key("OffsetCommitKey", *_OFFSET_COMMIT_KEY),
+        (Schema("OffsetCommitValue", _OFFSET_COMMIT_VALUE, max_version=4, flexible_since=4),),
+    ),
+    RecordType.GROUP_METADATA: MessageType(_key("GroupMetadataKey", _GROUP), (_GROUP_METADATA_VALUE,)),
+    RecordType.CONSUMER_GROUP_METADATA: MessageType(
+        _key("ConsumerGroupMetadataKey", _GROUP_ID),
+        (
+            _flexible(
+                "ConsumerGroupMetadataValue",
+                Field("epoch", INT32),
+                Field("metadata_hash", INT64, tag=0),
+            ),
+        ),
+    ),
+    RecordType.CONSUMER_GROUP_PARTITION_METADATA: MessageType(
+        _key("ConsumerGroupPartitionMetadataKey", _GROUP_ID),
+        (_partition_metadata_value("ConsumerGroupPartitionMetadataValue"),),
+    ),
+    RecordType.CONSUMER_GROUP_MEMBER_METADATA: MessageType(
+        _key("ConsumerGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
+        (_CONSUMER_GROUP_MEMBER_METADATA_VALUE,),
+    ),
+    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
+        _key("ConsumerGroupTargetAssignmentMetadataKey", _GROUP_ID),
+        (_flexible("ConsumerGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
+    ),
+    RecordType.CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
+        _key("ConsumerGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
+        (_flexible("ConsumerGroupTargetAssignmentMemberValue", _topics("topic_partitions")),),
+    ),
+    RecordType.CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
+        _key("ConsumerGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
+        (
+            _flexible(
+                "ConsumerGroupCurrentMemberAssignmentValue",
+                *_MEMBER_EPOCHS,
+                _topics("assigned_partitions", _ASSIGNMENT_EPOCHS),
+                _topics("partitions_pending_revocation", _ASSIGNMENT_EPOCHS),
+            ),
+        ),
+    ),
+    RecordType.SHARE_GROUP_PARTITION_METADATA: MessageType(
+        _key("ShareGroupPartitionMetadataKey", _GROUP_ID),
+        (_partition_metadata_value("ShareGroupPartitionMetadataValue"),),
+    ),
+    RecordType.SHARE_GROUP_MEMBER_METADATA: MessageType(
+        _key("ShareGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
+        (
+            _flexible(
+                "ShareGroupMemberMetadataValue",
+                Field("rack_id", STRING, nullable=True),
+                Field("client_id", STRING),
+                Field("client_host", STRING),
+                Field("subscribed_topic_names", ArrayOf(STRING)),
+            ),
+        ),
+    ),
+    RecordType.SHARE_GROUP_METADATA: MessageType(
+        _key("ShareGroupMetadataKey", _GROUP_ID),
+        (
+            _flexible("ShareGroupMetadataValue", Field("epoch", INT32), _METADATA_HASH),
+            _flexible("ShareGroupMetadataValue", Field("epoch", INT32), Field("metadata_hash", INT64, since=1)),  # 4.0
+        ),
+    ),
+    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
+        _key("ShareGroupTargetAssignmentMetadataKey", _GROUP_ID),
+        (_flexible("ShareGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
+    ),
+    RecordType.SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
+        _key("ShareGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
+        (_flexible("ShareGroupTargetAssignmentMemberValue", _topics("topic_partitions")),),
+    ),
+    RecordType.SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
+        _key("ShareGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
+        (_flexible("ShareGroupCurrentMemberAssignmentValue", *_MEMBER_EPOCHS, _topics("assigned_partitions")),),
+    ),
+    RecordType.SHARE_GROUP_STATE_PARTITION_METADATA: MessageType(
+        _key("ShareGroupStatePartitionMetadataKey", _GROUP_ID),
+        tuple(
+            _flexible(
+                "ShareGroupStatePartitionMetadataValue",
+                initializing_topics,
+                _named_topics("initialized_topics", _PARTITIONS),
+                _named_topics("deleting_topics"),
+            )
+            for initializing_topics in (
+                _named_topics("initializing_topics", _PARTITIONS),
+                Field("initializing_topics", ArrayOf(INT32), since=1),  # 4.0 had none
+            )
+        ),
+    ),
+    RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION: MessageType(
+        _key("ConsumerGroupRegularExpressionKey", _GROUP_ID, Field("regular_expression", STRING)),
+        (
+            _flexible(
+                "ConsumerGroupRegularExpressionValue",
+                Field("topics", ArrayOf(STRING)),
+                Field("version", INT64),
+                Field("timestamp", INT64),
+            ),
+        ),
+    ),
+    RecordType.STREAMS_GROUP_METADATA: MessageType(
+        _key("StreamsGroupMetadataKey", _GROUP_ID),
+        (
+            _flexible(
+                "StreamsGroupMetadataValue",
+                Field("epoch", INT32),
+                _METADATA_HASH,
+                Field("validated_topology_epoch", INT32, tag=0),
+                _key_values("last_assignment_configs", nullable=True, tag=1),
+            ),
+        ),
+    ),
+    RecordType.STREAMS_GROUP_MEMBER_METADATA: MessageType(
+        _key("StreamsGroupMemberMetadataKey", _GROUP_ID, _MEMBER_ID),
+        (
+            _flexible(
+                "StreamsGroupMemberMetadataValue",
+                Field("instance_id", STRING, nullable=True),
+                Field("rack_id", STRING, nullable=True),
+                Field("client_id", STRING),
+                Field("client_host", STRING),
+                Field("rebalance_timeout_ms", INT32),
+                Field("topology_epoch", INT32),
+                Field("process_id", STRING),
+                Field("user_endpoint", StructOf((Field("host", STRING), Field("port", UINT16))), nullable=True),
+                _key_values("client_tags"),
+            ),
+        ),
+    ),
+    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA: MessageType(
+        _key("StreamsGroupTargetAssignmentMetadataKey", _GROUP_ID),
+        (_flexible("StreamsGroupTargetAssignmentMetadataValue", *_ASSIGNMENT_EPOCH),),
+    ),
+    RecordType.STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER: MessageType(
+        _key("StreamsGroupTargetAssignmentMemberKey", _GROUP_ID, _MEMBER_ID),
+        (
+            _flexible(
+                "StreamsGroupTargetAssignmentMemberValue",
+                *(_tasks(f"{kind}_tasks") for kind in ("active", "standby", "warmup")),
+            ),
+        ),
+    ),
+    RecordType.STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT: MessageType(
+        _key("StreamsGroupCurrentMemberAssignmentKey", _GROUP_ID, _MEMBER_ID),
+        (
+            _flexible(
+                "StreamsGroupCurrentMemberAssignmentValue",
+                *_MEMBER_EPOCHS,
+                *(_tasks(f"{kind}_tasks", _ASSIGNMENT_EPOCHS) for kind in ("active", "standby", "warmup")),
+                *(
+                    _tasks(f"{kind}_tasks_pending_revocation", _ASSIGNMENT_EPOCHS)
+                    for kind in ("active", "standby", "warmup")
+                ),
+            ),
+        ),
+    ),
+    RecordType.STREAMS_GROUP_TOPOLOGY: MessageType(
+        _key("StreamsGroupTopologyKey", _GROUP_ID),
+        (
+            _flexible(
+                "StreamsGroupTopologyValue",
+                Field("epoch", INT32),
+                Field("subtopologies", ArrayOf(_SUBTOPOLOGY)),
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,239 @@
+"""Primitives of Kafka's wire format over one buffer.
+
+Everything is big-endian. A `Reader` walks over bytes; the `write_*` functions append to a `bytearray`. A read that
+the buffer cannot satisfy raises `CorruptRecord` naming the field with the expected and the actual size (R6).
+"""
+
+import base64
+import binascii
+import codecs
+import struct
+
+from offsets_pipeline.record.corrupt import CorruptRecord
+
+_INT16 = struct.Struct(">h")
+_UINT16 = struct.Struct(">H")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+UUID_BYTES = 16
+MAX_STRING_BYTES = 0x7FFF
+VARINT_MAX_BYTES = 5
+VARLONG_MAX_BYTES = 10
+_VARINT_PAYLOAD = 0x7F
+_VARINT_MORE = 0x80
+_MASK_32 = 0xFFFF_FFFF
+_MASK_64 = 0xFFFF_FFFF_FFFF_FFFF
+
+# A UTF-8 encoded surrogate half (ED A0..BF xx) is one replacement character to Java but three to Python.
+_SURROGATE_LEAD = 0xED
+_SURROGATE_SECOND_MIN = 0xA0
+_CONTINUATION_MASK = 0xC0
+_CONTINUATION = 0x80
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    data, start = error.object, error.start
+    follow = data[start + 1 : start + 3]
+    if data[start] == _SURROGATE_LEAD and follow and follow[0] >= _SURROGATE_SECOND_MIN:
+        length = 1
+        while length <= len(follow) and follow[length - 1] & _CONTINUATION_MASK == _CONTINUATION:
+            length += 1
+        return "\ufffd", start + length
+    return "\ufffd", error.end
+
+
+_JAVA_REPLACE = "offsets-java-replace"
+codecs.register_error(_JAVA_REPLACE, _replace_as_java)
+
+
+def decode_utf8(data: bytes) -> str:
+    """Text of UTF-8 bytes; malformed sequences become U+FFFD just where Java puts one. Never fails."""
+    return data.decode("utf-8", _JAVA_REPLACE)
+
+
+def encode_utf8(text: str) -> bytes:
+    """UTF-8 bytes of text; a lone surrogate becomes "?" as in Java."""
+    return text.encode("utf-8", "replace")
+
+
+def uuid_to_text(data: bytes) -> str:
+    """A 16-byte UUID as Kafka prints it: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(data)[:-2].decode("ascii")
+
+
+def uuid_from_text(text: str) -> bytes:
+    """The 16 bytes of a UUID in Kafka's text form; ValueError if it is none."""
+    try:
+        data = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {error}") from error
+    if len(data) != UUID_BYTES:
+        raise ValueError(f"{text!r} is not a UUID in Kafka's text form: {len(data)} bytes, expected {UUID_BYTES}")
+    return data
+
+
+class Reader:
+    """Reads primitives one after another from `data`; `position` is the next byte to read."""
+
+    __slots__ = ("data", "end", "position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data)
+
+    @property
+    def remaining(self) -> int:
+        """Bytes that are left."""
+        return self.end - self.position
+
+    def _advance(self, size: int, field: str) -> int:
+        position = self.position
+        if size > self.end - position:
+            raise CorruptRecord(field, f"expected {size} bytes at position {position}, found {self.end - position}")
+        self.position = position + size
+        return position
+
+    def int8(self, field: str) -> int:
+        """int8, big-endian."""
+        value = self.data[self._advance(1, field)]
+        return value - 0x100 if value > 0x7F else value
+
+    def int16(self, field: str) -> int:
+        """int16, big-endian."""
+        value: int = _INT16.unpack_from(self.data, self._advance(2, field))[0]
+        return value
+
+    def uint16(self, field: str) -> int:
+        """uint16, big-endian."""
+        value: int = _UINT16.unpack_from(self.data, self._advance(2, field))[0]
+        return value
+
+    def int32(self, field: str) -> int:
+        """int32, big-endian."""
+        value: int = _INT32.unpack_from(self.data, self._advance(4, field))[0]
+        return value
+
+    def int64(self, field: str) -> int:
+        """int64, big-endian."""
+        value: int = _INT64.unpack_from(self.data, self._advance(8, field))[0]
+        return value
+
+    def _varint_bits(self, field: str, max_bytes: int) -> int:
+        # base-128 groups, least significant first; the high bit of a byte says that more follow
+        value = 0
+        for group in range(max_bytes):
+            byte = self.data[self._advance(1, field)]
+            value |= (byte & _VARINT_PAYLOAD) << (7 * group)
+            if byte < _VARINT_MORE:
+                return value
+        raise CorruptRecord(field, f"varint at position {self.position - max_bytes} is longer than {max_bytes} bytes")
+
+    def uvarint(self, field: str) -> int:
+        """Unsigned varint, read into an int32 as Java does: from 2^31 on it is negative."""
+        value = self._varint_bits(field, VARINT_MAX_BYTES) & _MASK_32
+        return value - (1 << 32) if value >> 31 else value
+
+    def varint(self, field: str) -> int:
+        """Zigzag varint (32 bits)."""
+        value = self._varint_bits(field, VARINT_MAX_BYTES) & _MASK_32
+        return (value >> 1) ^ -(value & 1)
+
+    def varlong(self, field: str) -> int:
+        """Zigzag varint (64 bits)."""
+        value = self._varint_bits(field, VARLONG_MAX_BYTES) & _MASK_64
+        return (value >> 1) ^ -(value & 1)
+
+    def raw(self, size: int, field: str) -> bytes:
+        """`size` bytes as they are."""
+        if size < 0:
+            raise CorruptRecord(field, f"length {size} is negative")
+        position = self._advance(size, field)
+        return self.data[position : position + size]
+
+    def uuid(self, field: str) -> str:
+        """A UUID in Kafka's text form."""
+        return uuid_to_text(self.raw(UUID_BYTES, field))
+
+    def length16(self, field: str) -> int:
+        """Length of a string: int16, negative for null."""
+        return self.int16(field)
+
+    def length32(self, field: str) -> int:
+        """Length of bytes or of an array: int32, negative for null."""
+        return self.int32(field)
+
+    def compact_length(self, field: str) -> int:
+        """Length in a flexible version: unsigned varint of length + 1, so that 0 means null (returned as -1)."""
+        return self.uvarint(field) - 1
+
+
+def write_int8(out: bytearray, value: int) -> None:
+    """int8, big-endian."""
+    out += value.to_bytes(1, "big", signed=True)
+
+
+def write_int16(out: bytearray, value: int) -> None:
+    """int16, big-endian."""
+    out += _INT16.pack(value)
+
+
+def write_uint16(out: bytearray, value: int) -> None:
+    """uint16, big-endian."""
+    out += _UINT16.pack(value)
+
+
+def write_int32(out: bytearray, value: int) -> None:
+    """int32, big-endian."""
+    out += _INT32.pack(value)
+
+
+def write_int64(out: bytearray, value: int) -> None:
+    """int64, big-endian."""
+    out += _INT64.pack(value)
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    """Unsigned varint of an int32; a negative value is written as its 32 bits, as Java does."""
+    value &= _MASK_32
+    while value >= _VARINT_MORE:
+        out.append(value & _VARINT_PAYLOAD | _VARINT_MORE)
+        value >>= 7
+    out.append(value)
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Zigzag varint (32 bits)."""
+    write_uvarint(out, (value << 1) ^ (value >> 31))
+
+
+def write_varlong(out: bytearray, value: int) -> None:
+    """Zigzag varint (64 bits)."""
+    bits = ((value << 1) ^ (value >> 63)) & _MASK_64
+    while bits >= _VARINT_MORE:
+        out.append(bits & _VARINT_PAYLOAD | _VARINT_MORE)
+        bits >>= 7
+    out.append(bits)
+
+
+def write_uuid(out: bytearray, value: str) -> None:
+    """A UUID from Kafka's text form."""
+    out += uuid_from_text(value)
+
+
+def write_length16(out: bytearray, length: int) -> None:
+    """Length of a string; -1 for null."""
+    write_int16(out, length)
+
+
+def write_length32(out: bytearray, length: int) -> None:
+    """Length of bytes or of an array; -1 for null."""
+    write_int32(out, length)
+
+
+def write_compact_length(out: bytearray, length: int) -> None:
+    """Length in a flexible version; -1 for null."""
+    write_uvarint(out, length + 1)
