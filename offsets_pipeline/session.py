@@ -1,0 +1,162 @@
+"""The Spark session: taken over from spark-submit where there is one, else started with what this program needs.
+
+Nothing starts at import. What spark-submit was told (--master, --conf, --properties-file) wins over everything here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+from offsets_pipeline.errors import JavaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.config import Settings
+
+OLDEST_JAVA = 17
+
+DELTA_CONF: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+_QUIET_CONF: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_WORK_CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Bytes of keys and values: 65536 records are some 10 MB, enough for numpy to work in bulk.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # The snapshot of a table's own transaction log is small here; the default of 50 tasks costs seconds a write.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+_LOCAL_CONF: Mapping[str, str] = {
+    # Works without a network and whatever the machine's name resolves to.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+}
+
+
+def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the session that is running, or start one.
+
+    A session that already runs in this process is returned as it is, with `extra_conf` set on it. Under spark-submit
+    its configuration is completed, never overridden, save by `extra_conf`.
+
+    Args:
+        app_name: what Spark calls this program.
+        settings: where Spark runs and how big it is.
+        extra_conf: Spark configuration that wins over this module's.
+
+    Raises:
+        JavaMissing: there is no Java to start Spark with, or one older than Spark needs.
+    """
+    extra = dict(extra_conf or {})
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        for key, value in extra.items():
+            running.conf.set(key, value)
+        return running
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM, then this process
+        conf = _program_conf(settings)
+        given = _given_to_spark_submit()
+    else:
+        check_java()
+        master = settings.spark.master
+        builder = builder.master(master)
+        conf = {**_program_conf(settings), "spark.driver.memory": settings.spark.driver_memory}
+        if master.startswith("local"):
+            conf |= _LOCAL_CONF
+        if not _delta_is_installed():
+            conf["spark.jars.packages"] = _delta_package()
+        given = set()
+    for key, value in ({k: v for k, v in conf.items() if k not in given} | extra).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """Find the Java that Spark would start.
+
+    Raises:
+        JavaMissing: there is none, or it is older than Spark needs.
+    """
+    need = f"Spark needs Java {OLDEST_JAVA} or newer"
+    remedy = "install one, and put it in PATH or set JAVA_HOME"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
+    where = f"JAVA_HOME, which is {home}" if home else "PATH"
+    if java is None:
+        raise JavaMissing(f"no Java in {where}: {need}; {remedy}")
+    version = _java_version(Path(java))
+    if version is None:
+        raise JavaMissing(f"{java} does not say which Java it is: {need}; {remedy}")
+    if version < OLDEST_JAVA:
+        raise JavaMissing(f"{java} is Java {version}: {need}; {remedy}")
+
+
+def _java_version(java: Path) -> int | None:
+    """The major version: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    try:
+        # Beside every JDK since 9; reading it saves the start of a JVM.
+        said = (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
+    except OSError:
+        try:
+            done = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 (the user's own Java)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        said = done.stdout + done.stderr
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def _program_conf(settings: Settings) -> dict[str, str]:
+    warehouse = tempfile.mkdtemp(prefix="offsets-warehouse-")
+    atexit.register(shutil.rmtree, warehouse, ignore_errors=True)
+    return {
+        **DELTA_CONF,
+        **_QUIET_CONF,
+        **_WORK_CONF,
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
+        # Every table here has its own path; without this Spark leaves an empty folder where it was started.
+        "spark.sql.warehouse.dir": warehouse,
+    }
+
+
+def _given_to_spark_submit() -> set[str]:
+    SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM; before that SparkConf is empty)
+    return {key for key, _ in SparkConf().getAll()}
+
+
+def _delta_is_installed() -> bool:
+    return any(Path(_find_spark_home(), "jars").glob("delta-spark_*.jar"))
+
+
+def _delta_package() -> str:
+    """Maven coordinates of Delta, for a Spark that was not set up with `make setup`."""
+    from delta import configure_spark_with_delta_pip  # noqa: PLC0415 (needed for this alone)
+
+    builder = configure_spark_with_delta_pip(SparkSession.Builder())
+    return str(builder._options["spark.jars.packages"])  # noqa: SLF001 (the builder has no getter)

@@ -1,0 +1,132 @@
+"""Put sets of JARs where every Spark of this environment finds them: into its own `pyspark/jars`.
+
+    .venv/bin/python scripts/fetch_jars.py delta [SET]...
+
+A set is a folder conf/jars/SET with `ivy.xml` (what to get) and `SHA256SUMS` (what it has to be). The Ivy inside
+pyspark does the download, with its cache inside the environment and not in the user's home. JARs that are in place
+with the right sum are not fetched again, so a second run needs no network. Exit status 1, with one line, if a JAR
+cannot be had or is not what it should be; then nothing was put in place.
+
+OFFSETS_IVY_SETTINGS may name an Ivy settings file, for who has a mirror.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SETS = Path(__file__).resolve().parent.parent / "conf" / "jars"
+
+
+class FetchError(Exception):
+    """A set cannot be put in place."""
+
+
+def main(sets: list[str]) -> int:
+    """Put the named sets in place."""
+    try:
+        spark_jars = find_spark_jars()
+        for name in sets:
+            put_in_place(name, spark_jars)
+    except FetchError as error:
+        print(f"fetch_jars: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def find_spark_jars() -> Path:
+    """The folder of JARs of the pyspark that this interpreter would import."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise FetchError(f"{sys.executable} has no pyspark; run `make setup`")
+    return Path(spec.origin).parent / "jars"
+
+
+def put_in_place(name: str, spark_jars: Path) -> None:
+    """Make sure that every JAR of the set is in `spark_jars`, with the sum that it should have."""
+    folder = SETS / name
+    if not (folder / "ivy.xml").is_file():
+        raise FetchError(f"no set of JARs named {name}: {folder / 'ivy.xml'} is missing")
+    wanted = read_sums(folder / "SHA256SUMS")
+    if all(sha256(spark_jars / jar) == digest for jar, digest in wanted.items()):
+        return
+    work = Path(sys.prefix) / "ivy"
+    work.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work) as staging:
+        fetched = retrieve(folder / "ivy.xml", spark_jars, work, Path(staging))
+        compare(folder, wanted, fetched)
+        for jar in fetched:
+            # Under its own name only when it is whole: a killed run leaves no half JAR on Spark's class path.
+            half = spark_jars / f"{jar.name}.part"
+            shutil.copyfile(jar, half)
+            half.replace(spark_jars / jar.name)
+    print(f"{name}: {len(wanted)} JARs put into {os.path.relpath(spark_jars)}")
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """Name to SHA-256, from a file as `sha256sum` writes and checks it."""
+    sums = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        sums[name] = digest
+    return sums
+
+
+def sha256(path: Path) -> str | None:
+    """The file's SHA-256 in hexadecimal; None if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def retrieve(ivy_xml: Path, spark_jars: Path, work: Path, into: Path) -> list[Path]:
+    """Let Ivy get what `ivy_xml` names, and return the files, by name."""
+    ivy = next(iter(spark_jars.glob("ivy-*.jar")), None)
+    if ivy is None:
+        raise FetchError(f"no ivy-*.jar in {spark_jars}; this pyspark is not the one of the lock")
+    java_home = os.environ.get("JAVA_HOME")
+    java = str(Path(java_home, "bin", "java")) if java_home else "java"
+    settings = os.environ.get("OFFSETS_IVY_SETTINGS")
+    done = subprocess.run(
+        [
+            java,
+            f"-Divy.default.ivy.user.dir={work}",
+            "-jar",
+            str(ivy),
+            *(["-settings", settings] if settings else []),
+            *("-cache", str(work / "cache")),
+            *("-ivy", str(ivy_xml)),
+            *("-types", "jar", "bundle"),
+            *("-retrieve", f"{into}/[artifact]-[revision].[ext]"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        log = work / "ivy.log"
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
+        raise FetchError(f"the JARs of {ivy_xml.parent.name} cannot be had (is the network there?); Ivy's words: {log}")
+    return sorted(into.iterdir())
+
+
+def compare(folder: Path, wanted: dict[str, str], fetched: list[Path]) -> None:
+    """Refuse files that are not exactly those wanted."""
+    got = {jar.name: sha256(jar) for jar in fetched}
+    if got != wanted:
+        for name, digest in got.items():
+            print(f"{digest}  {name}", file=sys.stderr)
+        differing = sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name))
+        raise FetchError(f"not what {folder / 'SHA256SUMS'} says: {', '.join(differing)} (above: what was got)")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
