@@ -10,9 +10,9 @@ fail() {
   exit 1
 }
 
-# "3.11" from anything that says so; empty if nothing does.
+# "Python 3.11"; empty if it does not run.
 version_of() {
-  "$1" -c 'import sys; print("Python %d.%d" % sys.version_info[:2])' 2>/dev/null
+  "$1" --version 2>/dev/null
 }
 
 find_python() {

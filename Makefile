@@ -1,0 +1,114 @@
+# `make` alone says what there is. Paths are relative throughout: the folder may have a space in its name.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+# A release of uv, the tool that writes the lock; nothing else uses it.
+UV := uv==0.13.8
+
+# What may be said on the command line: make run STORE=/data/offsets, make test ARGS="-k replay -x".
+PYTHON ?=
+STORE ?= store
+CAPTURE ?= tests/data/captures/4.2.0-kip848
+JAR_SETS ?= delta
+ARGS ?=
+export PYTHON STORE CAPTURE
+
+# Whatever Spark or Python the caller's shell is set up for: here it is the environment's own.
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: check
+check:
+	@scripts/check_tools.sh > /dev/null
+
+# Each stamp is written last, so what was interrupted is done again. A half-made environment cannot be told from a
+# whole one by looking at it: one without its stamp, or made from an older lock, is thrown away.
+$(DONE)/packages: requirements.lock | check
+	@python="$$(scripts/check_tools.sh)"
+	echo "setup: the locked packages into $(VENV) (about a minute: Spark is 400 MB)"
+	rm -rf $(VENV)
+	"$$python" -m venv $(VENV)
+	# First what builds, from the same lock: then nothing comes in that the lock does not name.
+	awk '/^[a-z]/ { wanted = /^(setuptools|wheel)==/ } wanted' requirements.lock > $(VENV)/build.lock
+	$(PIP) install --require-hashes --no-deps -r $(VENV)/build.lock
+	$(PIP) install --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
+	mkdir $(DONE)
+	touch $@
+
+$(DONE)/project: pyproject.toml $(DONE)/packages
+	@echo "setup: the project itself, editable"
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(DONE)/spark: $(wildcard conf/jars/*/*) conf/log4j2.properties scripts/fetch_jars.py scripts/find-spark-home $(DONE)/packages
+	@echo "setup: the JARs ($(JAR_SETS)) into the environment's Spark"
+	spark="$$($(BIN)/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')"
+	$(BIN)/python scripts/fetch_jars.py $(JAR_SETS)
+	mkdir -p "$$spark/conf"
+	cp conf/log4j2.properties "$$spark/conf/"
+	cp scripts/find-spark-home $(BIN)/find-spark-home
+	touch $@
+
+.PHONY: setup
+setup: check $(DONE)/packages $(DONE)/project $(DONE)/spark ## the environment in .venv; needs Python 3.11, Java 17, and the network once
+
+.PHONY: run
+run: setup ## a real broker's log, from its segment files to the table of current offsets (STORE=store)
+	@echo "run 1/3: read the log segments of a Kafka 4.2 broker into the log table of $$STORE"
+	$(BIN)/offsets ingest-segments --store "$$STORE" "$$CAPTURE/segments"
+	echo "run 2/3: fold the log into the state tables, a Spark stream that ends when it has caught up"
+	$(BIN)/spark-submit --properties-file conf/spark-defaults.conf jobs/fold_stream.py --store "$$STORE" --available-now
+	echo "run 3/3: the committed offsets of every group"
+	$(BIN)/offsets describe --store "$$STORE" --all-groups
+
+.PHONY: test
+test: setup ## every test (ARGS="-k replay -x" goes to pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: setup ## ruff's rules and format, mypy's types
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: setup ## let ruff format and fix what it can
+	@$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## the benchmarks, full size
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: setup ## the benchmarks, small: do they run, and roughly how fast
+	@$(BIN)/python benchmarks/run.py --quick $(ARGS)
+
+.PHONY: lock
+lock: check ## write requirements.lock anew from pyproject.toml (UPGRADE=1: newest versions of what is not pinned)
+	@trap 'rm -rf $(VENV).lock' EXIT
+	"$$(scripts/check_tools.sh)" -m venv --clear $(VENV).lock
+	$(VENV).lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
+	$(if $(UPGRADE),,cp requirements.lock $(VENV).lock/new)
+	$(VENV).lock/bin/uv pip compile pyproject.toml --extra dev --extra build --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-emit-index-url --quiet --output-file $(VENV).lock/new
+	{ echo '# Made by `make lock` from pyproject.toml: the exact packages and their hashes. Not edited by hand.'
+	  grep -v '^# Made by' $(VENV).lock/new; } > $(VENV).lock/whole
+	mv $(VENV).lock/whole requirements.lock
+
+.PHONY: clean
+clean: ## remove the environment and the tools' caches (stores stay)
+	@rm -rf $(VENV) $(VENV).lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +
