@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import FrozenInstanceError, asdict, fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.config import FoldSettings, LogSettings, Settings, load_settings
+from offsets_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "some.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_committed_file_holds_every_setting_with_its_default(root: Path) -> None:
+    document = tomllib.loads((root / "conf" / "offsets.toml").read_text(encoding="utf-8"))
+    assert document == asdict(Settings())
+
+
+def test_every_setting_of_the_committed_file_has_a_comment(root: Path) -> None:
+    lines = (root / "conf" / "offsets.toml").read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"\w+ = ", line):
+            assert lines[number - 1].startswith("#"), line
+
+
+def test_without_a_file_every_setting_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(None) == Settings()
+
+
+def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    settings = load_settings(written(tmp_path, '[log]\noffsets_partitions = 5\n[spark]\nmaster = "local[2]"\n'))
+    assert settings.log == LogSettings(offsets_partitions=5)
+    assert settings.fold == FoldSettings()
+    assert settings.spark.master == "local[2]"
+    assert settings.spark.shuffle_partitions == Settings().spark.shuffle_partitions
+
+
+def test_the_path_wins_over_the_environment_and_that_over_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partitions(path: Path | None) -> int:
+        return load_settings(path).log.offsets_partitions
+
+    monkeypatch.chdir(tmp_path)
+    assert partitions(None) == 50
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "offsets.toml").write_text("log.offsets_partitions = 1", encoding="utf-8")
+    assert partitions(None) == 1
+    (tmp_path / "env.toml").write_text("log.offsets_partitions = 2", encoding="utf-8")
+    monkeypatch.setenv("OFFSETS_CONF", str(tmp_path / "env.toml"))
+    assert partitions(None) == 2
+    (tmp_path / "path.toml").write_text("log.offsets_partitions = 3", encoding="utf-8")
+    assert partitions(tmp_path / "path.toml") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[lag]\n", "[lag] is no section; did you mean log? known are log, fold, spark"),
+        ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
+        (
+            "[log]\noffset_partitions = 3\n",
+            "[log] offset_partitions is no setting; did you mean offsets_partitions? "
+            "known are offsets_partitions, corrupt_records",
+        ),
+        (
+            "[log]\noffsets_partitions = true\n",
+            "[log] offsets_partitions: true is not allowed; it takes a whole number from 1 to 2147483647",
+        ),
+        (
+            "[log]\noffsets_partitions = 0\n",
+            "[log] offsets_partitions: 0 is not allowed; it takes a whole number from 1 to 2147483647",
+        ),
+        (
+            "[log]\noffsets_partitions = 2.0\n",
+            "[log] offsets_partitions: 2.0 is not allowed; it takes a whole number from 1 to 2147483647",
+        ),
+        (
+            '[log]\ncorrupt_records = "skip"\n',
+            '[log] corrupt_records: "skip" is not allowed; it takes "quarantine" or "fail"',
+        ),
+        (
+            '[fold]\nmax_retries = "5"\n',
+            '[fold] max_retries: "5" is not allowed; it takes a whole number from 0 to 100',
+        ),
+        (
+            "[fold]\nretry_backoff_ms = 9000\n",
+            "[fold] max_backoff_ms: 5000 is not allowed; it takes at least retry_backoff_ms, which is 9000",
+        ),
+        (
+            '[spark]\ndriver_memory = "2 GB"\n',
+            '[spark] driver_memory: "2 GB" is not allowed; it takes a size as "512m" or "4g"',
+        ),
+        (
+            '[spark]\nmaster = ""\n',
+            '[spark] master: "" is not allowed; it takes a Spark master, as "local[2]" or "spark://host:7077"',
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_file_name_and_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load_settings(path)
+    assert str(refused.value) == f"{path}: {message}"
+
+
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "log: 5")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: not a TOML file: ")):
+        load_settings(path)
+
+
+@pytest.mark.parametrize("how", ["path", "environment"])
+def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    path = tmp_path / "gone.toml"
+    monkeypatch.setenv("OFFSETS_CONF", str(path))
+    with pytest.raises(ConfigError, match=re.escape(f"cannot read the settings file {path}: No such file")):
+        load_settings(path if how == "path" else None)
+
+
+def test_settings_cannot_be_changed_and_a_wrong_one_cannot_be_made() -> None:
+    settings = Settings()
+    with pytest.raises(FrozenInstanceError):
+        settings.log.offsets_partitions = 5  # type: ignore[misc] # what is tested
+    with pytest.raises(ConfigError, match="offsets_partitions: -1 is not allowed"):
+        LogSettings(offsets_partitions=-1)
+
+
+def test_every_setting_has_a_rule() -> None:
+    for section in fields(Settings):
+        for setting in fields(getattr(Settings(), section.name)):
+            assert setting.metadata["rule"].allowed, setting.name
