@@ -69,3 +69,11 @@ class InvalidPartitionCount(OffsetsError):
 
 class StateDiffers(OffsetsError):
     """The state tables are not what a replay of the log gives."""
+
+
+class UndecodableRecord(OffsetsError):
+    """A record of the log does not decode, and the settings say to stop there (R6)."""
+
+
+class StreamFailed(OffsetsError):
+    """The fold stopped for a reason that is not one of this program's own."""

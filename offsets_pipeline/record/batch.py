@@ -100,7 +100,7 @@ def has_batch_shape(data: memoryview, position: int) -> bool:
     if offset < 0 or length < _MIN_LENGTH[magic]:
         return False
     if magic != MAGIC_2:
-        return has_message_shape(bytes(data[position : position + LOG_OVERHEAD + length]))
+        return has_message_shape(data, position, position + LOG_OVERHEAD + length)
     _, _, _, _, attributes, last_offset_delta, record_count = WALK_HEADER.unpack_from(data, position)
     # attribute bits that nothing uses are zero in every batch so far
     return not attributes & ~ATTRIBUTES_KNOWN and last_offset_delta >= 0 and record_count >= 0

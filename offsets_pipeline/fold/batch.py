@@ -1,0 +1,49 @@
+"""Folding new rows of the log into the state: what a batch of the stream does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
+from offsets_pipeline.fold.reload import reload_partitions
+from offsets_pipeline.fold.retry import with_retries
+from offsets_pipeline.fold.state import StateWriter
+from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.tables import FOLD_PROGRESS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.store import Store
+
+
+def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
+    """Fold rows of the table `log`, each log partition from where its last fold ended; returns how many were new.
+
+    The rows must hold, of each log partition, everything that was appended since the last fold; rows from before
+    that do no harm (R15). Rows that were appended behind others, and were not there when those were folded, make
+    their log partition be replayed from its start.
+
+    Raises UndecodableRecord where the settings say so, WriteConflict where other writers came first too often.
+    """
+    return with_retries(lambda: _fold_once(store, rows, settings, clock), "the fold of a batch", settings.fold)
+
+
+def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
+    progress = store.read(FOLD_PROGRESS.name).persist()
+    expected = {row["log_partition"]: row["folded_to"] for row in progress.select("log_partition", "folded_to").collect()}
+    effects = fold(
+        log_rows(rows).unionByName(carried_rows(progress)), store.properties.offsets_partitions, expected
+    ).persist()
+    try:
+        summary = summarise(effects, settings)
+        if summary.records:
+            StateWriter(store, effects, settings.fold, clock).write(summary.kinds, expected)
+        if summary.behind:
+            reload_partitions(store, summary.behind, settings, clock)
+        return summary.records
+    finally:
+        effects.unpersist()
+        progress.unpersist()

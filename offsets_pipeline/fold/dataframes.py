@@ -1,0 +1,166 @@
+"""The fold as DataFrame to DataFrame: rows of the log in, effects out. Stream, reload and verify all call this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from offsets_pipeline.fold.effects import EFFECT_SCHEMA
+from offsets_pipeline.fold.groups import (
+    GroupRecordRow,
+    describe_group,
+    live_records,
+)
+from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.tables import FOLD_PROGRESS, GROUPS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
+_ADD_ROWS = 250_000  # rows that are handed to the replay at once
+_DEAD = "Dead"
+_GROUP_ROWS = 2_000  # described groups in one Arrow batch
+
+
+def log_rows(log: DataFrame) -> DataFrame:
+    """Rows of the table `log` as the fold takes them."""
+    return log.withColumn("carried", F.lit(False)).select(_INPUT_COLUMNS)
+
+
+def carried_rows(progress: DataFrame) -> DataFrame:
+    """The pending commits in `fold_progress`, as rows that the fold takes in again (R11)."""
+    return (
+        progress.select("log_partition", F.explode("pending").alias("pending"))
+        .select(
+            "log_partition",
+            "pending.record_offset",
+            "pending.key",
+            "pending.value",
+            "pending.producer_id",
+            F.lit(None).cast("string").alias("control_type"),
+            F.lit(False).alias("backfill"),
+            F.lit(True).alias("carried"),
+        )
+        .select(_INPUT_COLUMNS)
+    )
+
+
+def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int]) -> DataFrame:
+    """Fold rows of INPUT_SCHEMA; the result has EFFECT_SCHEMA.
+
+    A log partition is replayed within one task. ``folded_to`` says what of each is folded already (R15).
+    """
+    start = dict(folded_to)
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        replay = Replay(offsets_partitions, start)
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= _ADD_ROWS:
+                replay.add(pa.Table.from_batches(waiting))
+                waiting = []
+        if waiting:
+            replay.add(pa.Table.from_batches(waiting))
+        yield from replay.effects()
+
+    return rows.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
+
+
+def pending_arrays(effects: DataFrame) -> DataFrame:
+    """The pending commits of each log partition as the array that `fold_progress` holds."""
+    element = FOLD_PROGRESS.schema()["pending"].dataType.elementType  # type: ignore[attr-defined]
+    return (
+        effects.where("kind = 'pending'")
+        .groupBy("log_partition")
+        .agg(F.sort_array(F.collect_list(F.struct("record_offset", *[name for name in element.names if name != "record_offset"]))).alias("sorted"))
+        .select(
+            "log_partition",
+            F.transform("sorted", lambda row: F.struct(*[row[name].alias(name) for name in element.names])).alias("pending"),
+        )
+    )
+
+
+def described_groups(group_records: DataFrame, offsets_partitions: int) -> DataFrame:
+    """One row of the table `groups` for each group in ``group_records``, which holds all records of each.
+
+    A group that was removed comes out as Dead.
+    """
+    schema = GROUPS.schema()
+
+    def describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrow_schema = _arrow_schema_of_groups()
+        described: list[dict[str, object]] = []
+        group: tuple[int, str, int] | None = None
+        records: list[GroupRecordRow] = []
+        for batch in batches:
+            for row in batch.to_pylist():
+                at = (row["log_partition"], row["group_id"], row["log_epoch"])
+                if at != group:
+                    if group is not None:
+                        described.append(_described(group, records, offsets_partitions))
+                    group, records = at, []
+                records.append(
+                    GroupRecordRow(
+                        row["record_type"], row["record_key"], row["value_offset"], row["value"], row["tombstone_offset"]
+                    )
+                )
+            if len(described) >= _GROUP_ROWS:
+                yield pa.RecordBatch.from_pylist(described, schema=arrow_schema)
+                described = []
+        if group is not None:
+            described.append(_described(group, records, offsets_partitions))
+        if described:
+            yield pa.RecordBatch.from_pylist(described, schema=arrow_schema)
+
+    return (
+        group_records.repartition("log_partition", "group_id")
+        .sortWithinPartitions("log_partition", "group_id", "log_epoch")
+        .mapInArrow(describe, schema)
+    )
+
+
+def _arrow_schema_of_groups() -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - runs on an executor
+
+    schema: pa.Schema = to_arrow_schema(GROUPS.schema(), timezone="UTC")
+    return schema
+
+
+def _described(group: tuple[int, str, int], records: list[GroupRecordRow], offsets_partitions: int) -> dict[str, object]:
+    log_partition, group_id, log_epoch = group
+    newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
+    common = {
+        "log_partition": log_partition,
+        "group_id": group_id,
+        "log_epoch": log_epoch,
+        "record_offset": newest,
+        "misplaced": partition_for(group_id, offsets_partitions) != log_partition,
+    }
+    live = live_records(records)
+    if live is None:
+        return {"state": _DEAD, **common}
+    description = describe_group(*live)
+    since = description.state_timestamp_ms
+    return {
+        "group_type": description.group_type,
+        "state": description.state,
+        "protocol_type": description.protocol_type,
+        "protocol": description.protocol,
+        "generation": description.generation,
+        "group_epoch": description.group_epoch,
+        "assignment_epoch": description.assignment_epoch,
+        "leader": description.leader,
+        "state_timestamp": None if since is None else since * 1000,
+        "members": [
+            {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}
+            for member in description.members
+        ],
+        **common,
+    }

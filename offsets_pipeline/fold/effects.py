@@ -1,0 +1,76 @@
+"""What a fold of some records says about the state: facts, each of which may be written twice (R15).
+
+The fold emits them as rows of one table, so that one Spark job delivers all; ``kind`` says what a row is, and
+the columns that a kind does not name are null.
+
+=============  =====================================================================================================
+kind           columns, beside log_partition and log_epoch
+=============  =====================================================================================================
+offset         the highest visible record of an identity (R10), a tombstone with a null committed_offset
+pending        a transactional commit without a marker yet (R11): as offset, and producer_id, key, value
+group_record   the last value and the last tombstone of a key of a group's records: group_id, record_type,
+               record_key (member id, regular expression or ""), value_offset, value, tombstone_offset
+group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14)
+topic          topic_id, topic: a name of an id that the log told (R35)
+quarantine     record_offset, key, value, reason (R6)
+progress       folded_to, records, unknown_records, and replay_from_start: records came in behind the folded position
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+OFFSET = "offset"
+PENDING = "pending"
+GROUP_RECORD = "group_record"
+GROUP_COMMIT = "group_commit"
+TOPIC = "topic"
+QUARANTINE = "quarantine"
+PROGRESS = "progress"
+
+#: The record type under which the highest commit of a group stands among its records (R14).
+COMMIT_RECORD_TYPE = 1
+
+EFFECT_SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("log_partition", pa.int32(), nullable=False),
+        pa.field("group_id", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("committed_offset", pa.int64()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("metadata", pa.string()),
+        pa.field("commit_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("expire_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("topic_id", pa.string()),
+        pa.field("record_offset", pa.int64()),
+        pa.field("misplaced", pa.bool_()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("record_type", pa.int16()),
+        pa.field("record_key", pa.string()),
+        pa.field("value_offset", pa.int64()),
+        pa.field("tombstone_offset", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("reason", pa.string()),
+        pa.field("folded_to", pa.int64()),
+        pa.field("records", pa.int64()),
+        pa.field("unknown_records", pa.int64()),
+        pa.field("replay_from_start", pa.bool_()),
+    ]
+)
+
+
+def effect_rows(kind: str, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Rows of one kind in the shape of EFFECT_SCHEMA; what ``columns`` leaves out is null."""
+    arrays = []
+    for field in EFFECT_SCHEMA:
+        if field.name == "kind":
+            arrays.append(pa.repeat(pa.scalar(kind), rows))
+        elif field.name in columns:
+            arrays.append(columns[field.name].cast(field.type))
+        else:
+            arrays.append(pa.nulls(rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=EFFECT_SCHEMA)

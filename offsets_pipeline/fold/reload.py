@@ -1,0 +1,60 @@
+"""Rebuilding the state of log partitions from their log (R16), beside a running stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.errors import InvalidPartitionCount
+from offsets_pipeline.fold.dataframes import fold, log_rows
+from offsets_pipeline.fold.retry import with_retries
+from offsets_pipeline.fold.state import StateWriter
+from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.store import Store
+
+
+def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: Settings, clock: Clock) -> int:
+    """Replay these log partitions (None: all) from their start and put the result in place of their state.
+
+    Returns the number of records replayed. Safe beside a running stream: what that folds meanwhile lies above the
+    replayed end and is kept, and where it is ahead of the replay, the replay is made again.
+
+    Raises InvalidPartitionCount for a log partition that the log does not have, UndecodableRecord where the
+    settings say so, WriteConflict where other writers came first too often.
+    """
+    chosen = None if partitions is None else sorted(set(partitions))
+    count = store.properties.offsets_partitions
+    for partition in chosen or []:
+        if not 0 <= partition < count:
+            raise InvalidPartitionCount(
+                f"there is no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
+            )
+    return with_retries(lambda: _reload_once(store, chosen, settings, clock), "a reload", settings.fold)
+
+
+def replayed(store: Store, rows: DataFrame) -> DataFrame:
+    """The effects of replaying rows of the table `log` from the log's start."""
+    return fold(log_rows(rows), store.properties.offsets_partitions, {})
+
+
+def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
+    rows = store.read(LOG.name)
+    if partitions is not None:
+        rows = rows.where(F.col("log_partition").isin(partitions))
+    effects = replayed(store, rows).persist()
+    try:
+        summary = summarise(effects, settings)
+        if summary.records:
+            StateWriter(store, effects, settings.fold, clock, summary.folded_to).write(summary.kinds, {})
+        return summary.records
+    finally:
+        effects.unpersist()

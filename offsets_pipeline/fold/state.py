@@ -1,0 +1,272 @@
+"""Writing effects into the state tables.
+
+Several tables cannot commit together, so a batch is written in an order in which it may die anywhere and simply
+run again: first facts, each guarded by its record offset and therefore safe to write twice (R15), last and in one
+commit the progress with the open transactions. A fold that did not move its progress did not happen.
+
+1. quarantine, topics     rows that are not there yet
+2. committed_offsets      the higher (log_epoch, record_offset) wins (R10)
+3. group_records          of each key the last value and the last tombstone
+4. groups                 described anew from group_records, where those may have changed
+5. fold_progress          only if nobody else moved it since it was read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
+from offsets_pipeline.fold.retry import with_retries
+from offsets_pipeline.store import Store
+from offsets_pipeline.tables import (
+    COMMITTED_OFFSETS,
+    FOLD_PROGRESS,
+    GROUP_RECORDS,
+    GROUPS,
+    QUARANTINE,
+    TOPICS,
+)
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaMergeBuilder
+    from pyspark.sql import Column, DataFrame
+
+    from offsets_pipeline.clock import Clock
+
+LOG_EPOCH = 0  # of a log that was never recreated or resynchronised
+_NEWER = "struct(s.log_epoch, s.record_offset) > struct(t.log_epoch, t.record_offset)"
+
+
+class StateWriter:
+    """Writes the effects of one fold.
+
+    ``replayed`` is empty for a fold that goes on from where the last one ended. For a replay from the start it maps
+    each replayed log partition to the record offset it was replayed to: state at or below that which the replay did
+    not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone.
+    """
+
+    def __init__(
+        self, store: Store, effects: DataFrame, settings: FoldSettings, clock: Clock, replayed: Mapping[int, int] | None = None
+    ) -> None:
+        self._store = store
+        self._effects = effects
+        self._settings = settings
+        self._now = timestamp_of(clock)
+        self._replayed = dict(replayed or {})
+
+    def write(self, kinds: frozenset[str], expected: Mapping[int, int]) -> None:
+        """Write everything. ``kinds`` are those of the effects; ``expected`` is the progress the fold started from.
+
+        Raises WriteConflict where another fold moved the progress since, or overtook a write too often.
+        """
+        if "quarantine" in kinds or self._replayed:
+            self._merge(QUARANTINE.name, self._merge_quarantine)
+        if "topic" in kinds and not (unnamed := self._unnamed_topics()).isEmpty():
+            self._merge(TOPICS.name, lambda: self._merge_topics(unnamed))
+        if "offset" in kinds or self._replayed:
+            self._merge(COMMITTED_OFFSETS.name, self._merge_offsets)
+        facts = self._group_facts(kinds)
+        if facts is not None:
+            self._merge(GROUP_RECORDS.name, lambda: self._merge_group_records(facts))
+            self._merge(GROUPS.name, lambda: self._merge_groups(facts))
+        self._merge_progress(expected)
+
+    def _merge(self, table: str, write: object) -> None:
+        with_retries(write, f"a merge into {table}", self._settings)  # type: ignore[arg-type]
+
+    def _of_kind(self, kind: str) -> DataFrame:
+        return self._effects.where(F.col("kind") == kind).withColumn("log_epoch", F.lit(LOG_EPOCH))
+
+    def _replayed_to(self, partition: str) -> str:
+        """SQL: how far a replay went in this log partition; null where it was not replayed."""
+        if not self._replayed:
+            return "CAST(NULL AS BIGINT)"
+        cases = " ".join(f"WHEN {partition} = {p} THEN {end}L" for p, end in self._replayed.items())
+        return f"CASE {cases} END"
+
+    def _remove_unmatched(self, merge: DeltaMergeBuilder, newest: str) -> DeltaMergeBuilder:
+        """In a replay: what is in the state and not brought forth by the replayed records is wrong."""
+        if not self._replayed:
+            return merge
+        return merge.whenNotMatchedBySourceDelete(f"{newest} < {self._replayed_to('t.log_partition')}")
+
+    # --- 1. quarantine, topics
+
+    def _merge_quarantine(self) -> None:
+        source = self._of_kind("quarantine").withColumn("quarantined_at", self._now)
+        columns = ["log_partition", "log_epoch", "record_offset", "reason", "key", "value", "quarantined_at"]
+        merge = (
+            self._store.delta(QUARANTINE.name)
+            .alias("t")
+            .merge(
+                source.select(columns).alias("s"),
+                "t.log_partition = s.log_partition AND t.log_epoch = s.log_epoch AND t.record_offset = s.record_offset",
+            )
+            .whenNotMatchedInsert(values={name: f"s.{name}" for name in columns})
+        )
+        self._remove_unmatched(merge, "t.record_offset").execute()
+
+    def _unnamed_topics(self) -> DataFrame:
+        named = self._store.read(TOPICS.name).select("topic_id")
+        return self._of_kind("topic").select("topic_id", "topic").dropDuplicates(["topic_id"]).join(named, "topic_id", "left_anti")
+
+    def _merge_topics(self, unnamed: DataFrame) -> None:
+        (
+            self._store.delta(TOPICS.name)
+            .alias("t")
+            .merge(unnamed.alias("s"), "t.topic_id = s.topic_id")
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+    # --- 2. committed_offsets
+
+    def _merge_offsets(self) -> None:
+        names = COMMITTED_OFFSETS.names()
+        differs = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in names)
+        behind = f"t.record_offset < {self._replayed_to('s.log_partition')} AND ({differs})"
+        merge = (
+            self._store.delta(COMMITTED_OFFSETS.name)
+            .alias("t")
+            .merge(
+                self._of_kind("offset").select(names).alias("s"),
+                "t.log_partition = s.log_partition AND t.group_id = s.group_id"
+                " AND t.topic = s.topic AND t.partition = s.partition",
+            )
+            .whenMatchedUpdateAll(condition=f"{_NEWER} OR ({behind})" if self._replayed else _NEWER)
+            .whenNotMatchedInsertAll()
+        )
+        self._remove_unmatched(merge, "t.record_offset").execute()
+
+    # --- 3. group_records
+
+    def _group_facts(self, kinds: frozenset[str]) -> DataFrame | None:
+        """The facts about groups that have to be written; None where there are none.
+
+        A commit says no more than that its group exists (R14). Where the state knows the group and no record of it
+        is among the effects, it says nothing new, and a steady stream of commits writes nothing here.
+        """
+        facts = self._of_kind("group_record")
+        commits = self._of_kind("group_commit")
+        if self._replayed:
+            return facts.unionByName(commits)
+        if "group_commit" in kinds:
+            alive = self._store.read(GROUPS.name).where("state <> 'Dead'").select("log_partition", "group_id")
+            commits = commits.join(alive, ["log_partition", "group_id"], "left_anti").select(self._effects.columns + ["log_epoch"])
+            if "group_record" in kinds:
+                touched = facts.select("log_partition", "group_id")
+                of_touched = self._of_kind("group_commit").join(touched, ["log_partition", "group_id"], "left_semi")
+                commits = commits.unionByName(of_touched).dropDuplicates(["log_partition", "group_id"])
+                return facts.unionByName(commits)
+            commits = commits.persist()
+            return None if commits.isEmpty() else commits
+        return facts if "group_record" in kinds else None
+
+    def _merge_group_records(self, facts: DataFrame) -> None:
+        names = GROUP_RECORDS.names()
+        later = {
+            name: f"s.{name} > coalesce(t.{name}, -1)" for name in ("value_offset", "tombstone_offset")
+        }
+        merged = {
+            "value_offset": "greatest(s.value_offset, t.value_offset)",
+            "value": f"CASE WHEN {later['value_offset']} THEN s.value ELSE t.value END",
+            "tombstone_offset": "greatest(s.tombstone_offset, t.tombstone_offset)",
+            "log_epoch": "greatest(s.log_epoch, t.log_epoch)",
+        }
+        condition = f"{later['value_offset']} OR {later['tombstone_offset']}"
+        if self._replayed:  # what lies below the replayed end is replaced, whatever stands there
+            end = self._replayed_to("s.log_partition")
+            keep = {name: f"coalesce(t.{name}, -1) >= {end}" for name in later}
+            merged = {
+                "value_offset": f"CASE WHEN {keep['value_offset']} THEN t.value_offset ELSE s.value_offset END",
+                "value": f"CASE WHEN {keep['value_offset']} THEN t.value ELSE s.value END",
+                "tombstone_offset": f"CASE WHEN {keep['tombstone_offset']} THEN t.tombstone_offset ELSE s.tombstone_offset END",
+                "log_epoch": "greatest(s.log_epoch, t.log_epoch)",
+            }
+            condition = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in ("value_offset", "value", "tombstone_offset"))
+        merge = (
+            self._store.delta(GROUP_RECORDS.name)
+            .alias("t")
+            .merge(
+                facts.select(names).alias("s"),
+                "t.log_partition = s.log_partition AND t.group_id = s.group_id"
+                " AND t.record_type = s.record_type AND t.record_key = s.record_key",
+            )
+            .whenMatchedUpdate(condition=condition, set=merged)
+            .whenNotMatchedInsertAll()
+        )
+        self._remove_unmatched(merge, "greatest(t.value_offset, t.tombstone_offset)").execute()
+
+    # --- 4. groups
+
+    def _merge_groups(self, facts: DataFrame) -> None:
+        records = self._store.read(GROUP_RECORDS.name)
+        if self._replayed:
+            records = records.where(F.col("log_partition").isin(list(self._replayed)))
+        else:
+            touched = facts.select("log_partition", "group_id").distinct()
+            records = records.join(touched, ["log_partition", "group_id"], "left_semi")
+        names = [name for name in GROUPS.names() if name != "members"]  # an array of structs is compared as JSON
+        differs = " OR ".join(
+            [f"NOT (s.{name} <=> t.{name})" for name in names] + ["NOT (to_json(s.members) <=> to_json(t.members))"]
+        )
+        newer = "struct(s.log_epoch, s.record_offset) >= struct(t.log_epoch, t.record_offset)"
+        if self._replayed:
+            newer = f"({newer} OR t.record_offset < {self._replayed_to('s.log_partition')})"
+        merge = (
+            self._store.delta(GROUPS.name)
+            .alias("t")
+            .merge(
+                described_groups(records, self._store.properties.offsets_partitions).alias("s"),
+                "t.log_partition = s.log_partition AND t.group_id = s.group_id",
+            )
+            # a row made from more records knows more: a slower writer does not take it back
+            .whenMatchedUpdateAll(condition=f"{newer} AND ({differs})")
+            .whenNotMatchedInsertAll()
+        )
+        self._remove_unmatched(merge, "t.record_offset").execute()
+
+    # --- 5. fold_progress
+
+    def _merge_progress(self, expected: Mapping[int, int]) -> None:
+        progress = self._of_kind("progress").select("log_partition", "log_epoch", "folded_to", "records", "unknown_records")
+        source = (
+            progress.join(pending_arrays(self._effects), "log_partition", "left")
+            .withColumn("pending", F.coalesce("pending", F.array().cast(FOLD_PROGRESS.schema()["pending"].dataType)))
+            .withColumn("folded_at", self._now)
+            .withColumn("expected", _lookup(expected))
+        )
+        values = {name: f"s.{name}" for name in FOLD_PROGRESS.names()}
+        if self._replayed:
+            condition, counted = "t.folded_to <= s.folded_to", values
+        else:
+            condition = "t.folded_to = s.expected"
+            counted = values | {name: f"t.{name} + s.{name}" for name in ("records", "unknown_records")}
+        merge = (
+            self._store.delta(FOLD_PROGRESS.name)
+            .alias("t")
+            .merge(source.alias("s"), "t.log_partition = s.log_partition")
+            .whenMatchedUpdate(condition=condition, set=counted)
+            .whenNotMatchedInsert(condition="s.expected = 0", values=values)
+        )
+        written = merge.execute().first()
+        wanted = progress.count()
+        if written is None or written["num_affected_rows"] != wanted:
+            raise WriteConflict("fold_progress was moved by another fold")
+
+
+def _lookup(expected: Mapping[int, int]) -> Column:
+    if not expected:
+        return F.lit(0).cast("bigint")
+    pairs = [F.lit(value) for pair in expected.items() for value in pair]
+    return F.coalesce(F.create_map(*pairs)[F.col("log_partition")], F.lit(0)).cast("bigint")
+
+
+def timestamp_of(clock: Clock) -> Column:
+    """The clock's now as a timestamp column."""
+    return F.timestamp_millis(F.lit(clock.now_ms()))

@@ -1,0 +1,95 @@
+"""The fold as a Structured Streaming query over the table `log`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+
+from offsets_pipeline.errors import OffsetsError, StreamFailed
+from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.store import Store
+
+_READ_OPTIONS = {
+    # A batch must hold whole appends: the files of one append may come in any order, so a batch that ended between
+    # two of them could fold a record before its predecessor (R15).
+    "maxFilesPerTrigger": str(2**31 - 1),
+    # Cleaning rewrites what was folded long ago.
+    "skipChangeCommits": "true",
+}
+
+
+class FoldStream:
+    """A running fold: `await_end` returns when it ends, `stop` ends it."""
+
+    def __init__(self, query: StreamingQuery, failures: list[OffsetsError]) -> None:
+        self._query = query
+        self._failures = failures
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The streaming query, for its progress."""
+        return self._query
+
+    def stop(self) -> None:
+        """Stop between two batches."""
+        self._query.stop()
+
+    def await_end(self) -> None:
+        """Wait until the stream ends. Raises what made it end, as an OffsetsError."""
+        try:
+            self._query.awaitTermination()
+        except StreamingQueryException as exception:
+            if self._failures:
+                raise self._failures[-1] from None
+            first_line = str(exception).strip().splitlines()[0]
+            raise StreamFailed(f"the fold of the log stopped: {first_line}") from exception
+
+
+def start_fold(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    *,
+    available_now: bool,
+    checkpoint: str | None = None,
+    on_batch: Callable[[int, int], None] | None = None,
+) -> FoldStream:
+    """Start folding the log; with ``available_now`` up to what is there, else on and on.
+
+    ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
+    stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
+    ``on_batch`` is told each batch's id and how many records it folded.
+    """
+    failures: list[OffsetsError] = []
+
+    def fold_rows(rows: DataFrame, batch_id: int) -> None:
+        try:
+            folded = fold_batch(store.in_session(rows.sparkSession), rows, settings, clock)
+        except OffsetsError as error:
+            failures.append(error)  # Spark passes on no more of it than a text with its stack
+            raise
+        if on_batch is not None:
+            on_batch(batch_id, folded)
+
+    writer = (
+        store.read_stream(LOG.name, _READ_OPTIONS)
+        .writeStream.queryName("fold")
+        .option("checkpointLocation", checkpoint or store.checkpoint("fold"))
+        .foreachBatch(fold_rows)
+    )
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{settings.fold.trigger_interval_ms} milliseconds")
+    return FoldStream(writer.start(), failures)

@@ -1,0 +1,123 @@
+"""Whether the state is what a replay of the log gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
+from offsets_pipeline.fold.reload import replayed
+from offsets_pipeline.fold.state import LOG_EPOCH
+from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from offsets_pipeline.store import Store
+
+_IDENTITY = ["log_partition", "group_id", "topic", "partition"]
+_RECORD_KEY = ["log_partition", "group_id", "record_type", "record_key"]
+_GROUP = ["log_partition", "group_id"]
+_EXAMPLES = 5
+
+
+@dataclass
+class Verification:
+    """What was compared, and what differs: a count for each table, and the first few differences in words."""
+
+    log_partitions: int = 0
+    records: int = 0
+    offsets: int = 0
+    groups: int = 0
+    differences: dict[str, int] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+def verify_store(store: Store) -> Verification:
+    """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
+
+    What is appended to the log while this runs is not looked at; a stream that folds meanwhile is: stop it, or
+    take a difference for what it may be.
+    """
+    progress = store.read(FOLD_PROGRESS.name).select("log_partition", "folded_to", "pending").persist()
+    folded = (
+        store.read(LOG.name)
+        .join(F.broadcast(progress.select("log_partition", "folded_to")), "log_partition")
+        .where("record_offset < folded_to")
+    )
+    effects = replayed(store, folded).withColumn("log_epoch", F.lit(LOG_EPOCH)).persist()
+    result = Verification()
+    try:
+        of_log = effects.where("kind = 'progress'").agg(F.count("*"), F.coalesce(F.sum("records"), F.lit(0))).first()
+        assert of_log is not None  # noqa: S101 - an aggregate has a row
+        result.log_partitions, result.records = of_log[0], of_log[1]
+        _compare(
+            result,
+            COMMITTED_OFFSETS.name,
+            _IDENTITY,
+            effects.where("kind = 'offset'").select(COMMITTED_OFFSETS.names()),
+            store.read(COMMITTED_OFFSETS.name),
+        )
+        _compare_groups(result, store, effects)
+        _compare(
+            result,
+            FOLD_PROGRESS.name,
+            ["log_partition"],
+            effects.where("kind = 'progress'")
+            .join(pending_arrays(effects), "log_partition", "left")
+            .select("log_partition", "folded_to", _as_json("pending")),
+            progress.select("log_partition", "folded_to", _as_json("pending")),
+        )
+        result.offsets = effects.where("kind = 'offset' AND committed_offset IS NOT NULL").count()
+        return result
+    finally:
+        effects.unpersist()
+        progress.unpersist()
+
+
+def _compare_groups(result: Verification, store: Store, effects: DataFrame) -> None:
+    records = effects.where("kind IN ('group_record', 'group_commit')").select(GROUP_RECORDS.names())
+    of_state = store.read(GROUP_RECORDS.name)
+    # of commits the state notes no more than it takes to tell that a group exists; `groups` shows whether it did
+    _compare(result, GROUP_RECORDS.name, _RECORD_KEY, records.where("record_type <> 1"), of_state.where("record_type <> 1"))
+    described = described_groups(records, store.properties.offsets_partitions)
+    columns = [name for name in GROUPS.names() if name not in ("members", "record_offset")]
+    alive = described.where("state <> 'Dead'").select(*columns, _as_json("members")).persist()
+    _compare(
+        result,
+        GROUPS.name,
+        _GROUP,
+        alive,
+        store.read(GROUPS.name).where("state <> 'Dead'").select(*columns, _as_json("members")),
+    )
+    result.groups = alive.count()
+    alive.unpersist()
+
+
+def _as_json(name: str) -> Column:
+    return F.coalesce(F.to_json(name), F.lit("[]")).alias(name)
+
+
+def _compare(result: Verification, table: str, key: list[str], expected: DataFrame, found: DataFrame) -> None:
+    """Note the rows of ``found`` that ``expected`` does not have, those it has and found lacks, and those that differ."""
+    columns = [name for name in expected.columns if name not in key]
+    left = expected.select(*key, F.struct(*columns).alias("expected"))
+    right = found.select(*key, F.struct(*columns).alias("found"))
+    differing = left.join(right, key, "full_outer").where("NOT (expected <=> found)").persist()
+    try:
+        count = differing.count()
+        if not count:
+            return
+        result.differences[table] = count
+        for row in differing.select(*key, F.to_json("expected").alias("e"), F.to_json("found").alias("f")).take(_EXAMPLES):
+            where = ", ".join(f"{name} {row[name]!r}" for name in key)
+            result.examples.append(f"{table}: {where}: the log gives {row['e'] or 'nothing'}, the state has {row['f'] or 'nothing'}")
+    finally:
+        differing.unpersist()

@@ -1,0 +1,49 @@
+"""Which log partition a group belongs to (R1)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MASK32 = 0xFFFFFFFF
+_INT_MIN = -(2**31)
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java: over UTF-16 code units, wrapping around at 32 bits (R1)."""
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype="<u2")
+    value = 0
+    for unit in units.tolist():
+        value = (31 * value + unit) & _MASK32
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_for(group_id: str, offsets_partitions: int) -> int:
+    """The log partition of a group in a log of ``offsets_partitions`` partitions (R1)."""
+    value = java_hash(group_id)
+    return (0 if value == _INT_MIN else abs(value)) % offsets_partitions  # R1: abs(-2^31) is 0
+
+
+def partitions_for(group_ids: pa.Array, offsets_partitions: int) -> npt.NDArray[np.int32]:
+    """`partition_for` of a column of distinct group ids (string, no nulls), as int32.
+
+    ASCII names, where a byte is a code unit, are hashed together, a position at a time; others one by one.
+    """
+    raw = group_ids.cast(pa.large_binary())
+    offsets = np.frombuffer(raw.buffers()[1], dtype=np.int64)[raw.offset : raw.offset + len(raw) + 1]
+    data = np.frombuffer(raw.buffers()[2], dtype=np.uint8) if raw.buffers()[2] is not None else np.zeros(0, np.uint8)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    hashes = np.zeros(len(raw), dtype=np.uint32)
+    order = np.argsort(-lengths, kind="stable")
+    alive = np.searchsorted(-lengths[order], -np.arange(int(lengths.max(initial=0))), side="left")
+    for position, count in enumerate(alive.tolist()):
+        rows = order[:count]
+        hashes[rows] = hashes[rows] * np.uint32(31) + data[starts[rows] + position]
+    signed = hashes.view(np.int32).astype(np.int64)
+    result = np.where(signed == _INT_MIN, 0, np.abs(signed)) % offsets_partitions
+    ascii_only = pc.string_is_ascii(group_ids).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(~ascii_only).tolist():
+        result[row] = partition_for(group_ids[row].as_py(), offsets_partitions)
+    return result.astype(np.int32)

@@ -1,0 +1,267 @@
+"""Offset commits, decoded a column at a time: where the fields lie is found with numpy over the Arrow buffers.
+
+`decode.py` is the specification; this does the same for whole columns of records of types 0 and 1, and leaves
+to it what is rare: the reason why a record is corrupt, and tagged fields other than a lone topic id.
+
+Key, versions 0 and 1:      version int16, group string, topic string, partition int32
+Value, versions 0 to 3:     version int16, offset int64, [leader_epoch int32: 3], metadata string,
+                            commit_timestamp int64, [expire_timestamp int64: 1]
+Value, version 4:           version int16, offset int64, leader_epoch int32, metadata compact string,
+                            commit_timestamp int64, tagged fields [0: topic_id uuid]
+
+A string is an int16 length and that many bytes; a compact string is an unsigned varint of length + 1 and the
+bytes. Both must be present (R7); what follows a known version is tolerated (R8).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.record.wire import decode_utf8
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: An offset commit without an epoch or expire timestamp has this in its place on the wire (R7).
+NONE_ON_WIRE = -1
+_SLACK = 16  # bytes behind a buffer that a fixed-width read may touch
+_UVARINT_BYTES = 5
+_TOPIC_ID_BYTES = 16
+_LONE_TOPIC_ID = (1, 0, _TOPIC_ID_BYTES)  # one tagged field; its tag; its size
+
+
+class BinaryColumn:
+    """A binary Arrow array as positions into one byte buffer that may be read a little beyond its end."""
+
+    def __init__(self, array: pa.Array) -> None:
+        array = array.cast(pa.large_binary())
+        validity, offsets, data = array.buffers()
+        bounds = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+        first, last = (int(bounds[0]), int(bounds[-1])) if len(array) else (0, 0)
+        self.data = np.zeros(last - first + _SLACK, dtype=np.uint8)
+        if data is not None:
+            self.data[: last - first] = np.frombuffer(data, dtype=np.uint8)[first:last]
+        self.start: Int64s = bounds[:-1] - first
+        self.length: Int64s = np.diff(bounds)
+        self.present: Bools = array.is_valid().to_numpy(zero_copy_only=False)
+
+    def integers(self, dtype: str, position: Int64s) -> Int64s:
+        """Big-endian integers of ``dtype`` (">i8" and the like) at byte positions; any value beyond the end."""
+        width = np.dtype(dtype).itemsize
+        window: npt.NDArray[np.generic] = np.ndarray(
+            (len(self.data) - width + 1,), dtype=dtype, buffer=self.data, strides=(1,)
+        )
+        return window[np.clip(position, 0, len(window) - 1)].astype(np.int64)
+
+    def slices(self, position: Int64s, length: Int64s) -> pa.Array:
+        """The bytes at ``position`` of ``length`` each, as a large_binary array."""
+        bounds = np.zeros(len(position) + 1, dtype=np.int64)
+        np.cumsum(length, out=bounds[1:])
+        source = np.arange(bounds[-1], dtype=np.int64) + np.repeat(position - bounds[:-1], length)
+        data = self.data[source]
+        return pa.Array.from_buffers(
+            pa.large_binary(), len(position), [None, pa.py_buffer(bounds), pa.py_buffer(data)], null_count=0
+        )
+
+
+def as_text(raw: pa.Array) -> pa.Array:
+    """A large_binary array as strings; bytes that are no UTF-8 are replaced, as Java does."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if item is None else decode_utf8(item) for item in raw.to_pylist()], pa.string())
+
+
+@dataclass(frozen=True)
+class CommitColumns:
+    """Where the fields of n offset commits lie. Positions count from the start of the column's buffer.
+
+    ``valid`` is false for a record that does not decode (R6); the other columns mean nothing there. ``tombstone``
+    is true where the value is null, and the columns of the value mean nothing there.
+    """
+
+    keys: BinaryColumn
+    values: BinaryColumn
+    valid: Bools
+    tombstone: Bools
+    group_position: Int64s
+    group_length: Int64s
+    topic_position: Int64s
+    topic_length: Int64s
+    partition: Int64s
+    committed_offset: Int64s
+    leader_epoch: Int64s
+    metadata_position: Int64s
+    metadata_length: Int64s
+    commit_timestamp_ms: Int64s
+    expire_timestamp_ms: Int64s
+    topic_id_position: Int64s  # -1: none
+
+    def take(self, rows: Int64s) -> CommitColumns:
+        """The commits at these positions, over the same buffers."""
+        taken = {
+            field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name not in ("keys", "values")
+        }
+        return replace(self, **taken)
+
+    def group_ids(self) -> pa.Array:
+        """string"""
+        return as_text(self.keys.slices(self.group_position, self.group_length))
+
+    def topics(self) -> pa.Array:
+        """string"""
+        return as_text(self.keys.slices(self.topic_position, self.topic_length))
+
+    def identities(self) -> pa.Array:
+        """large_binary, the same for keys of version 0 and 1 of one identity (R9), and only for those."""
+        return self.keys.slices(self.group_position, self.topic_position + self.topic_length + 4 - self.group_position)
+
+    def metadata(self) -> pa.Array:
+        """string, null for a tombstone"""
+        text = as_text(self.values.slices(self.metadata_position, np.where(self.tombstone, 0, self.metadata_length)))
+        return _null_where(text, self.tombstone)
+
+    def topic_ids(self) -> pa.Array:
+        """string in Kafka's notation (URL-safe base64), null where the commit has none (R7)"""
+        ids: list[str | None] = [None] * len(self.valid)
+        known: dict[bytes, str] = {}
+        for row in np.flatnonzero((self.topic_id_position >= 0) & ~self.tombstone).tolist():
+            start = int(self.topic_id_position[row])
+            raw = self.values.data[start : start + _TOPIC_ID_BYTES].tobytes()
+            if any(raw):  # all zero is Kafka's "no topic id"
+                ids[row] = known.setdefault(raw, base64.urlsafe_b64encode(raw).rstrip(b"=").decode())
+        return pa.array(ids, pa.string())
+
+    def optional(self, column: Int64s, dtype: pa.DataType) -> pa.Array:
+        """A column of the value, null where it is -1 on the wire (R7) or the record is a tombstone."""
+        return pa.array(column, mask=self.tombstone | (column == NONE_ON_WIRE)).cast(dtype)
+
+    def required(self, column: Int64s, dtype: pa.DataType) -> pa.Array:
+        """A column of the value, null where the record is a tombstone."""
+        return pa.array(column, mask=self.tombstone).cast(dtype)
+
+
+def _null_where(array: pa.Array, mask: Bools) -> pa.Array:
+    if not mask.any():
+        return array
+    return pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
+
+
+def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
+    """Find the fields of records whose key starts with type 0 or 1.
+
+    ``keys`` and ``values`` are binary arrays of one length; a key has at least two bytes, a null value is a
+    tombstone. Nothing is raised for a corrupt record: it comes out as not valid.
+    """
+    key, value = BinaryColumn(keys), BinaryColumn(values)
+    key_end = key.start + key.length
+    group_length = key.integers(">i2", key.start + 2)
+    group_position = key.start + 4
+    topic_length = key.integers(">i2", group_position + group_length)
+    topic_position = group_position + group_length + 2
+    partition_position = topic_position + topic_length
+    valid = (
+        (key.length >= 4)
+        & (group_length >= 0)
+        & (topic_position <= key_end)
+        & (topic_length >= 0)
+        & (partition_position + 4 <= key_end)
+    )
+    legacy_key = key.integers(">i2", key.start) == 0
+    tombstone = ~value.present
+
+    version = value.integers(">i2", value.start)
+    end = value.start + value.length
+    has_epoch = version >= 3
+    flexible = version == 4
+    metadata_at = value.start + np.where(has_epoch, 14, 10)
+    metadata_length = value.integers(">i2", metadata_at)
+    metadata_position = metadata_at + 2
+    flexible_rows = np.flatnonzero(flexible)
+    if len(flexible_rows):
+        encoded, width = _uvarints(value, metadata_at[flexible_rows])
+        metadata_length[flexible_rows] = encoded - 1
+        metadata_position[flexible_rows] = metadata_at[flexible_rows] + width
+    timestamp_at = metadata_position + metadata_length
+    fixed_end = timestamp_at + np.where(version == 1, 16, 8) + flexible
+    decodes = (
+        (value.length >= 2)
+        & (version >= 0)
+        & (version <= 4)
+        & (metadata_position <= end)
+        & (metadata_length >= 0)
+        & (fixed_end <= end)
+        & ~(legacy_key & (version != 0))  # R7: key version 0 goes with value version 0 only
+    )
+    topic_id_position = np.full(len(version), -1, dtype=np.int64)
+    tagged = np.flatnonzero(decodes & flexible & ~tombstone & valid)
+    if len(tagged):
+        decodes[tagged] = _tagged_fields(value, timestamp_at[tagged] + 8, end[tagged], tagged, topic_id_position)
+    return CommitColumns(
+        keys=key,
+        values=value,
+        valid=valid & (tombstone | decodes),
+        tombstone=tombstone,
+        group_position=group_position,
+        group_length=group_length,
+        topic_position=topic_position,
+        topic_length=topic_length,
+        partition=key.integers(">i4", partition_position),
+        committed_offset=value.integers(">i8", value.start + 2),
+        leader_epoch=np.where(has_epoch, value.integers(">i4", value.start + 10), NONE_ON_WIRE),
+        metadata_position=metadata_position,
+        metadata_length=metadata_length,
+        commit_timestamp_ms=value.integers(">i8", timestamp_at),
+        expire_timestamp_ms=np.where(version == 1, value.integers(">i8", timestamp_at + 8), NONE_ON_WIRE),
+        topic_id_position=topic_id_position,
+    )
+
+
+def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
+    """Unsigned varints and their widths in bytes; one that does not end within five bytes comes out negative."""
+    number = np.zeros(len(position), dtype=np.int64)
+    width = np.zeros(len(position), dtype=np.int64)
+    open_rows = np.arange(len(position))
+    for index in range(_UVARINT_BYTES):
+        byte = column.data[np.clip(position[open_rows] + index, 0, len(column.data) - 1)].astype(np.int64)
+        number[open_rows] |= (byte & 0x7F) << (7 * index)
+        width[open_rows] = index + 1
+        open_rows = open_rows[byte >= 0x80]
+        if not len(open_rows):
+            break
+    number[open_rows] = -1
+    return number, width
+
+
+def _tagged_fields(
+    value: BinaryColumn, position: Int64s, end: Int64s, rows: Int64s, topic_id_position: Int64s
+) -> Bools:
+    """Whether the tagged fields at ``position`` decode; sets ``topic_id_position`` of ``rows`` where they hold one."""
+    head = [value.data[np.clip(position + index, 0, len(value.data) - 1)] for index in range(len(_LONE_TOPIC_ID))]
+    none = head[0] == 0
+    topic_id_at = position + len(_LONE_TOPIC_ID)
+    lone = topic_id_at + _TOPIC_ID_BYTES <= end
+    for byte, expected in zip(head, _LONE_TOPIC_ID, strict=True):
+        lone &= byte == expected
+    topic_id_position[rows[lone]] = topic_id_at[lone]
+    decodes = none | lone
+    for index in np.flatnonzero(~decodes).tolist():
+        start, stop = int(value.start[rows[index]]), int(end[index])
+        raw = value.data[start:stop].tobytes()
+        try:
+            topic_id = decode_value(1, raw).fields.get("topic_id")
+        except CorruptRecord:
+            continue
+        decodes[index] = True
+        if topic_id is not None:
+            bare = base64.urlsafe_b64decode(topic_id + "==")
+            topic_id_position[rows[index]] = start + raw.index(bare, int(position[index]) - start)
+    return decodes

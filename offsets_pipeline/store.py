@@ -1,0 +1,229 @@
+"""A store: one folder, or one catalog schema, that holds the tables of one log and of the state folded from it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+
+from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.tables import LOG, TABLES, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIRRORED = "mirrored"
+OWNED = "owned"
+FORMAT_VERSION = "1"
+
+_SCHEMA_PREFIX = "schema:"
+_PROPERTY = "offsets."
+_CHECKPOINTS = "_checkpoints"
+_UNKNOWN = ""  # a table property cannot be null
+
+
+@dataclass(frozen=True)
+class StoreProperties:
+    """What is fixed when a store is created (R1, R4).
+
+    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id`` and ``topic_id`` name the topic
+    that a mirrored log belongs to, and are None where the source did not tell.
+    """
+
+    kind: str
+    offsets_partitions: int
+    cluster_id: str | None = None
+    topic_id: str | None = None
+
+    def as_table_properties(self) -> dict[str, str]:
+        """The properties of the log table that hold these."""
+        return {
+            f"{_PROPERTY}format.version": FORMAT_VERSION,
+            f"{_PROPERTY}kind": self.kind,
+            f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
+            f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
+            f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
+        }
+
+    @classmethod
+    def from_table_properties(cls, properties: dict[str, str], location: str) -> StoreProperties:
+        """Read them back. Raises NotAStore where the table is no log of this program, or of a newer format."""
+        version = properties.get(f"{_PROPERTY}format.version")
+        if version is None:
+            raise NotAStore(f"{location} holds a table named log that is no offsets log: name another folder")
+        if version != FORMAT_VERSION:
+            raise NotAStore(
+                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: use the version that wrote it"
+            )
+        return cls(
+            kind=properties[f"{_PROPERTY}kind"],
+            offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
+            cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
+            topic_id=properties[f"{_PROPERTY}topic.id"] or None,
+        )
+
+
+class Store:
+    """An existing store. `Store.open` and `Store.create` make one."""
+
+    def __init__(self, spark: SparkSession, location: str, properties: StoreProperties) -> None:
+        self.spark = spark
+        self.location = location
+        self.properties = properties
+
+    @classmethod
+    def open(cls, spark: SparkSession, location: str) -> Store:
+        """Open the store at a folder, or at ``schema:NAME``.
+
+        Raises NoSuchStore where there is nothing, NotAStore where there is something else.
+        """
+        location = normalised(location)
+        properties = _log_properties(spark, location)
+        if properties is None:
+            if _is_empty(spark, location):
+                raise NoSuchStore(f"no store at {location}: ingest a log into it first, or check the path")
+            raise NotAStore(f"{location} is not a store: it has no table named log; name the folder of a store")
+        return cls(spark, location, StoreProperties.from_table_properties(properties, location))
+
+    @classmethod
+    def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
+        """Create the tables of a new store; the log comes last, so that a half-made store is not taken for one.
+
+        Raises NotAStore where the place holds something else, InvalidPartitionCount for a count below 1.
+        """
+        location = normalised(location)
+        if properties.offsets_partitions < 1:
+            raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
+        if not _is_empty(spark, location) and not _is_half_made(spark, location):
+            raise NotAStore(f"{location} is not empty and not a store: name a new or empty folder")
+        store = cls(spark, location, properties)
+        if location.startswith(_SCHEMA_PREFIX):
+            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {location.removeprefix(_SCHEMA_PREFIX)}")
+        for table in TABLES:
+            store._create_table(table)
+        return store
+
+    def require(self, kind: str) -> None:
+        """Raise StoreMismatch where the store is of the other kind (R4)."""
+        if self.properties.kind != kind:
+            raise StoreMismatch(
+                f"{self.location} is {'an owned' if self.properties.kind == OWNED else 'a mirrored'} store, "
+                f"and this needs {'an owned' if kind == OWNED else 'a mirrored'} one: name another store"
+            )
+
+    def table_name(self, name: str) -> str:
+        """The table's name in SQL."""
+        return sql_name(self.location, name)
+
+    def read(self, name: str) -> DataFrame:
+        """The table as it is now."""
+        return self.spark.table(self.table_name(name))
+
+    def delta(self, name: str) -> DeltaTable:
+        """The table, to be merged into."""
+        if self.location.startswith(_SCHEMA_PREFIX):
+            return DeltaTable.forName(self.spark, self.table_name(name))
+        return DeltaTable.forPath(self.spark, f"{self.location}/{name}")
+
+    def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
+        """The table as a stream of what is appended to it."""
+        reader = self.spark.readStream.format("delta").options(**options)
+        if self.location.startswith(_SCHEMA_PREFIX):
+            return reader.table(self.table_name(name))
+        return reader.load(f"{self.location}/{name}")
+
+    def checkpoint(self, query: str) -> str:
+        """The folder where a streaming query of this store keeps its checkpoint."""
+        if not self.location.startswith(_SCHEMA_PREFIX):
+            return f"{self.location}/{_CHECKPOINTS}/{query}"
+        log = self.spark.sql(f"DESCRIBE DETAIL {self.table_name(LOG.name)}").first()
+        assert log is not None  # noqa: S101 - the store has a log
+        return f"{log['location']}/../{_CHECKPOINTS}/{query}"
+
+    def in_session(self, spark: SparkSession) -> Store:
+        """The same store as another session sees it: a streaming batch has one of its own."""
+        return Store(spark, self.location, self.properties)
+
+    def _create_table(self, table: Table) -> None:
+        builder = DeltaTable.createIfNotExists(self.spark)
+        if self.location.startswith(_SCHEMA_PREFIX):
+            builder = builder.tableName(self.table_name(table.name))
+        else:
+            builder = builder.location(f"{self.location}/{table.name}")
+        builder = builder.comment(table.comment).addColumns(table.schema())
+        properties = table.properties | (self.properties.as_table_properties() if table is LOG else {})
+        for key, value in properties.items():
+            builder = builder.property(key, value)
+        try:
+            builder.execute()
+        except DeltaConcurrentModificationException:
+            if not DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}"):
+                raise  # somebody else is creating the same store: as good
+
+
+def normalised(location: str) -> str:
+    """The location without what makes two spellings of one folder differ."""
+    return location if location.startswith(_SCHEMA_PREFIX) else location.rstrip("/") or "/"
+
+
+def sql_name(location: str, table: str) -> str:
+    """How SQL names a table of the store at ``location``: a folder, or ``schema:NAME``."""
+    if location.startswith(_SCHEMA_PREFIX):
+        schema = location.removeprefix(_SCHEMA_PREFIX)
+        if not re.fullmatch(r"\w+(\.\w+)*", schema):
+            raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")
+        return f"{schema}.{table}"
+    return f"delta.`{location.replace('`', '``')}/{table}`"
+
+
+def _log_properties(spark: SparkSession, location: str) -> dict[str, str] | None:
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {sql_name(location, LOG.name)}").first()
+    except AnalysisException:
+        return None
+    if detail is None or detail["format"] != "delta":
+        return None
+    properties: dict[str, str] = detail["properties"]
+    return properties
+
+
+def _is_empty(spark: SparkSession, location: str) -> bool:
+    if location.startswith(_SCHEMA_PREFIX):
+        schema = location.removeprefix(_SCHEMA_PREFIX)
+        return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
+    return not _children(spark, location)
+
+
+def _is_half_made(spark: SparkSession, location: str) -> bool:
+    """Whether nothing is there but tables of a store that somebody began to create."""
+    if location.startswith(_SCHEMA_PREFIX):
+        tables = spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))
+        names = {table.name for table in tables}
+    else:
+        names = _children(spark, location)
+    return names <= {table.name for table in TABLES} - {LOG.name}
+
+
+def _children(spark: SparkSession, location: str) -> set[str]:
+    jvm = spark._jvm
+    assert jvm is not None  # noqa: S101 - only Spark Connect has none
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(path):
+        return set()
+    return {status.getPath().getName() for status in files.listStatus(path)}
+
+
+def delete_folder(spark: SparkSession, location: str) -> None:
+    """Remove what a failed first ingest made; only ever called for a store that the same run created."""
+    jvm = spark._jvm
+    assert jvm is not None  # noqa: S101 - only Spark Connect has none
+    if location.startswith(_SCHEMA_PREFIX):
+        spark.sql(f"DROP SCHEMA {location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
+        return
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)

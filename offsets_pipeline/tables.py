@@ -1,0 +1,275 @@
+"""The tables of a store: columns, comments, constraints and properties, all said before the first write.
+
+======================  =============================================================================================
+log                     the records as they came, raw: the truth that everything else can be made from again
+log_partitions          where each log partition starts and ends
+committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
+group_records           the last value and the last tombstone of each key of a group's records (R14)
+groups                  one row a group, described from its records (R33, R34)
+topics                  names of topic ids, as far as the sources told (R35)
+quarantine              what did not decode, with the reason and the raw bytes (R6)
+fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
+======================  =============================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_STRING, _BINARY, _BOOLEAN, _TIMESTAMP = StringType(), BinaryType(), BooleanType(), TimestampType()
+_SHORT, _INT, _LONG = ShortType(), IntegerType(), LongType()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, type, meaning, and whether it may be null."""
+
+    name: str
+    type: DataType
+    comment: str
+    nullable: bool = True
+
+    def field(self) -> StructField:
+        """The column in a Spark schema."""
+        return StructField(self.name, self.type, self.nullable, {"comment": self.comment})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a store."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def schema(self) -> StructType:
+        """The table's schema for Spark."""
+        return StructType([column.field() for column in self.columns])
+
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [column.name for column in self.columns]
+
+
+# Deletion vectors make a merge's write smaller and its reads slower: measured slower in all for small changes.
+_STATE_PROPERTIES = {"delta.enableDeletionVectors": "false"}
+
+_LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
+_LOG_EPOCH = Column("log_epoch", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False)
+_RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
+_GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
+_MISPLACED = Column("misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False)
+
+_COMMIT_VALUE = (
+    Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
+    Column("leader_epoch", _INT, "leader epoch of the last consumed record, where the client sent one"),
+    Column("metadata", _STRING, "the client's own note"),
+    Column("commit_timestamp", _TIMESTAMP, "when the coordinator took the commit"),
+    Column("expire_timestamp", _TIMESTAMP, "when it expires, where the commit says so (value version 1)"),
+    Column("topic_id", _STRING, "id of the topic, where the commit holds one (value version 4)"),
+)
+
+LOG = Table(
+    "log",
+    "The __consumer_offsets log, raw, as its source delivered it. Append only.",
+    (
+        _LOG_PARTITION,
+        _RECORD_OFFSET,
+        Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
+        Column("key", _BINARY, "the record's key; null is corrupt (R3)"),
+        Column("value", _BINARY, "the record's value; null is a tombstone"),
+        Column("producer_id", _LONG, "of a record of a transaction and of a control record; else null"),
+        Column("producer_epoch", _SHORT, "epoch of the producer id"),
+        Column("control_type", _STRING, "COMMIT or ABORT, OTHER for other control records; null for data"),
+        Column("source", _STRING, "where the record was read from", nullable=False),
+        Column("appended_at", _TIMESTAMP, "when it was appended to this table", nullable=False),
+        _LOG_EPOCH,
+        Column("backfill", _BOOLEAN, "appended behind records of its log partition: fold it from the start", False),
+    ),
+    {
+        "delta.enableDeletionVectors": "false",
+        # statistics for skipping files, on where a record lies; never on the raw bytes
+        "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_epoch,appended_at",
+        "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
+        "delta.constraints.control_type_is_known": "control_type IN ('COMMIT', 'ABORT', 'OTHER')",
+        "delta.appendOnly": "false",  # cleaning deletes
+    },
+)
+
+LOG_PARTITIONS = Table(
+    "log_partitions",
+    "Where each log partition starts and ends in its source: also where no record lies at the end.",
+    (
+        _LOG_PARTITION,
+        _LOG_EPOCH,
+        Column("start_offset", _LONG, "the log's start: its first record lies here or later", nullable=False),
+        Column("end_offset", _LONG, "the log's end: one behind its last record offset", nullable=False),
+        Column("updated_at", _TIMESTAMP, "when this was last seen to change", nullable=False),
+    ),
+    _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
+)
+
+COMMITTED_OFFSETS = Table(
+    "committed_offsets",
+    "The visible record with the highest record offset of each (group, topic, partition), tombstones included.",
+    (
+        _LOG_PARTITION,
+        _GROUP_ID,
+        Column("topic", _STRING, "the topic", nullable=False),
+        Column("partition", _INT, "the topic's partition", nullable=False),
+        *_COMMIT_VALUE,
+        _LOG_EPOCH,
+        _RECORD_OFFSET,
+        _MISPLACED,
+    ),
+    _STATE_PROPERTIES,
+)
+
+GROUP_RECORDS = Table(
+    "group_records",
+    "The last value and the last tombstone of each key of a group's records; record type 1: its last commit, at least.",
+    (
+        _LOG_PARTITION,
+        _GROUP_ID,
+        Column("record_type", _SHORT, "R5", nullable=False),
+        Column("record_key", _STRING, 'member id or regular expression, else ""', nullable=False),
+        Column("value_offset", _LONG, "record offset of the last value"),
+        Column("value", _BINARY, "the last value, raw"),
+        Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
+        _LOG_EPOCH,
+    ),
+    _STATE_PROPERTIES,
+)
+
+_MEMBER = StructType(
+    [
+        StructField("member_id", _STRING),
+        StructField("instance_id", _STRING),
+        StructField("rack_id", _STRING),
+        StructField("client_id", _STRING),
+        StructField("client_host", _STRING),
+        StructField("session_timeout_ms", _INT),
+        StructField("rebalance_timeout_ms", _INT),
+        StructField("member_epoch", _INT),
+        StructField("subscribed_topics", ArrayType(_STRING)),
+        StructField("subscribed_regex", _STRING),
+        StructField(
+            "assignment",
+            ArrayType(
+                StructType(
+                    [StructField("topic", _STRING), StructField("topic_id", _STRING), StructField("partition", _INT)]
+                )
+            ),
+        ),
+    ]
+)
+
+GROUPS = Table(
+    "groups",
+    "One row a group, as its coordinator describes it; a group that was removed stays as Dead.",
+    (
+        _LOG_PARTITION,
+        _GROUP_ID,
+        Column("group_type", _STRING, "Classic, Consumer, Share or Streams; null for a dead group"),
+        Column("state", _STRING, "as the coordinator derives it (R33); Dead: there is no such group", nullable=False),
+        Column("protocol_type", _STRING, "R34"),
+        Column("protocol", _STRING, "a classic group's protocol, a consumer group's server assignor (R34)"),
+        Column("generation", _INT, "of a classic group"),
+        Column("group_epoch", _INT, "of any other group"),
+        Column("assignment_epoch", _INT, "of any other group"),
+        Column("leader", _STRING, "member id of a classic group's leader"),
+        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, where the log tells"),
+        Column("members", ArrayType(_MEMBER), "its members, by member id"),
+        _LOG_EPOCH,
+        Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
+        _MISPLACED,
+    ),
+    _STATE_PROPERTIES,
+)
+
+TOPICS = Table(
+    "topics",
+    "Names of topic ids.",
+    (
+        Column("topic_id", _STRING, "in Kafka's notation", nullable=False),
+        Column("topic", _STRING, "its name", nullable=False),
+    ),
+    _STATE_PROPERTIES,
+)
+
+QUARANTINE = Table(
+    "quarantine",
+    "What did not decode: records, and stretches of segment files.",
+    (
+        _LOG_PARTITION,
+        _LOG_EPOCH,
+        Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
+        Column("source", _STRING, "file a stretch lies in, within its log partition's folder; null for a record"),
+        Column("position", _LONG, "byte position of a stretch in its file"),
+        Column("length", _LONG, "length of a stretch in bytes"),
+        Column("reason", _STRING, "what was expected and what was found", nullable=False),
+        Column("key", _BINARY, "a record's key, raw"),
+        Column("value", _BINARY, "a record's value, or a stretch's bytes (at most the first MiB), raw"),
+        Column("quarantined_at", _TIMESTAMP, "when it was found", nullable=False),
+    ),
+    _STATE_PROPERTIES,
+)
+
+_PENDING = StructType(
+    [
+        StructField("producer_id", _LONG),
+        StructField("group_id", _STRING),
+        StructField("topic", _STRING),
+        StructField("partition", _INT),
+        StructField("committed_offset", _LONG),
+        StructField("leader_epoch", _INT),
+        StructField("metadata", _STRING),
+        StructField("commit_timestamp", _TIMESTAMP),
+        StructField("record_offset", _LONG),
+        StructField("misplaced", _BOOLEAN),
+        StructField("key", _BINARY),
+        StructField("value", _BINARY),
+    ]
+)
+
+FOLD_PROGRESS = Table(
+    "fold_progress",
+    "How far each log partition is folded, and the open transactions there: they move together or not at all.",
+    (
+        _LOG_PARTITION,
+        _LOG_EPOCH,
+        Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
+        Column("records", _LONG, "records folded", nullable=False),
+        Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),
+        Column("pending", ArrayType(_PENDING), "transactional commits without a marker (R11)"),
+        Column("folded_at", _TIMESTAMP, "when", nullable=False),
+    ),
+    _STATE_PROPERTIES,
+)
+
+#: In the order in which a store is created: the log last.
+TABLES = (
+    LOG_PARTITIONS,
+    COMMITTED_OFFSETS,
+    GROUP_RECORDS,
+    GROUPS,
+    TOPICS,
+    QUARANTINE,
+    FOLD_PROGRESS,
+    LOG,
+)
