@@ -113,10 +113,9 @@ def batch_columns(data: memoryview, positions: list[int]) -> tuple[list[pa.Recor
 
 
 def _headers(data: memoryview, position: Int64s) -> _Headers:
-    raw = np.frombuffer(data, dtype=np.uint8)
-    rows = raw[position[:, None] + np.arange(b.BATCH_HEADER_BYTES)]
-    headers: _Headers = rows.view(_HEADER)[:, 0]
-    return headers
+    # a view of a header at every byte, of which those at the positions are copied
+    at_every_byte: _Headers = np.ndarray(len(data) - b.BATCH_HEADER_BYTES + 1, dtype=_HEADER, buffer=data, strides=1)
+    return at_every_byte[position]
 
 
 class _Payloads:

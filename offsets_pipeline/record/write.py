@@ -78,7 +78,14 @@ def encode_batches(
     out = bytearray()
     for start in range(0, count, block):
         rows = slice(start, min(start + block, count))
-        parts = _encode_block(keys[rows], values[rows], offsets[rows], all_timestamps[rows], records_per_batch, options)
+        parts = _encode_block(
+            keys[rows],
+            values[rows],
+            offsets[rows],
+            all_timestamps[rows],
+            records_per_batch=records_per_batch,
+            options=options,
+        )
         for part in parts:
             out += part
     return bytes(out)
@@ -104,9 +111,15 @@ def encode_batch(
     base_timestamp = _base_timestamp(all_timestamps, options)
     records = _encode_records(keys, values, offsets - base_offset, all_timestamps - base_timestamp)
     payload = b"".join(records.to_pylist())
-    max_timestamp = int(all_timestamps.max()) if count else NONE
-    delta = last_offset - base_offset
-    return _frame(base_offset, delta, base_timestamp, max_timestamp, count, payload, options)
+    return _frame(
+        base_offset=base_offset,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=int(all_timestamps.max()) if count else NONE,
+        count=count,
+        payload=payload,
+        options=options,
+    )
 
 
 def encode_control_batch(
@@ -138,6 +151,7 @@ def _encode_block(
     values: pa.Array,
     offsets: Int64s,
     timestamps: Int64s,
+    *,
     records_per_batch: int,
     options: BatchOptions,
 ) -> Iterator[bytes]:
@@ -164,8 +178,15 @@ def _encode_block(
         strict=True,
     ):
         base_offset, delta, batch_base_timestamp, batch_max_timestamp, batch_count, start, stop = row
-        batch_payload = bytes(payload[start:stop])
-        yield _frame(base_offset, delta, batch_base_timestamp, batch_max_timestamp, batch_count, batch_payload, options)
+        yield _frame(
+            base_offset=base_offset,
+            last_offset_delta=delta,
+            base_timestamp=batch_base_timestamp,
+            max_timestamp=batch_max_timestamp,
+            count=batch_count,
+            payload=bytes(payload[start:stop]),
+            options=options,
+        )
 
 
 def _horizon(options: BatchOptions) -> int:
@@ -180,6 +201,7 @@ def _base_timestamp(timestamps: Int64s, options: BatchOptions) -> int:
 
 # the layout of the header stands in batch.py, that of a record in records.py
 def _frame(
+    *,
     base_offset: int,
     last_offset_delta: int,
     base_timestamp: int,
