@@ -20,7 +20,7 @@ STORE ?= store
 CAPTURE ?= tests/data/captures/4.2.0-kip848
 JAR_SETS ?= delta
 ARGS ?=
-export PYTHON STORE CAPTURE
+export STORE CAPTURE
 
 # Whatever Spark or Python the caller's shell is set up for: here it is the environment's own.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
@@ -29,17 +29,18 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPA
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
+# By $(error) and not by a failing command: then the reason is the only line that make prints.
 .PHONY: check
 check:
-	@scripts/check_tools.sh > /dev/null
+	@$(eval SYSTEM_PYTHON := $(shell PYTHON='$(PYTHON)' scripts/check_tools.sh 2>&1))
+	$(if $(filter setup:,$(firstword $(SYSTEM_PYTHON))),$(error $(SYSTEM_PYTHON)))
 
 # Each stamp is written last, so what was interrupted is done again. A half-made environment cannot be told from a
 # whole one by looking at it: one without its stamp, or made from an older lock, is thrown away.
 $(DONE)/packages: requirements.lock | check
-	@python="$$(scripts/check_tools.sh)"
-	echo "setup: the locked packages into $(VENV) (about a minute: Spark is 400 MB)"
+	@echo "setup: the locked packages into $(VENV) (about a minute: Spark is 400 MB)"
 	rm -rf $(VENV)
-	"$$python" -m venv $(VENV)
+	'$(SYSTEM_PYTHON)' -m venv $(VENV)
 	# First what builds, from the same lock: then nothing comes in that the lock does not name.
 	awk '/^[a-z]/ { wanted = /^(setuptools|wheel)==/ } wanted' requirements.lock > $(VENV)/build.lock
 	$(PIP) install --require-hashes --no-deps -r $(VENV)/build.lock
@@ -99,7 +100,7 @@ bench-quick: setup ## the benchmarks, small: do they run, and roughly how fast
 .PHONY: lock
 lock: check ## write requirements.lock anew from pyproject.toml (UPGRADE=1: newest versions of what is not pinned)
 	@trap 'rm -rf $(VENV).lock' EXIT
-	"$$(scripts/check_tools.sh)" -m venv --clear $(VENV).lock
+	'$(SYSTEM_PYTHON)' -m venv --clear $(VENV).lock
 	$(VENV).lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
 	$(if $(UPGRADE),,cp requirements.lock $(VENV).lock/new)
 	$(VENV).lock/bin/uv pip compile pyproject.toml --extra dev --extra build --universal --python-version 3.11 \

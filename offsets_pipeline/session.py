@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ from pyspark.sql import SparkSession
 from offsets_pipeline.errors import JavaMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.config import Settings
 
@@ -94,7 +96,8 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         given = set()
     for key, value in ({k: v for k, v in conf.items() if k not in given} | extra).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _without_incubator_warning():
+        return builder.getOrCreate()
 
 
 def check_java() -> None:
@@ -143,6 +146,35 @@ def _program_conf(settings: Settings) -> dict[str, str]:
         # Every table here has its own path; without this Spark leaves an empty folder where it was started.
         "spark.sql.warehouse.dir": warehouse,
     }
+
+
+@contextmanager
+def _without_incubator_warning() -> Iterator[None]:
+    """Keep one line of a JVM that is started meanwhile off stderr; all others go there.
+
+    Spark adds an incubator module to every JVM, and the JVM warns of that in a line that no option takes away.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # the JVM runs already, and has said it
+        yield
+        return
+    stderr, (from_jvm, to_filter) = os.dup(2), os.pipe()
+
+    def forward() -> None:
+        with open(from_jvm, "rb") as lines, open(stderr, "wb", buffering=0) as out:  # noqa: PTH123 (descriptors)
+            for line in lines:
+                if not line.startswith(b"WARNING: Using incubator modules:"):
+                    out.write(line)
+
+    ours = os.dup(2)
+    os.dup2(to_filter, 2)
+    os.close(to_filter)
+    # Lives as long as the JVM, which keeps the pipe; nobody waits for it.
+    threading.Thread(target=forward, name="jvm-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def _given_to_spark_submit() -> set[str]:

@@ -6,7 +6,7 @@
 need_java=17
 
 fail() {
-  echo "setup: error: $1" >&2
+  echo "setup: $1" >&2
   exit 1
 }
 

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.config import Settings
+from offsets_pipeline.session import DELTA_CONF, build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A program of its own: what it leaves behind, and what it prints, is all its doing.
+PROGRAM = """
+import sys
+from offsets_pipeline.config import load_settings
+from offsets_pipeline.session import build_session
+spark = build_session("program", load_settings())
+spark.range(3).write.format("delta").save(sys.argv[1])
+print(spark.read.format("delta").load(sys.argv[1]).count(), spark.conf.get("spark.sql.shuffle.partitions"))
+"""
+
+
+def properties(path: Path) -> dict[str, str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    return {key: value.strip() for key, value in pairs}
+
+
+def test_the_running_session_is_returned_with_what_is_asked_of_it(spark: SparkSession, settings: Settings) -> None:
+    again = build_session("another", settings, {"spark.offsets.test": "yes"})
+    assert again is spark
+    assert spark.conf.get("spark.offsets.test") == "yes"
+    spark.conf.unset("spark.offsets.test")
+
+
+def test_timestamps_are_utc_and_shuffles_small(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_delta_tables_can_be_written_and_read_with_no_more_options(spark: SparkSession, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    spark.sql(f"CREATE TABLE delta.`{table}` (group_id STRING NOT NULL) USING delta")
+    spark.sql(f"INSERT INTO delta.`{table}` VALUES ('a'), ('b')")
+    assert spark.read.format("delta").load(table).count() == 2
+
+
+def test_spark_defaults_say_what_the_session_says(root: Path, spark: SparkSession) -> None:
+    """spark-submit with conf/spark-defaults.conf and a session of our own are the same Spark."""
+    defaults = properties(root / "conf" / "spark-defaults.conf")
+    settings = Settings()
+    assert defaults.items() >= DELTA_CONF.items()
+    assert defaults["spark.master"] == settings.spark.master
+    assert defaults["spark.driver.memory"] == settings.spark.driver_memory
+    assert defaults["spark.sql.shuffle.partitions"] == str(settings.spark.shuffle_partitions)
+    # The fixture runs on fewer cores and with a quicker start; everything else is as in any session of ours.
+    differ = {"spark.master", "spark.driver.extraJavaOptions", "spark.log.level"}
+    running = dict(spark.sparkContext.getConf().getAll())
+    assert {key: running.get(key) for key in defaults.keys() - differ} == {
+        key: value for key, value in defaults.items() if key not in differ
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
+def test_a_program_of_its_own_is_quiet_leaves_nothing_and_obeys_spark_submit(
+    root: Path, tmp_path: Path, *, submitted: bool
+) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "a folder"
+    program.write_text(PROGRAM, encoding="utf-8")
+    folder.mkdir()
+    command = [sys.executable]
+    if submitted:
+        defaults = root / "conf" / "spark-defaults.conf"
+        command = [
+            str(Path(sys.prefix) / "bin" / "spark-submit"),
+            "--properties-file",
+            str(defaults),
+            "--conf",
+            "spark.sql.shuffle.partitions=3",
+        ]
+    done = subprocess.run(
+        [*command, str(program), str(folder / "table")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout == ("3 3\n" if submitted else "3 2\n"), done.stderr
+    assert [each.name for each in folder.iterdir()] == ["table"]
+    # Under spark-submit Java itself prints this one line before anything of ours runs.
+    noise = [line for line in done.stderr.splitlines() if "Using incubator modules" not in line]
+    assert noise == []
+    assert submitted or done.stderr == ""

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.errors import JavaMissing
+from offsets_pipeline.session import check_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def fake_java(home: Path, says: str) -> Path:
+    """A `java` that prints `says`, as Java does, on stderr."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n", encoding="utf-8")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.fixture(autouse=True)
+def _no_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+def test_no_java_in_path_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaMissing, match=r"^no Java in PATH: Spark needs Java 17 or newer; install one[^\n]*$"):
+        check_java()
+
+
+def test_no_java_in_java_home_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match=re.escape(f"no Java in JAVA_HOME, which is {tmp_path}: ")):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    ("says", "version"), [('openjdk version "11.0.2" 2019-01-15', 11), ('java version "1.8.0_402"', 8)]
+)
+def test_a_java_that_is_too_old_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, version: int
+) -> None:
+    java = fake_java(tmp_path, says)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(java.parent), os.environ["PATH"]]))
+    with pytest.raises(JavaMissing, match=re.escape(f"{java} is Java {version}: Spark needs Java 17 or newer")):
+        check_java()
+
+
+def test_something_else_named_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "command not found")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match="does not say which Java it is"):
+        check_java()
+
+
+@pytest.mark.parametrize("says", ['openjdk version "17" 2021-09-14', 'openjdk version "21.0.2" 2024-01-16'])
+def test_a_new_enough_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    fake_java(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check_java()
+
+
+def test_the_release_file_beside_java_saves_starting_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_java(tmp_path, "not asked")
+    (tmp_path / "release").write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="11.0.2"\n', encoding="utf-8")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
+    with pytest.raises(JavaMissing, match="is Java 11"):
+        check_java()
+
+
+def test_the_java_of_this_machine_is_taken() -> None:
+    if shutil.which("java") is None:
+        pytest.fail("the tests need Java 17 or newer")
+    check_java()
