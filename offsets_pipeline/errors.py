@@ -6,6 +6,7 @@ Each takes one message that says what is wrong, where, and what would be right; 
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 
@@ -77,3 +78,19 @@ class UndecodableRecord(OffsetsError):
 
 class StreamFailed(OffsetsError):
     """The fold stopped for a reason that is not one of this program's own."""
+
+
+def raised_on_executor(error: Exception) -> OffsetsError | None:
+    """The error of this package that a task raised, out of the text in which Spark reports it; None if it is another."""
+    found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)
+    kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
+    for name, message in reversed(found):
+        if name in kinds:
+            ours = kinds[name].__new__(kinds[name])
+            ours.args = (message,)
+            return ours
+    return None
+
+
+def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in _with_subclasses(sub))]

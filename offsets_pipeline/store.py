@@ -14,7 +14,7 @@ from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStor
 from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 MIRRORED = "mirrored"
 OWNED = "owned"
@@ -135,6 +135,19 @@ class Store:
         if self.location.startswith(_SCHEMA_PREFIX):
             return reader.table(self.table_name(name))
         return reader.load(f"{self.location}/{name}")
+
+    def save(self, writer: DataFrameWriter, name: str) -> None:
+        """Write to the table with a writer that is set up but for where."""
+        if self.location.startswith(_SCHEMA_PREFIX):
+            writer.saveAsTable(self.table_name(name))
+        else:
+            writer.save(f"{self.location}/{name}")
+
+    def version(self, name: str) -> int:
+        """The table's newest version."""
+        newest = self.delta(name).history(1).first()
+        assert newest is not None  # noqa: S101 - a table has a version
+        return int(newest["version"])
 
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""

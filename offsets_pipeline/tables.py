@@ -106,7 +106,7 @@ LOG = Table(
         # statistics for skipping files, on where a record lies; never on the raw bytes
         "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_epoch,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
-        "delta.constraints.control_type_is_known": "control_type IN ('COMMIT', 'ABORT', 'OTHER')",
+        "delta.constraints.control_type_is_known": "control_type IS NULL OR control_type IN ('COMMIT', 'ABORT', 'OTHER')",
         "delta.appendOnly": "false",  # cleaning deletes
     },
 )

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
 
 LOG_EPOCH = 0  # of a log that was never recreated or resynchronised
-_NEWER = "struct(s.log_epoch, s.record_offset) > struct(t.log_epoch, t.record_offset)"
+_NEWER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset > t.record_offset))"
+_NOT_OLDER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset >= t.record_offset))"
 
 
 class StateWriter:
@@ -215,7 +216,7 @@ class StateWriter:
         differs = " OR ".join(
             [f"NOT (s.{name} <=> t.{name})" for name in names] + ["NOT (to_json(s.members) <=> to_json(t.members))"]
         )
-        newer = "struct(s.log_epoch, s.record_offset) >= struct(t.log_epoch, t.record_offset)"
+        newer = _NOT_OLDER
         if self._replayed:
             newer = f"({newer} OR t.record_offset < {self._replayed_to('s.log_partition')})"
         merge = (

@@ -1,0 +1,202 @@
+"""Finding the segment files of `__consumer_offsets` in what a user points at: files, folders, a broker's data folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pyarrow import fs
+
+from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+# A broker renames what it is about to delete, move or replace: `<partition>.<uuid>-delete`, `-future`, `-stray` for
+# folders, `.deleted`, `.swap`, `.cleaned` for files. None of these match.
+_LOG_FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
+_TOPIC_FOLDER = re.compile(r"(.+)-\d+")
+_SEGMENT_FILE = re.compile(r"(\d{20})\.log")
+_START_CHECKPOINT = "log-start-offset-checkpoint"
+_PARTITION_METADATA = "partition.metadata"
+_META_PROPERTIES = "meta.properties"
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """One copy of one log partition: its segment files, by base offset."""
+
+    log_partition: int
+    files: tuple[str, ...]
+    start_offset: int = 0
+
+
+@dataclass
+class FoundLog:
+    """What the paths hold. ``folders`` may hold several copies of one log partition."""
+
+    folders: list[LogFolder] = field(default_factory=list)
+    cluster_id: str | None = None
+    topic_id: str | None = None
+    topic_names: dict[str, str] = field(default_factory=dict)
+
+    def partitions(self) -> set[int]:
+        """The log partitions that were found."""
+        return {folder.log_partition for folder in self.folders}
+
+    def copies(self) -> list[list[LogFolder]]:
+        """The folders in rounds: no log partition is twice in one."""
+        rounds: list[list[LogFolder]] = []
+        for folder in sorted(self.folders, key=lambda each: (each.log_partition, each.files[0])):
+            for each in rounds:
+                if all(folder.log_partition != other.log_partition for other in each):
+                    each.append(folder)
+                    break
+            else:
+                rounds.append([folder])
+        return rounds
+
+
+def open_path(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it."""
+    if "://" in path:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
+        return found
+    return fs.LocalFileSystem(), path
+
+
+def find_log(paths: Iterable[str]) -> FoundLog:
+    """Find every segment file of the offsets log below these paths.
+
+    Raises NoSuchPath for a path that does not exist, NoSegments for one that holds no segment of the log,
+    StoreMismatch where the paths belong to different clusters or topics.
+    """
+    found = FoundLog()
+    for path in paths:
+        before = len(found.folders)
+        files, inner = open_path(path.rstrip("/") or path)
+        info = files.get_file_info(inner)
+        if info.type == fs.FileType.NotFound:
+            raise NoSuchPath(f"no such file or folder: {path}")
+        _Finder(found, files, path).look_at(info)
+        if len(found.folders) == before:
+            raise NoSegments(
+                f"no segments of {OFFSETS_TOPIC} in {path}: name segment files, folders {OFFSETS_TOPIC}-<number>, "
+                "or a broker's data folder"
+            )
+    return found
+
+
+class _Finder:
+    def __init__(self, found: FoundLog, files: fs.FileSystem, path: str) -> None:
+        self._found = found
+        self._files = files
+        self._path = path
+
+    def look_at(self, info: fs.FileInfo) -> None:
+        if info.type == fs.FileType.File:
+            self._add_file(info)
+        else:
+            self._walk(info.path)
+
+    def _add_file(self, info: fs.FileInfo) -> None:
+        parent = info.path.rstrip("/").rpartition("/")[0]
+        folder = _LOG_FOLDER.fullmatch(parent.rpartition("/")[2] or self._absolute_parent(info.path))
+        if folder is None or _SEGMENT_FILE.fullmatch(info.base_name) is None:
+            raise NoSegments(
+                f"{self._path} is no segment file: these are named <20 digits>.log and lie in a folder "
+                f"{OFFSETS_TOPIC}-<number>, which tells their log partition"
+            )
+        partition = int(folder[1])
+        for index, other in enumerate(self._found.folders):  # files of one folder belong together
+            if other.log_partition == partition and other.files[0].rpartition("/")[0] == parent:
+                files = tuple(sorted({*other.files, info.path}))
+                self._found.folders[index] = LogFolder(partition, files, other.start_offset)
+                self._found.folders.append(self._found.folders.pop(index))
+                return
+        self._found.folders.append(LogFolder(partition, (self._name(info.path),)))
+
+    def _absolute_parent(self, path: str) -> str:
+        normal = fs.LocalFileSystem().normalize_path(path)
+        return str(normal).rpartition("/")[0].rpartition("/")[2]
+
+    def _walk(self, path: str) -> None:
+        name = path.rstrip("/").rpartition("/")[2]
+        children = self._files.get_file_info(fs.FileSelector(path))
+        folder = _LOG_FOLDER.fullmatch(name)
+        if folder is not None:
+            self._add_folder(int(folder[1]), children, {})
+            return
+        starts = self._start_offsets(children)
+        self._note_cluster(children)
+        for child in sorted(children, key=lambda each: str(each.path)):
+            if child.type != fs.FileType.Directory:
+                continue
+            folder = _LOG_FOLDER.fullmatch(child.base_name)
+            topic = _TOPIC_FOLDER.fullmatch(child.base_name)
+            if folder is not None:
+                self._add_folder(int(folder[1]), self._files.get_file_info(fs.FileSelector(child.path)), starts)
+            elif topic is not None and "." not in child.base_name.rpartition("-")[2]:
+                self._note_topic(topic[1], child.path)
+                self._walk_if_no_partition(child)
+            else:
+                self._walk(child.path)
+
+    def _walk_if_no_partition(self, child: fs.FileInfo) -> None:
+        """A folder named like a topic's partition may be any folder: look into it unless it holds segments."""
+        inside = self._files.get_file_info(fs.FileSelector(child.path))
+        if not any(_SEGMENT_FILE.fullmatch(each.base_name) or each.base_name == _PARTITION_METADATA for each in inside):
+            self._walk(child.path)
+
+    def _add_folder(self, partition: int, children: list[fs.FileInfo], starts: dict[int, int]) -> None:
+        files = sorted(
+            child.path for child in children if child.type == fs.FileType.File and _SEGMENT_FILE.fullmatch(child.base_name)
+        )
+        if files:
+            self._found.folders.append(
+                LogFolder(partition, tuple(self._name(file) for file in files), starts.get(partition, 0))
+            )
+        for child in children:
+            if child.base_name == _PARTITION_METADATA:
+                self._found.topic_id = self._agreed("topic", self._found.topic_id, self._topic_id(child.path))
+
+    def _name(self, path: str) -> str:
+        """The file as `open_path` takes it again."""
+        return path if "://" not in self._path else f"{self._path.partition('://')[0]}://{path}"
+
+    def _text(self, path: str) -> str:
+        with self._files.open_input_file(path) as file:
+            return str(file.read().decode("utf-8", "replace"))
+
+    # partition.metadata        version: 0 \n topic_id: <id>
+    def _topic_id(self, path: str) -> str | None:
+        found = re.search(r"^topic_id: *(\S+)$", self._text(path), re.MULTILINE)
+        return found[1] if found else None
+
+    def _note_topic(self, topic: str, folder: str) -> None:
+        path = f"{folder}/{_PARTITION_METADATA}"
+        if self._files.get_file_info(path).type == fs.FileType.File:
+            topic_id = self._topic_id(path)
+            if topic_id is not None:
+                self._found.topic_names[topic_id] = topic  # R35
+
+    # meta.properties           cluster.id=<id>
+    def _note_cluster(self, children: list[fs.FileInfo]) -> None:
+        for child in children:
+            if child.base_name == _META_PROPERTIES:
+                found = re.search(r"^cluster\.id=(\S+)$", self._text(child.path), re.MULTILINE)
+                if found:
+                    self._found.cluster_id = self._agreed("cluster", self._found.cluster_id, found[1])
+
+    # log-start-offset-checkpoint   0 \n <number of lines> \n <topic> <partition> <offset> ...
+    def _start_offsets(self, children: list[fs.FileInfo]) -> dict[int, int]:
+        for child in children:
+            if child.base_name == _START_CHECKPOINT:
+                lines = re.findall(rf"^{OFFSETS_TOPIC} (\d+) (\d+)$", self._text(child.path), re.MULTILINE)
+                return {int(partition): int(offset) for partition, offset in lines}
+        return {}
+
+    def _agreed(self, what: str, known: str | None, found: str | None) -> str | None:
+        if known is not None and found is not None and known != found:
+            raise StoreMismatch(f"{self._path} belongs to {what} {found}, the paths before it to {known}: ingest one log")
+        return found if known is None else known
