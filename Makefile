@@ -10,7 +10,8 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+# Without a home that can be written to, pip has no place for its cache.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet $(shell [ -w "$$HOME" ] || echo --no-cache-dir)
 # A release of uv, the tool that writes the lock; nothing else uses it.
 UV := uv==0.13.8
 
