@@ -184,13 +184,18 @@ class Scanner:
 
     def _latest_is_wrong(self, found: Found) -> bool:
         """Of two batches that contradict each other, the one behind both decides; without it the later is wrong."""
-        latest = self._latest
-        if latest is None or found.base_offset >= latest.base_offset:
-            return False
-        if self._confirmed_offset is not None and found.base_offset <= self._confirmed_offset:
+        latest, confirmed = self._latest, self._confirmed_offset
+        if latest is None or (confirmed is not None and found.base_offset <= confirmed):
             return False
         witness = examine(self._data, found.end)
-        return isinstance(witness, Found) and found.last_offset < witness.base_offset <= latest.last_offset
+        if not isinstance(witness, Found) or witness.base_offset <= found.last_offset:
+            return False
+        if witness.base_offset <= latest.last_offset:
+            return True
+        # it stands above both: wrong is the one that leaves a gap
+        leaves_gap = confirmed is None or latest.base_offset != confirmed + 1
+        joins = found.base_offset != latest.base_offset and witness.base_offset == found.last_offset + 1
+        return leaves_gap and joins
 
     def _withdraw_latest(self) -> None:
         latest = self._latest

@@ -176,7 +176,7 @@ def message_crc(magic: int, row: dict[str, Any]) -> int:
 
 def records_of(capture: str) -> list[tuple[dict[str, Any], Line]]:
     """Data records of the offsets topic with their dump lines."""
-    pairs = []
+    pairs: list[tuple[dict[str, Any], Line]] = []
     for segment, lines in DUMPS[capture].items():
         if OFFSETS_TOPIC in segment:
             records = [record for line in lines for record in line.records]

@@ -1,0 +1,334 @@
+"""Torn tails end a segment cleanly; damage is reported, and what is healthy behind it is read."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.record import scan
+from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.record.corrupt import NotASegment
+from offsets_pipeline.record.segment import SegmentReader, read_segment
+from offsets_pipeline.record.write import BatchOptions, encode_batch
+
+LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17
+
+
+def batch(base_offset: int, count: int = 3, *, codec: Codec = Codec.NONE, value: bytes = b"value") -> bytes:
+    keys = pa.array([b"key%019d" % (base_offset + i) for i in range(count)], pa.binary())
+    values = pa.array([value] * count, pa.binary())
+    return encode_batch(keys, values, base_offset=base_offset, timestamps=1000, options=BatchOptions(codec=codec))
+
+
+def read(data: bytes, max_records: int = 1_000_000) -> tuple[SegmentReader, list[int]]:
+    reader = read_segment(data, source="00000000000000000000.log", max_records=max_records)
+    rows: list[dict[str, Any]] = [row for columns in reader.batches() for row in columns.to_pylist()]
+    for row in rows:
+        assert row["key"] == b"key%019d" % row["record_offset"]
+    return reader, [row["record_offset"] for row in rows]
+
+
+def offsets(*bases: int, count: int = 3) -> list[int]:
+    return [base + i for base in bases for i in range(count)]
+
+
+def spans(reader: SegmentReader) -> list[tuple[int, int]]:
+    return [(damage.position, damage.length) for damage in reader.damage]
+
+
+SIZE = len(batch(0))
+THREE = batch(0) + batch(3) + batch(6)
+
+
+@pytest.mark.parametrize("cut", range(1, SIZE))
+def test_a_batch_cut_short_ends_the_file(cut: int) -> None:
+    reader, found = read(THREE[: 2 * SIZE + cut])
+    assert found == offsets(0, 3)
+    assert reader.damage == []
+    assert reader.torn_tail is not None
+    assert (reader.torn_tail.position, reader.torn_tail.length) == (2 * SIZE, cut)
+    assert reader.end_offset == 6
+
+
+@pytest.mark.parametrize("cut", range(1, SIZE))
+def test_a_first_batch_cut_short_leaves_nothing(cut: int) -> None:
+    reader, found = read(THREE[:cut])
+    assert found == []
+    assert reader.torn_tail is not None
+    assert (reader.base_offset, reader.end_offset) == (None, None)
+
+
+@pytest.mark.parametrize("zeros", [1, 16, 17, 60, 61, 5000])
+def test_a_preallocated_tail_ends_the_file(zeros: int) -> None:
+    reader, found = read(THREE + bytes(zeros))
+    assert found == offsets(0, 3, 6)
+    assert reader.damage == []
+    assert reader.torn_tail is not None
+    assert (reader.torn_tail.position, reader.torn_tail.length) == (3 * SIZE, zeros)
+    assert "zero bytes" in reader.torn_tail.reason
+
+
+def test_a_file_of_zeros_is_a_segment_without_batches() -> None:
+    reader, found = read(bytes(4096))
+    assert (found, reader.damage, reader.end_offset) == ([], [], None)
+    assert reader.torn_tail is not None
+
+
+@pytest.mark.parametrize("position", range(CRC_OFFSET, SIZE))
+def test_a_changed_byte_under_the_checksum_costs_its_batch_only(position: int) -> None:
+    data = bytearray(THREE)
+    data[SIZE + position] ^= 0x40
+    reader, found = read(bytes(data))
+    assert found == offsets(0, 6)
+    assert spans(reader) == [(SIZE, SIZE)]
+    assert reader.damage[0].raw == data[SIZE : 2 * SIZE]
+    assert "checksum" in reader.damage[0].reason
+    assert reader.end_offset == 9
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_changed_length_costs_its_batch_only(bit: int) -> None:
+    many = THREE + b"".join(batch(base) for base in range(9, 300, 3))
+    data = bytearray(many)
+    data[SIZE + LENGTH_OFFSET + bit // 8] ^= 1 << bit % 8
+    reader, found = read(bytes(data))
+    assert found == offsets(0, *range(6, 300, 3))
+    assert sum(length for _, length in spans(reader)) == SIZE
+    assert reader.damage[0].position == SIZE
+
+
+@pytest.mark.parametrize("magic", [0, 1, 3, 127, 255])
+def test_a_changed_magic_costs_its_batch_only(magic: int) -> None:
+    data = bytearray(THREE)
+    data[SIZE + MAGIC_OFFSET] = magic
+    reader, found = read(bytes(data))
+    assert found == offsets(0, 6)
+    assert spans(reader) == [(SIZE, SIZE)]
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_changed_base_offset_costs_at_most_its_batch(bit: int) -> None:
+    # the checksum does not cover it: a small change upwards cannot be told from a gap that compaction left
+    bases = range(1_000_000, 1_000_300, 3)
+    data = bytearray(b"".join(batch(base) for base in bases))
+    data[50 * SIZE + 7 - bit // 8] ^= 1 << bit % 8
+    reader = read_segment(bytes(data), source="x")
+    found = [offset for columns in reader.batches() for offset in columns["record_offset"].to_pylist()]
+    healthy = offsets(*(base for index, base in enumerate(bases) if index != 50))
+    assert set(healthy) - set(found) == set()
+    assert found == sorted(found)
+    assert len(found) - len(healthy) == (0 if spans(reader) else 3)
+    assert spans(reader) in ([], [(50 * SIZE, SIZE)])
+    assert reader.end_offset == 1_000_300
+
+
+def test_garbage_between_batches_is_skipped_in_one_piece() -> None:
+    garbage = random.Random(1).randbytes(10_000)
+    reader, found = read(batch(0) + garbage + batch(3) + batch(6))
+    assert found == offsets(0, 3, 6)
+    assert spans(reader) == [(SIZE, 10_000)]
+
+
+def test_a_hole_of_zeros_is_damage_where_batches_follow() -> None:
+    reader, found = read(batch(0) + bytes(3000) + batch(3))
+    assert found == offsets(0, 3)
+    assert spans(reader) == [(SIZE, 3000)]
+    assert reader.torn_tail is None
+
+
+def test_two_damaged_batches_in_a_row_are_two() -> None:
+    data = bytearray(THREE + batch(9))
+    data[2 * SIZE - 1] ^= 1
+    data[3 * SIZE - 1] ^= 1
+    reader, found = read(bytes(data))
+    assert found == offsets(0, 9)
+    assert spans(reader) == [(SIZE, SIZE), (2 * SIZE, SIZE)]
+
+
+def test_a_whole_last_batch_with_a_bad_checksum_is_damage_and_no_torn_tail() -> None:
+    data = bytearray(THREE)
+    data[-1] ^= 1
+    reader, found = read(bytes(data))
+    assert found == offsets(0, 3)
+    assert spans(reader) == [(2 * SIZE, SIZE)]
+    assert reader.torn_tail is None
+    assert reader.end_offset == 6
+
+
+def test_a_torn_tail_behind_damage_is_still_a_torn_tail() -> None:
+    data = bytearray(THREE[:-5])
+    data[2 * SIZE - 1] ^= 1
+    reader, found = read(bytes(data))
+    assert found == offsets(0)
+    assert spans(reader) == [(SIZE, SIZE)]
+    assert reader.torn_tail is not None
+    assert reader.torn_tail.position == 2 * SIZE
+
+
+def test_damage_keeps_one_mebibyte_at_most() -> None:
+    data = bytearray(batch(0) + batch(3, 2, value=bytes(scan.MAX_DAMAGE_BYTES)) + batch(5, 1))
+    data[SIZE + 1000] ^= 1
+    reader, found = read(bytes(data))
+    assert found == [0, 1, 2, 5]
+    assert len(reader.damage[0].raw) == scan.MAX_DAMAGE_BYTES < reader.damage[0].length
+
+
+def test_the_search_for_the_next_batch_crosses_its_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_WINDOW_BYTES", 7)
+    data = bytearray(batch(0) + batch(3) + batch(6))
+    data[SIZE + MAGIC_OFFSET] = 9
+    reader, found = read(bytes(data))
+    assert found == offsets(0, 6)
+    assert spans(reader) == [(SIZE, SIZE)]
+
+
+def test_repeated_offsets_are_damage() -> None:
+    # R2
+    reader, found = read(batch(0) + batch(3) + batch(3) + batch(6))
+    assert found == offsets(0, 3, 6)
+    assert spans(reader) == [(2 * SIZE, SIZE)]
+    assert reader.damage[0].reason == "base offset 3 is not above 5, the last offset before it"
+
+
+@pytest.mark.parametrize("late", [0, 1, 4, 8])
+def test_offsets_that_go_back_at_the_end_are_damage(late: int) -> None:
+    reader, found = read(batch(0) + batch(3) + batch(6) + batch(late))
+    assert found == offsets(0, 3, 6)
+    assert spans(reader) == [(3 * SIZE, SIZE)]
+    assert reader.end_offset == 9
+
+
+def test_of_two_batches_that_contradict_each_other_the_next_one_decides() -> None:
+    reader, found = read(batch(0) + batch(100) + batch(3) + batch(6))
+    assert found == offsets(0, 3, 6)
+    assert spans(reader) == [(SIZE, SIZE)]
+    assert "above those of the batches behind" in reader.damage[0].reason
+    assert reader.end_offset == 9
+
+
+def test_a_first_batch_with_a_wrong_offset_is_found_out_too() -> None:
+    reader, found = read(batch(1 << 40) + batch(3) + batch(6))
+    assert found == offsets(3, 6)
+    assert spans(reader) == [(0, SIZE)]
+    assert (reader.base_offset, reader.end_offset) == (3, 9)
+
+
+def test_an_offset_too_far_from_the_segments_start_is_damage() -> None:
+    reader, found = read(batch(0) + batch(3) + batch(2**31))
+    assert found == offsets(0, 3)
+    assert ["too far" in damage.reason for damage in reader.damage] == [True]
+    assert reader.end_offset == 6
+
+
+def test_gaps_between_batches_are_normal() -> None:
+    # R2
+    reader, found = read(batch(5) + batch(100) + batch(2_000_000_000))
+    assert found == offsets(5, 100, 2_000_000_000)
+    assert reader.damage == []
+
+
+NOT_SEGMENTS = {
+    "text": b"this is a text file and not a segment of a log\n" * 20,
+    "short text": b"hello",
+    "parquet": b"PAR1\x15\x04\x15\x10\x15\x14\x4c\x15\x02\x15\x00\x12\x00\x00" + bytes(range(200)) + b"PAR1",
+    "offset index": struct.pack(">ii", 35, 4160) + struct.pack(">ii", 77, 8200) * 20 + bytes(10_000),
+    "time index": struct.pack(">qi", 1795202853251, 35) * 30 + bytes(5_000),
+    "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + random.Random(2).randbytes(500),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SEGMENTS)
+def test_a_file_without_any_batch_is_no_segment(name: str) -> None:
+    reader = read_segment(NOT_SEGMENTS[name], source="/data/foo.bin")
+    with pytest.raises(NotASegment, match=r"/data/foo\.bin: not a Kafka log segment: .*Give \.log files") as error:
+        list(reader.batches())
+    assert isinstance(error.value, OffsetsError)
+    assert error.value.retriable is False
+
+
+def test_garbage_before_the_first_batch_is_damage() -> None:
+    reader, found = read(b"x" * 100 + batch(0))
+    assert found == offsets(0)
+    assert spans(reader) == [(0, 100)]
+
+
+def test_a_single_damaged_batch_is_damage() -> None:
+    data = bytearray(batch(0))
+    data[-1] ^= 1
+    reader, found = read(bytes(data))
+    assert (found, reader.end_offset, spans(reader)) == ([], None, [(0, SIZE)])
+
+
+shapes = st.lists(st.tuples(st.integers(1, 5), st.sampled_from(list(Codec))), min_size=3, max_size=60)
+
+
+def segment(shape: list[tuple[int, Codec]]) -> tuple[list[bytes], list[list[int]]]:
+    parts, held, base = [], [], 0
+    for count, codec in shape:
+        parts.append(batch(base, count, codec=codec))
+        held.append(offsets(base, count=count))
+        base += count
+    return parts, held
+
+
+@given(shape=shapes, keep=st.floats(0, 1), max_records=st.sampled_from([1, 4, 1000]))
+def test_cutting_anywhere_leaves_the_whole_batches_before(
+    shape: list[tuple[int, Codec]], keep: float, max_records: int
+) -> None:
+    parts, held = segment(shape)
+    data = b"".join(parts)
+    cut = int(len(data) * keep)
+    reader, found = read(data[:cut], max_records)
+    ends = np.cumsum([len(part) for part in parts])
+    whole = int(np.searchsorted(ends, cut, side="right"))
+    assert found == [offset for held_offsets in held[:whole] for offset in held_offsets]
+    assert reader.damage == []
+    start = int(ends[whole - 1]) if whole else 0
+    if cut == start:
+        assert reader.torn_tail is None
+    else:
+        assert reader.torn_tail is not None
+        assert (reader.torn_tail.position, reader.torn_tail.length) == (start, cut - start)
+
+
+@given(shape=shapes, where=st.data(), max_records=st.sampled_from([1, 4, 1000]))
+def test_a_flipped_bit_costs_at_most_the_batch_it_hits(
+    shape: list[tuple[int, Codec]], where: st.DataObject, max_records: int
+) -> None:
+    parts, held = segment(shape)
+    data = bytearray(b"".join(parts))
+    position = where.draw(st.integers(0, len(data) - 1))
+    data[position] ^= 1 << where.draw(st.integers(0, 7))
+    ends = np.cumsum([len(part) for part in parts])
+    hit = int(np.searchsorted(ends, position, side="right"))
+    reader = read_segment(bytes(data), source="flipped", max_records=max_records)
+    found = [offset for columns in reader.batches() for offset in columns["record_offset"].to_pylist()]
+    assert found == sorted(set(found))
+    healthy = {offset for index, held_offsets in enumerate(held) if index != hit for offset in held_offsets}
+    in_base_offset = position - int(ends[hit] - len(parts[hit])) < LENGTH_OFFSET
+    if in_base_offset and hit == len(parts) - 2:
+        healthy -= set(held[-1])  # nothing behind the last batch tells which of the two is wrong
+    assert healthy <= set(found)
+    if not in_base_offset:
+        assert set(found) <= healthy | set(held[hit])
+        # the leader epoch is the only thing that nothing guards; it is not read
+        assert set(found) == healthy | set(held[hit]) or reader.damage or reader.torn_tail
+
+
+@given(data=st.binary(max_size=400), prefix=st.booleans())
+def test_any_bytes_are_read_or_refused_but_never_crash(data: bytes, prefix: bool) -> None:
+    reader = read_segment((THREE if prefix else b"") + data, source="noise")
+    try:
+        found = [offset for columns in reader.batches() for offset in columns["record_offset"].to_pylist()]
+    except NotASegment:
+        assert not prefix
+    else:
+        assert found[:9] == (offsets(0, 3, 6) if prefix else found[:9])
