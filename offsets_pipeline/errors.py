@@ -76,6 +76,10 @@ class UndecodableRecord(OffsetsError):
     """A record of the log does not decode, and the settings say to stop there (R6)."""
 
 
+class QueryFailed(OffsetsError):
+    """Spark could not parse or run a query."""
+
+
 class StreamFailed(OffsetsError):
     """The fold stopped for a reason that is not one of this program's own."""
 

@@ -151,11 +151,15 @@ class Store:
 
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""
+        return f"{self.folder()}/{_CHECKPOINTS}/{query}"
+
+    def folder(self) -> str:
+        """The folder that the tables lie in; the catalog tells where a schema keeps its own."""
         if not self.location.startswith(_SCHEMA_PREFIX):
-            return f"{self.location}/{_CHECKPOINTS}/{query}"
+            return self.location
         log = self.spark.sql(f"DESCRIBE DETAIL {self.table_name(LOG.name)}").first()
         assert log is not None  # noqa: S101 - the store has a log
-        return f"{log['location']}/../{_CHECKPOINTS}/{query}"
+        return str(log["location"]).rpartition("/")[0]
 
     def in_session(self, spark: SparkSession) -> Store:
         """The same store as another session sees it: a streaming batch has one of its own."""

@@ -1,0 +1,241 @@
+"""The command line `offsets`. The jobs in `jobs/` are its commands for spark-submit."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from offsets_pipeline import __version__
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings, load_settings
+from offsets_pipeline.errors import OffsetsError, StateDiffers
+from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.store import Store
+
+# pyspark is imported where it is used: describe and log-info answer without it.
+
+_SCHEMA_PREFIX = "schema:"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line and ends with status 1, as every other error here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(1, f"offsets: error: {message}; see `{self.prog} --help`\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 0, or 1 with one line on stderr."""
+    options = _parser().parse_args(argv)
+    try:
+        status: int = options.run(options, load_settings(options.config))
+    except OffsetsError as error:
+        print(f"offsets: error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="offsets", description="Where your consumers stand, where they stood, and why.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.add_argument("--store", required=True, help="folder of the store, or schema:NAME")
+        added.add_argument("--config", type=Path, metavar="FILE", help="settings (default: conf/offsets.toml)")
+        added.set_defaults(run=run)
+        return added
+
+    ingest = command("ingest-segments", _ingest_segments, "land a broker's segment files in the log")
+    ingest.add_argument("paths", nargs="+", metavar="PATH", help="segment files or folders, as a broker's data folder")
+    ingest.add_argument(
+        "--offsets-partitions", type=int, metavar="N", help="log partitions (default: the folders found, if 0 to k-1)"
+    )
+    fold = command("fold", _fold, "fold the log into the state tables, as a stream")
+    fold.add_argument("--available-now", action="store_true", help="fold what is there, then end")
+    fold.add_argument("--checkpoint", metavar="FOLDER", help="the stream's checkpoint (default: within the store)")
+    reload_ = command("reload", _reload, "rebuild the state from the log")
+    reload_.add_argument(
+        "--partition", type=int, action="append", metavar="N", help="only this log partition; may be repeated"
+    )
+    describe = command("describe", _describe, "show groups: state, members, committed offsets")
+    which = describe.add_mutually_exclusive_group(required=True)
+    which.add_argument("--group", metavar="G", help="one group")
+    which.add_argument("--all-groups", action="store_true", help="every group")
+    describe.add_argument("--members", action="store_true", help="show members in place of offsets (table and csv)")
+    describe.add_argument("--format", choices=FORMATS, default="table")
+    command("verify", _verify, "replay the log from its start and compare with the state")
+    info = command("log-info", _log_info, "show log partitions: start, end, folded to, records, quarantined")
+    info.add_argument("--format", choices=FORMATS, default="table")
+    sql = command("sql", _sql, "query current_offsets, consumer_groups, group_members and the tables beneath")
+    sql.add_argument("query", metavar="QUERY", help='as "SELECT * FROM current_offsets"')
+    sql.add_argument("--format", choices=FORMATS, default="table")
+    return parser
+
+
+def _session(settings: Settings) -> SparkSession:
+    from offsets_pipeline.session import build_session
+
+    progress("starting Spark ...")
+    return build_session("offsets", settings)
+
+
+def _store(options: argparse.Namespace, settings: Settings) -> Store:
+    from offsets_pipeline.store import Store
+
+    return Store.open(_session(settings), options.store)
+
+
+def _reader(options: argparse.Namespace, settings: Settings) -> StateReader:
+    from offsets_pipeline.query.state import StateReader
+
+    if options.store.startswith(_SCHEMA_PREFIX):  # only the catalog knows where its tables lie
+        return StateReader(_store(options, settings).folder())
+    return StateReader(options.store)
+
+
+def _ingest_segments(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.ingest.segments import ingest_segments
+
+    report = ingest_segments(
+        _session(settings), options.store, options.paths, settings, SystemClock(), options.offsets_partitions
+    )
+    for file in report.files:
+        for damage in file.damage:
+            print(
+                f"offsets: warning: {file.source}: {damage.length} bytes at position {damage.position} "
+                f"in quarantine: {damage.reason}",
+                file=sys.stderr,
+            )
+        if file.torn_tail is not None:
+            print(f"offsets: warning: {file.source}: torn tail left out: {file.torn_tail}", file=sys.stderr)
+    print(
+        f"{report.added} records added to {options.store} from {len(report.files)} segment files "
+        f"({report.offsets_partitions} log partitions)"
+    )
+    return 0
+
+
+def _fold(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.fold.stream import start_fold
+
+    total = 0
+
+    def on_batch(batch_id: int, records: int) -> None:
+        nonlocal total
+        total += records
+        progress(f"batch {batch_id}: {records} records folded")
+
+    stream = start_fold(
+        _store(options, settings),
+        settings,
+        SystemClock(),
+        available_now=options.available_now,
+        checkpoint=options.checkpoint,
+        on_batch=on_batch,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stream.stop())
+    stream.await_end()
+    print(f"{total} records folded in {options.store}")
+    return 0
+
+
+def _reload(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.fold.reload import reload_partitions
+
+    records = reload_partitions(_store(options, settings), options.partition, settings, SystemClock())
+    print(f"{records} records replayed in {options.store}")
+    return 0
+
+
+def _verify(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.fold.verify import verify_store
+
+    result = verify_store(_store(options, settings))
+    if not result.equal:
+        counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
+        raise StateDiffers(
+            f"{options.store} differs from its log: {counts} (first: {result.examples[0]}); "
+            "`offsets reload` rebuilds the state"
+        )
+    print(
+        f"equal: {result.offsets} offsets and {result.groups} groups are what the {result.records} folded records "
+        f"of {result.log_partitions} log partitions give"
+    )
+    return 0
+
+
+def _describe(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.query.describe import describe_groups
+
+    groups = describe_groups(_reader(options, settings), options.group)
+    if options.format == "json":
+        write_json({"groups": {name: asdict(group) for name, group in groups.items()}})
+    elif options.members:
+        write_rows(
+            ["group", "member", "instance", "client", "host", "assignment"],
+            [
+                [name, each.member_id, each.instance_id, each.client_id, each.host, " ".join(each.assignment)]
+                for name, group in groups.items()
+                for each in group.members
+            ],
+            options.format,
+        )
+    else:
+        write_rows(
+            ["group", "type", "state", "members", "topic", "partition", "offset", "leader_epoch", "metadata", "pending"],
+            [
+                [name, group.type, group.state, len(group.members), *offset]
+                for name, group in groups.items()
+                for offset in (
+                    [
+                        (each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.pending or None)
+                        for each in group.offsets
+                    ]
+                    or [(None,) * 6]
+                )
+            ],
+            options.format,
+        )
+    return 0
+
+
+def _log_info(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
+
+    answers = [asdict(each) for each in log_info(_reader(options, settings))]
+    if options.format == "json":
+        write_json({"log_partitions": answers})
+    else:
+        names = list(LogPartitionInfo.__dataclass_fields__)
+        write_rows(names, [[each[name] for name in names] for each in answers], options.format)
+    return 0
+
+
+def _sql(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.query.sql import run_query
+
+    columns, rows = run_query(_session(settings), options.store, options.query)
+    write_rows(columns, rows, options.format)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

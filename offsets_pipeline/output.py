@@ -1,0 +1,62 @@
+"""What the commands print: tables for people, JSON and CSV for programs, progress for whoever watches."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+FORMATS = ("table", "json", "csv")
+_NOTHING = "-"
+
+
+def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
+    """Write rows to stdout in one of FORMATS; JSON is one object a line."""
+    if format_ == "json":
+        for row in rows:
+            print(json.dumps(dict(zip(columns, row, strict=True)), default=str, ensure_ascii=False))
+    elif format_ == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    else:
+        _write_table(columns, rows)
+
+
+def write_json(value: object) -> None:
+    """Write one JSON document to stdout."""
+    json.dump(value, sys.stdout, ensure_ascii=False, default=str)
+    print()
+
+
+def progress(text: str) -> None:
+    """Say what is going on, to a terminal only."""
+    if sys.stderr.isatty():
+        print(f"offsets: {text}", file=sys.stderr)
+
+
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    rows = list(rows)
+    cells = [[name.upper().replace("_", "-") for name in columns]]
+    cells += [[_shown(value) for value in row] for row in rows]
+    numeric = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    for row in cells:
+        line = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        print("  ".join(line).rstrip())
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "":
+        return _NOTHING
+    # metadata may hold anything, a NUL too: a terminal shall not obey it
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(value))

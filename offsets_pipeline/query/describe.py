@@ -1,0 +1,127 @@
+"""Describing groups as a coordinator does: state, members, committed offsets (R14, R17, R33-R35)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.query.state import StateReader, quoted
+
+_ALIVE = "state <> 'Dead'"
+
+
+@dataclass(frozen=True)
+class OffsetAnswer:
+    """A committed offset as a fetch answers it; ``pending``: a read of stable offsets would have to wait (R17)."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+    pending: bool = False
+
+
+@dataclass(frozen=True)
+class MemberAnswer:
+    """A member of a group; ``assignment`` as "topic-partition", with the topic's id where its name is not known."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[str]
+
+
+@dataclass
+class GroupAnswer:
+    """A group as a coordinator describes it."""
+
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    group_epoch: int | None
+    log_partition: int
+    members: list[MemberAnswer] = field(default_factory=list)
+    offsets: list[OffsetAnswer] = field(default_factory=list)
+
+
+def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[str, GroupAnswer]:
+    """Describe one group, or all, by group id.
+
+    Raises NoSuchGroup for one that does not exist.
+    """
+    only = "" if group_id is None else f" AND group_id = {quoted(group_id)}"
+    offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
+    names = _topic_names(reader)
+    answers: dict[str, GroupAnswer] = {}
+    homes: set[str] = set()
+    # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
+    for row in reader.rows(f"SELECT * FROM groups WHERE {_ALIVE}{only} ORDER BY misplaced DESC, group_id", "groups"):
+        answers[row["group_id"]] = _group(row, names, offsets_partitions)
+        if not row["misplaced"]:
+            homes.add(row["group_id"])
+    if group_id is not None and group_id not in answers:
+        raise NoSuchGroup(f"no group {group_id!r} in {reader.location} (GROUP_ID_NOT_FOUND)")
+    offsets, pending = _offsets(reader, only), _pending(reader, group_id)
+    for name in homes:
+        answers[name].offsets = [
+            OffsetAnswer(*row, pending=(row[0], row[1]) in pending[name]) for row in offsets.get(name, ())
+        ]
+    return dict(sorted(answers.items()))
+
+
+def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, int, int | None, str]]]:
+    columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
+    table = reader.select(
+        f"SELECT {', '.join(columns)} FROM committed_offsets "
+        # a negative committed offset answers as no offset, a tombstone has none
+        f"WHERE committed_offset >= 0 AND NOT misplaced{only} ORDER BY group_id, topic, partition",
+        "committed_offsets",
+    )
+    found: dict[str, list[tuple[str, int, int, int | None, str]]] = defaultdict(list)
+    for group_id, *offset in zip(*(table[name].to_pylist() for name in columns), strict=True):
+        found[group_id].append(tuple(offset))
+    return found
+
+
+def _pending(reader: StateReader, group_id: str | None) -> dict[str, set[tuple[str, int]]]:
+    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for row in reader.rows("SELECT pending FROM fold_progress WHERE cardinality(pending) > 0", "fold_progress"):
+        for each in row["pending"]:
+            if not each["misplaced"] and group_id in (None, each["group_id"]):
+                found[each["group_id"]].add((each["topic"], each["partition"]))
+    return found
+
+
+def _topic_names(reader: StateReader) -> dict[str, str]:
+    return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
+
+
+def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:
+    return GroupAnswer(
+        type=row["group_type"],
+        state=row["state"],
+        protocol_type=row["protocol_type"],
+        assignor=row["protocol"] or "",
+        group_epoch=row["group_epoch"],
+        log_partition=partition_for(row["group_id"], offsets_partitions),
+        members=[_member(member, names) for member in row["members"] or ()],
+    )
+
+
+def _member(member: dict[str, Any], names: dict[str, str]) -> MemberAnswer:
+    return MemberAnswer(
+        member_id=member["member_id"],
+        instance_id=member["instance_id"],
+        client_id=member["client_id"],
+        host=member["client_host"],
+        assignment=sorted(
+            f"{each['topic'] or names.get(each['topic_id'], each['topic_id'])}-{each['partition']}"
+            for each in member["assignment"] or ()
+        ),
+    )

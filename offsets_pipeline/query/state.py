@@ -1,0 +1,74 @@
+"""Reading the state tables without Spark: answers in a fraction of the time that a JVM takes to start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow import fs
+
+from offsets_pipeline.errors import NoSuchStore, NotAStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FORMAT_PROPERTY = "offsets.format.version"
+
+
+class StateReader:
+    """Reads tables of the store in one folder, each as of when it was first asked for."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location.rstrip("/")
+        self._tables: dict[str, DeltaTable] = {}
+        self.properties = self._properties()
+
+    @property
+    def location(self) -> str:
+        """The store's folder."""
+        return self._location
+
+    def table(self, name: str) -> DeltaTable:
+        """One table, for its own statistics."""
+        if name not in self._tables:
+            self._tables[name] = DeltaTable(f"{self._location}/{name}")
+        return self._tables[name]
+
+    def select(self, query: str, *names: str) -> pa.Table:
+        """The result of a query over these tables."""
+        builder = QueryBuilder()
+        for name in names:
+            builder.register(name, self.table(name))
+        return pa.table(builder.execute(query).read_all())
+
+    def rows(self, query: str, *names: str) -> list[dict[str, Any]]:
+        """The result of a query whose answer is small."""
+        found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
+        return found
+
+    def _properties(self) -> dict[str, str]:
+        try:
+            configuration = self.table("log").metadata().configuration
+        except (TableNotFoundError, DeltaError, OSError):
+            raise self._no_store() from None
+        if _FORMAT_PROPERTY not in configuration:
+            raise NotAStore(f"{self._location} holds a table named log that is no offsets log: name another folder")
+        return dict(configuration)
+
+    def _no_store(self) -> NoSuchStore | NotAStore:
+        if "://" not in self._location:
+            kind = fs.LocalFileSystem().get_file_info(self._location).type
+            if kind == fs.FileType.File or (kind == fs.FileType.Directory and self._children()):
+                return NotAStore(f"{self._location} is not a store: it has no table named log; name the folder of a store")
+        return NoSuchStore(f"no store at {self._location}: ingest a log into it first, or check the path")
+
+    def _children(self) -> Sequence[Any]:
+        children: Sequence[Any] = fs.LocalFileSystem().get_file_info(fs.FileSelector(self._location))
+        return children
+
+
+def quoted(text: str) -> str:
+    """The text as a string literal in SQL."""
+    return "'" + text.replace("'", "''") + "'"

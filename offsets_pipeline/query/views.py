@@ -1,0 +1,89 @@
+"""The views that users query. Each is one SELECT over the state tables.
+
+==================  =================================================================================================
+current_offsets     a row for each committed offset that a fetch answers (R10, R14)
+unstable_offsets    the identities for which a read of stable offsets has to wait (R17)
+consumer_groups     a row for each group that exists (R33, R34)
+group_members       a row for each member and partition it holds; one with null topic for a member that holds none
+==================  =================================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.store import Store
+from offsets_pipeline.tables import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_VIEWS = {
+    # a group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none
+    "current_offsets": """
+        SELECT o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.commit_timestamp,
+               o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
+        FROM {committed_offsets} o
+        LEFT SEMI JOIN {groups} g
+          ON g.group_id = o.group_id AND g.log_partition = o.log_partition AND g.state <> 'Dead'
+        WHERE o.committed_offset >= 0 AND NOT o.misplaced
+    """,
+    "unstable_offsets": """
+        SELECT p.group_id, p.topic, p.partition, p.producer_id, p.committed_offset AS pending_offset, f.log_partition,
+               p.record_offset
+        FROM {fold_progress} f LATERAL VIEW explode(f.pending) AS p
+        LEFT SEMI JOIN {groups} g
+          ON g.group_id = p.group_id AND g.log_partition = f.log_partition AND g.state <> 'Dead'
+        WHERE NOT p.misplaced
+    """,
+    "consumer_groups": """
+        SELECT group_id, group_type, state, protocol_type, coalesce(protocol, '') AS assignor, generation, group_epoch,
+               assignment_epoch, leader, state_timestamp, size(members) AS member_count, log_partition, record_offset,
+               misplaced
+        FROM {groups}
+        WHERE state <> 'Dead'
+    """,
+    "group_members": """
+        SELECT m.group_id, m.member.member_id, m.member.instance_id, m.member.client_id, m.member.client_host,
+               m.member.session_timeout_ms, m.member.rebalance_timeout_ms, m.member.member_epoch,
+               coalesce(m.assigned.topic, t.topic, m.assigned.topic_id) AS topic, m.assigned.partition
+        FROM (
+            SELECT group_id, member, assigned
+            FROM {groups} LATERAL VIEW explode(members) AS member
+            LATERAL VIEW OUTER explode(member.assignment) AS assigned
+            WHERE state <> 'Dead' AND NOT misplaced
+        ) m
+        LEFT JOIN {topics} t ON t.topic_id = m.assigned.topic_id
+    """,
+}
+
+
+def register_views(spark: SparkSession, store: str) -> None:
+    """Register the views, and the store's tables beside them, in this session; ``store`` is a folder or schema:NAME.
+
+    Raises NoSuchStore or NotAStore.
+    """
+    opened = Store.open(spark, store)
+    for table in TABLES:
+        opened.read(table.name).createOrReplaceTempView(table.name)
+    for name, query in _queries(opened).items():
+        spark.sql(query).createOrReplaceTempView(name)
+
+
+def create_views(spark: SparkSession, store: str, schema: str) -> None:
+    """Create the views in a schema of the session's catalog, for every session that uses this catalog.
+
+    Raises NoSuchStore or NotAStore, also for a name that is no schema's.
+    """
+    if not re.fullmatch(r"\w+(\.\w+)*", schema):
+        raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    for name, query in _queries(Store.open(spark, store)).items():
+        spark.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
+
+
+def _queries(store: Store) -> dict[str, str]:
+    names = {table.name: store.table_name(table.name) for table in TABLES}
+    return {name: query.format(**names) for name, query in _VIEWS.items()}
