@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
 # Without a home that can be written to, pip has no place for its cache.
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet $(shell [ -w "$$HOME" ] || echo --no-cache-dir)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet $(shell [ -w "$${HOME:-}" ] || echo --no-cache-dir)
 # A release of uv, the tool that writes the lock; nothing else uses it.
 UV := uv==0.13.8
 
