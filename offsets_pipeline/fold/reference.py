@@ -22,9 +22,12 @@ from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import COMMIT, LogRow
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.wire import UUID_BYTES, uuid_to_text
 
 Identity = tuple[str, str, int]  # R9: (group_id, topic, partition)
 RecordKey = tuple[int, str]  # (record type, member id or regular expression, or "")
+
+_NO_TOPIC_ID = uuid_to_text(bytes(UUID_BYTES))  # all zero is Kafka's "no topic id"
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,9 @@ def _apply(state: ReferenceState, row: LogRow) -> None:
             _delete_offset(state, identity)
         else:
             _commit_offset(state, row, identity, decode_value(key.record_type, row.value).fields)
-    elif key.record_type in KIND_OF_RECORD_TYPE:
-        value = None if row.value is None else decode_value(key.record_type, row.value).fields
+        return
+    value = None if row.value is None else decode_value(key.record_type, row.value).fields  # R6: of type 9 too
+    if key.record_type in KIND_OF_RECORD_TYPE:
         _apply_group_record(state, key.record_type, key.group_id, record_key_of(key), value)
 
 
@@ -129,7 +133,7 @@ def _commit_offset(state: ReferenceState, row: LogRow, identity: Identity, value
         metadata=value["metadata"],
         commit_timestamp_ms=value["commit_timestamp"],
         expire_timestamp_ms=value.get("expire_timestamp"),
-        topic_id=value.get("topic_id"),
+        topic_id=None if value.get("topic_id") == _NO_TOPIC_ID else value.get("topic_id"),
     )
     state.groups.setdefault(identity[0], Group(CLASSIC))  # R14: a simple group, also by a pending commit
     if row.producer_id is None:
