@@ -1,0 +1,195 @@
+"""The state tables as dictionaries, written as `fold/state.py` writes them, and compared with the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from offsets_pipeline.fold import effects
+from offsets_pipeline.fold.effects import EFFECT_SCHEMA
+from offsets_pipeline.fold.groups import GroupRecordRow, live_records
+from offsets_pipeline.fold.reference import CommittedOffset, ReferenceState, replay
+from offsets_pipeline.fold.replay import Replay
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.record.decode import decode_value
+from tests.logs import Identity, input_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: Effects with timestamps as microseconds: a damaged timestamp may lie beyond what `datetime` can hold.
+_RAW_SCHEMA = pa.schema(
+    [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in EFFECT_SCHEMA]
+)
+#: 0001-01-01 and 9999-12-31: the fold keeps timestamps within what a table can hold.
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+def effect_rows_of(replayed: Replay) -> list[dict[str, Any]]:
+    """All effects of a replay, as rows."""
+    rows: list[dict[str, Any]] = []
+    for batch in replayed.effects():
+        assert batch.schema == EFFECT_SCHEMA
+        rows += pa.Table.from_batches([batch]).cast(_RAW_SCHEMA).to_pylist()
+    return rows
+
+
+class StateTables:
+    """What a store holds. `fold` takes a batch, with what was folded before and what is pending."""
+
+    def __init__(self, offsets_partitions: int) -> None:
+        self.offsets_partitions = offsets_partitions
+        self.offsets: dict[tuple[int, Identity], dict[str, Any]] = {}
+        self.group_records: dict[tuple[int, str, int, str], GroupRecordRow] = {}
+        self.topics: dict[str, str] = {}
+        self.quarantine: dict[int, dict[int, str]] = {}
+        self.folded_to: dict[int, int] = {}
+        self.unknown_records: dict[int, int] = {}
+        self.pending: dict[int, list[dict[str, Any]]] = {}
+
+    def fold(self, rows: Sequence[LogRow], chunk_rows: int = 1_000_000) -> None:
+        """Fold a batch, handed to the replay ``chunk_rows`` at a time."""
+        replayed = Replay(self.offsets_partitions, self.folded_to)
+        carried = input_table(
+            (
+                LogRow(row["log_partition"], row["record_offset"], row["key"], row["value"], row["producer_id"])
+                for pending in self.pending.values()
+                for row in pending
+            ),
+            carried=True,
+        )
+        table = pa.concat_tables([input_table(rows), carried])
+        for start in range(0, table.num_rows, chunk_rows):
+            replayed.add(table.slice(start, chunk_rows))
+        self._write(effect_rows_of(replayed))
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        of_kind: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            of_kind.setdefault(row["kind"], []).append(row)
+        for row in of_kind.get(effects.QUARANTINE, ()):
+            self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])
+        for row in of_kind.get(effects.TOPIC, ()):
+            self.topics.setdefault(row["topic_id"], row["topic"])
+        self._write_offsets(of_kind.get(effects.OFFSET, []))
+        self._write_group_records(of_kind.get(effects.GROUP_RECORD, []), of_kind.get(effects.GROUP_COMMIT, []))
+        for row in of_kind.get(effects.PROGRESS, ()):
+            at = row["log_partition"]
+            self.folded_to[at] = row["folded_to"]
+            self.unknown_records[at] = self.unknown_records.get(at, 0) + row["unknown_records"]
+            self.pending[at] = [each for each in of_kind.get(effects.PENDING, ()) if each["log_partition"] == at]
+
+    def _write_offsets(self, rows: list[dict[str, Any]]) -> None:
+        keys = [(row["log_partition"], (row["group_id"], row["topic"], row["partition"])) for row in rows]
+        assert len(set(keys)) == len(keys), "a merge cannot match two rows with one"
+        for key, row in zip(keys, rows, strict=True):
+            held = self.offsets.get(key)
+            if held is None or row["record_offset"] > held["record_offset"]:
+                self.offsets[key] = row
+
+    def _write_group_records(self, facts: list[dict[str, Any]], commits: list[dict[str, Any]]) -> None:
+        """A commit is noted where its group is not known to exist, or other facts about it come in (`state.py`)."""
+        alive = self.groups().keys()
+        touched = {(row["log_partition"], row["group_id"]) for row in facts}
+        noted = [
+            row for row in commits if (at := (row["log_partition"], row["group_id"])) not in alive or at in touched
+        ]
+        keys = [(row["log_partition"], row["group_id"], row["record_type"], row["record_key"]) for row in facts + noted]
+        assert len(set(keys)) == len(keys), "a merge cannot match two rows with one"
+        for key, row in zip(keys, facts + noted, strict=True):
+            held = self.group_records.get(key)
+            new = GroupRecordRow(key[2], key[3], row["value_offset"], row["value"], row["tombstone_offset"])
+            self.group_records[key] = new if held is None else _merged(held, new)
+
+    def groups(self) -> dict[tuple[int, str], tuple[str, dict[tuple[int, str], bytes]]]:
+        """The groups that exist, their kind and the last values of their records."""
+        records: dict[tuple[int, str], list[GroupRecordRow]] = {}
+        for (log_partition, group_id, _, _), row in self.group_records.items():
+            records.setdefault((log_partition, group_id), []).append(row)
+        found = {at: live_records(rows) for at, rows in records.items()}
+        return {at: live for at, live in found.items() if live is not None}
+
+
+def _merged(held: GroupRecordRow, new: GroupRecordRow) -> GroupRecordRow:
+    newest = new if _at(new.value_offset) > _at(held.value_offset) else held
+    tombstones = [row.tombstone_offset for row in (held, new) if row.tombstone_offset is not None]
+    return GroupRecordRow(
+        new.record_type, new.record_key, newest.value_offset, newest.value, max(tombstones, default=None)
+    )
+
+
+def _at(offset: int | None) -> int:
+    return -1 if offset is None else offset
+
+
+def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, ReferenceState]:
+    """The reference's state of each log partition."""
+    by_partition: dict[int, list[LogRow]] = {}
+    for row in sorted(rows, key=lambda row: row.record_offset):
+        by_partition.setdefault(row.log_partition, []).append(row)
+    return {at: replay(of_one, at, offsets_partitions) for at, of_one in by_partition.items()}
+
+
+def _committed(row: Mapping[str, Any]) -> CommittedOffset:
+    return CommittedOffset(
+        record_offset=row["record_offset"],
+        committed_offset=row["committed_offset"],
+        leader_epoch=row["leader_epoch"],
+        metadata=row["metadata"],
+        commit_timestamp_ms=row["commit_timestamp"] // 1000,
+        expire_timestamp_ms=None if row["expire_timestamp"] is None else row["expire_timestamp"] // 1000,
+        topic_id=row["topic_id"],
+    )
+
+
+def _held(offset: CommittedOffset) -> CommittedOffset:
+    """As a table holds it."""
+    expire = offset.expire_timestamp_ms
+    return CommittedOffset(
+        **vars(offset)
+        | {
+            "commit_timestamp_ms": _within(offset.commit_timestamp_ms),
+            "expire_timestamp_ms": None if expire is None else _within(expire),
+        }
+    )
+
+
+def _within(timestamp_ms: int) -> int:
+    return min(max(timestamp_ms, EARLIEST_MS), LATEST_MS)
+
+
+def _identity(row: Mapping[str, Any]) -> Identity:
+    return row["group_id"], row["topic"], row["partition"]
+
+
+def assert_same(tables: StateTables, expected: Mapping[int, ReferenceState]) -> None:
+    """The state tables hold what the reference holds of each log partition."""
+    assert tables.folded_to == {at: state.folded_to for at, state in expected.items()}
+    for at, state in expected.items():
+        live = {
+            identity: _committed(row)
+            for (partition, identity), row in tables.offsets.items()
+            if partition == at and row["committed_offset"] is not None
+        }
+        assert live == {identity: _held(offset) for identity, offset in state.offsets.items()}
+        pending = {(row["producer_id"], _identity(row)): _committed(row) for row in tables.pending[at]}
+        assert len(pending) == len(tables.pending[at])
+        assert pending == {
+            (producer_id, identity): _held(offset)
+            for producer_id, offsets in state.pending.items()
+            for identity, offset in offsets.items()
+        }
+        groups = {group_id: group for (partition, group_id), group in tables.groups().items() if partition == at}
+        assert {group_id: (kind, _decoded(values)) for group_id, (kind, values) in groups.items()} == {
+            group_id: (group.kind, group.records) for group_id, group in state.groups.items()
+        }
+        assert tables.quarantine.get(at, {}) == state.quarantined
+        assert tables.unknown_records[at] == state.unknown_records
+    for (at, (group_id, _, _)), row in tables.offsets.items():
+        assert row["misplaced"] == (partition_for(group_id, tables.offsets_partitions) != at)
+
+
+def _decoded(values: Mapping[tuple[int, str], bytes]) -> dict[tuple[int, str], dict[str, Any]]:
+    return {name: decode_value(name[0], value).fields for name, value in values.items()}
