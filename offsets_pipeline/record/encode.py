@@ -4,8 +4,6 @@ For canonical bytes, as brokers write them, encode(decode(x)) == x; malformed UT
 order decode, but come back in canonical form.
 """
 
-import struct
-
 from offsets_pipeline.record import wire
 from offsets_pipeline.record.corrupt import UnwritableRecord
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue, compiled, message_type_of
@@ -29,8 +27,5 @@ def encode_value(record_type: int, value: DecodedValue) -> bytes:
 def _encode(prefix: int, schema: Schema, version: int, fields: Fields, trailing: bytes) -> bytes:
     out = bytearray()
     wire.write_int16(out, prefix)
-    try:
-        compiled(schema, version).write(out, fields, schema.name)
-    except (struct.error, ValueError, OverflowError, TypeError) as error:
-        raise UnwritableRecord(schema.name, str(error)) from error
+    compiled(schema, version).write(out, fields, schema.name)
     return bytes(out + trailing)

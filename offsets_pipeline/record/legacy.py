@@ -90,12 +90,12 @@ def _parse_set(data: bytes, magic: int) -> list[_Message]:
             raise CorruptRecord("inner message", f"header cut short: {remaining} bytes")
         _, size, crc, inner_magic, attributes = _LOG_HEADER.unpack_from(data, position)
         end = position + _LOG_OVERHEAD + size
-        if size < LEGACY_MIN_LENGTH[magic] or end > len(data):
-            raise CorruptRecord("inner message", f"length {size}, {remaining - _LOG_OVERHEAD} bytes are left")
         if inner_magic != magic or attributes & CODEC_MASK:
             raise CorruptRecord(
                 "inner message", f"magic {inner_magic}, codec {attributes & CODEC_MASK} in magic {magic}"
             )
+        if size < LEGACY_MIN_LENGTH[magic] or end > len(data):
+            raise CorruptRecord("inner message", f"length {size}, {remaining - _LOG_OVERHEAD} bytes are left")
         if zlib.crc32(data[position + _CRC_END : end]) != crc:
             raise CorruptRecord("inner message", f"checksum is not {crc:#010x}")
         messages.append(_parse(data[position:end]))

@@ -194,8 +194,8 @@ class Scanner:
             return True
         # it stands above both: wrong is the one that leaves a gap
         leaves_gap = confirmed is None or latest.base_offset != confirmed + 1
-        joins = found.base_offset != latest.base_offset and witness.base_offset == found.last_offset + 1
-        return leaves_gap and joins
+        is_repeated = self._data[latest.position : latest.end] == self._data[found.position : found.end]
+        return leaves_gap and witness.base_offset == found.last_offset + 1 and not is_repeated
 
     def _withdraw_latest(self) -> None:
         latest = self._latest

@@ -11,6 +11,7 @@ bytes, list, dict and None; a UUID is its 22-character text.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -126,8 +127,8 @@ def _codec(
     tagged: bool = False,
 ) -> Codec:
     if isinstance(type_, StructOf):
-        struct = _struct_codec(type_.fields, version, flexible=flexible)
-        return _nullable_struct(struct, tagged=tagged) if nullable else struct
+        codec = _struct_codec(type_.fields, version, flexible=flexible)
+        return _nullable_struct(codec, tagged=tagged) if nullable else codec
     if isinstance(type_, ArrayOf):
         element = _codec(type_.element, version, flexible=flexible)
         return _array_codec(element, flexible=flexible, nullable=nullable)
@@ -223,11 +224,11 @@ def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
 
 
 # nullable struct   int8 -1 null or 1 present, fields     in a tagged field: uvarint 0 null or 1 present, fields (R8)
-def _nullable_struct(struct: Codec, *, tagged: bool) -> Codec:
+def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
     def read(reader: Reader, field: str) -> Value:
         present = reader.uvarint(field) if tagged else reader.int8(field)
         is_null = present <= 0 if tagged else present < 0
-        return None if is_null else struct.read(reader, field)
+        return None if is_null else codec.read(reader, field)
 
     def write(out: bytearray, value: Value, field: str) -> None:
         if tagged:
@@ -235,7 +236,7 @@ def _nullable_struct(struct: Codec, *, tagged: bool) -> Codec:
         else:
             wire.write_int8(out, -1 if value is None else 1)
         if value is not None:
-            struct.write(out, value, field)
+            codec.write(out, value, field)
 
     return Codec(read, write)
 
@@ -283,11 +284,18 @@ def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) ->
             if value.get(field_name) is not None:
                 raise UnwritableRecord(f"{name}.{field_name}", f"version {version} has no such field")
         for field_name, codec in plain:
-            codec.write(out, value.get(field_name), f"{name}.{field_name}")
+            _write_field(codec, out, value.get(field_name), f"{name}.{field_name}")
         if flexible:
             _write_tagged(out, name, tagged, value)
 
     return Codec(read, write)
+
+
+def _write_field(codec: Codec, out: bytearray, value: Value, path: str) -> None:
+    try:
+        codec.write(out, value, path)
+    except (struct.error, ValueError, OverflowError, TypeError) as error:  # a number too large, no number, no UUID
+        raise UnwritableRecord(path, str(error)) from error
 
 
 # tagged fields     uvarint count, then per field: uvarint tag, uvarint size, bytes; ascending by tag
@@ -320,7 +328,7 @@ def _write_tagged(out: bytearray, name: str, known: dict[int, tuple[Field, Codec
     for tag, (field, codec) in known.items():
         if value.get(field.name) is not None or field.written_when_null:
             data = bytearray()
-            codec.write(data, value.get(field.name), f"{name}.{field.name}")
+            _write_field(codec, data, value.get(field.name), f"{name}.{field.name}")
             tags.append((tag, bytes(data)))
     tags.sort()
     wire.write_uvarint(out, len(tags))

@@ -1,0 +1,82 @@
+"""The codecs, also as other clients frame them."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+
+import cramjam
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.record.compression import Codec, compress, decompress
+from offsets_pipeline.record.corrupt import CorruptRecord
+
+XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=st.binary(max_size=5000), codec=st.sampled_from(COMPRESSED))
+def test_what_is_compressed_is_decompressed(data: bytes, codec: Codec) -> None:
+    assert decompress(codec, compress(codec, data)) == data
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_more_than_one_block_is_decompressed(codec: Codec) -> None:
+    data = random.Random(3).randbytes(300_000)
+    compressed = compress(codec, data)
+    assert (compressed if codec is Codec.NONE else decompress(codec, compressed)) == data
+
+
+def test_none_leaves_the_bytes_alone() -> None:
+    assert compress(Codec.NONE, b"abc") == b"abc"
+
+
+def test_snappy_is_framed_as_xerial_does() -> None:
+    data = b"x" * 40_000
+    framed = compress(Codec.SNAPPY, data)
+    assert framed.startswith(XERIAL_HEADER)
+    first = struct.unpack_from(">i", framed, 16)[0]
+    assert bytes(cramjam.snappy.decompress_raw(framed[20 : 20 + first])) == data[:32768]
+
+
+def test_snappy_without_a_frame_is_one_block() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"abc" * 50))) == b"abc" * 50
+
+
+def test_snappy_streams_may_follow_one_another() -> None:
+    assert decompress(Codec.SNAPPY, compress(Codec.SNAPPY, b"ab") + compress(Codec.SNAPPY, b"cd")) == b"abcd"
+
+
+def test_gzip_members_may_follow_one_another() -> None:
+    assert decompress(Codec.GZIP, gzip.compress(b"ab") + gzip.compress(b"cd")) == b"abcd"
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_frame_cut_short_is_corrupt(codec: Codec) -> None:
+    compressed = compress(codec, random.Random(4).randbytes(1000))
+    with pytest.raises(CorruptRecord, match=f"payload: does not decompress as {codec.name.lower()}"):
+        decompress(codec, compressed[:-500])
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"\x00", struct.pack(">i", -1), struct.pack(">i", 1000), struct.pack(">i", 3) + b"\xff\xff\xff"]
+)
+def test_a_bad_snappy_chunk_is_corrupt(chunk: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="snappy"):
+        decompress(Codec.SNAPPY, XERIAL_HEADER + chunk)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"no frame at all"])
+def test_bad_legacy_lz4_is_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="lz4"):
+        decompress(Codec.LZ4, data, legacy_lz4=True)
+
+
+@pytest.mark.parametrize("codec", [0, 5, 6, 7])
+def test_other_codecs_are_corrupt(codec: int) -> None:
+    with pytest.raises(CorruptRecord, match=f"unknown compression codec {codec}"):
+        decompress(codec, b"")

@@ -1,0 +1,192 @@
+"""Primitives of the wire format."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.record import wire
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.record.wire import Reader
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable
+
+REPEATABLE = settings(deadline=None, derandomize=True)
+
+
+def written(write: Callable[[bytearray, int], None], value: int) -> bytes:
+    out = bytearray()
+    write(out, value)
+    return bytes(out)
+
+
+FIXED = [
+    (wire.write_int8, Reader.int8, ">b"),
+    (wire.write_int16, Reader.int16, ">h"),
+    (wire.write_uint16, Reader.uint16, ">H"),
+    (wire.write_int32, Reader.int32, ">i"),
+    (wire.write_int64, Reader.int64, ">q"),
+]
+
+
+@pytest.mark.parametrize(("write", "read", "layout"), FIXED)
+@REPEATABLE
+@given(number=st.integers(0, 2**64 - 1))
+def test_fixed_integers_are_big_endian(
+    write: Callable[[bytearray, int], None], read: Callable[[Reader, str], int], layout: str, number: int
+) -> None:
+    size = struct.calcsize(layout)
+    data = (number % 2 ** (8 * size)).to_bytes(size, "big")
+    value = struct.unpack(layout, data)[0]
+    assert written(write, value) == data
+    assert read(Reader(data), "field") == value
+
+
+@pytest.mark.parametrize(("_write", "read", "layout"), FIXED)
+def test_a_missing_byte_is_named_with_expected_and_actual_size(
+    _write: object, read: Callable[[Reader, str], int], layout: str
+) -> None:
+    size = struct.calcsize(layout)
+    reader = Reader(bytes(3 + size - 1), 3)
+    with pytest.raises(
+        CorruptRecord, match=f"^some field: expected {size} bytes at position 3, found {size - 1}$"
+    ) as error:
+        read(reader, "some field")
+    assert isinstance(error.value, OffsetsError)
+    assert error.value.field == "some field"
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        ("00", 0),
+        ("7f", 127),
+        ("8001", 128),
+        ("ff7f", 16383),
+        ("ffffffff07", 2**31 - 1),
+        ("8080808008", -(2**31)),
+        ("ffffffff0f", -1),
+    ],
+)
+def test_unsigned_varints(data: str, value: int) -> None:
+    assert Reader(bytes.fromhex(data)).uvarint("n") == value
+    assert written(wire.write_uvarint, value) == bytes.fromhex(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [("00", 0), ("01", -1), ("02", 1), ("7e", 63), ("8001", 64), ("ffffffff0f", -(2**31)), ("feffffff0f", 2**31 - 1)],
+)
+def test_zigzag_varints(data: str, value: int) -> None:
+    assert Reader(bytes.fromhex(data)).varint("n") == value
+    assert written(wire.write_varint, value) == bytes.fromhex(data)
+    assert Reader(bytes.fromhex(data)).varlong("n") == value
+    assert written(wire.write_varlong, value) == bytes.fromhex(data)
+
+
+@REPEATABLE
+@given(value=st.integers(-(2**63), 2**63 - 1))
+def test_varlongs_come_back(value: int) -> None:
+    data = written(wire.write_varlong, value)
+    reader = Reader(data)
+    assert reader.varlong("n") == value
+    assert reader.remaining == 0
+
+
+@pytest.mark.parametrize(("read", "size"), [(Reader.uvarint, 5), (Reader.varint, 5), (Reader.varlong, 10)])
+def test_a_varint_without_an_end_is_corrupt(read: Callable[[Reader, str], int], size: int) -> None:
+    with pytest.raises(CorruptRecord, match=f"n: varint at position 0 is longer than {size} bytes"):
+        read(Reader(b"\x80" * 11), "n")
+    with pytest.raises(CorruptRecord, match="n: expected 1 bytes at position 2, found 0"):
+        read(Reader(b"\x80\x80"), "n")
+
+
+def test_a_negative_length_is_corrupt() -> None:
+    with pytest.raises(CorruptRecord, match="blob: length -1 is negative"):
+        Reader(b"abc").raw(-1, "blob")
+
+
+def test_a_uuid_is_shown_as_kafka_does() -> None:
+    data = bytes.fromhex("fee2a8ce12904611a14e3ba38e19397d")
+    text = Reader(data).uuid("id")
+    assert text == base64.urlsafe_b64encode(data).decode().rstrip("=")
+    assert len(text) == 22
+    out = bytearray()
+    wire.write_uuid(out, text)
+    assert out == data
+
+
+@REPEATABLE
+@given(value=st.uuids())
+def test_uuids_come_back(value: uuid.UUID) -> None:
+    assert wire.uuid_from_text(wire.uuid_to_text(value.bytes)) == value.bytes
+
+
+@pytest.mark.parametrize("text", ["", "abc", "!" * 22, "A" * 21, "A" * 44, "AAAAAAAAAAAAAAAAAAAA+/"])
+def test_what_is_no_uuid_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a UUID in Kafka's text form"):
+        wire.uuid_from_text(text)
+
+
+# What `new String(bytes, UTF_8)` gives on Java 17
+JAVA_STRINGS = [
+    (b"plain", "plain"),
+    ("méta ☃ 𝄞".encode(), "méta ☃ 𝄞"),
+    (b"nul\x00", "nul\x00"),
+    (b"a\xffb", "a\ufffdb"),
+    (b"\xc0\x80", "\ufffd\ufffd"),
+    (b"\xe2\x98", "\ufffd"),
+    (b"\xe2\x98A", "\ufffdA"),
+    (b"\xe0\x80\x80", "\ufffd\ufffd\ufffd"),
+    (b"\xf0\x9f\x98", "\ufffd"),
+    (b"\xf0\x9f\x98A", "\ufffdA"),
+    (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+    (b"\xf5\x80\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+    # an encoded surrogate half is one malformed sequence of three bytes to Java
+    (b"\xed\xa0\x80", "\ufffd"),
+    (b"x\xed\xbf\xbfy", "x\ufffdy"),
+    (b"\xed\xa0\x80\xed\xb0\x80", "\ufffd\ufffd"),
+    (b"\xed\xa0A", "\ufffdA"),
+    (b"\xed\xa0", "\ufffd"),
+    (b"\xed", "\ufffd"),
+    (b"\xedA", "\ufffdA"),
+    (b"\xed\xa0\xff", "\ufffd\ufffd"),
+]
+
+
+@pytest.mark.parametrize(("data", "text"), JAVA_STRINGS)
+def test_malformed_utf8_is_replaced_as_java_does(data: bytes, text: str) -> None:
+    assert wire.decode_utf8(data) == text
+
+
+@REPEATABLE
+@given(data=st.binary(max_size=40))
+def test_any_bytes_are_text(data: bytes) -> None:
+    text = wire.decode_utf8(data)
+    try:
+        assert text == data.decode()
+    except UnicodeDecodeError:
+        assert "\ufffd" in text
+
+
+@REPEATABLE
+@given(text=st.text())
+def test_text_comes_back(text: str) -> None:
+    assert wire.decode_utf8(wire.encode_utf8(text)) == text
+
+
+def test_a_lone_surrogate_is_written_as_a_question_mark() -> None:
+    assert wire.encode_utf8("a\ud800b") == b"a?b"
+
+
+def test_the_error_handler_serves_decoding_only() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        "a\ud800".encode("utf-8", "offsets-java-replace")
