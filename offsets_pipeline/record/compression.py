@@ -29,6 +29,7 @@ _INT32 = struct.Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_CHUNK_BYTES = 32 * 1024
+_SNAPPY_MAX_RATIO = 22  # a copy of 64 bytes takes 3
 
 # lz4 frame:        magic, FLG, BD, [int64 content size], HC, blocks; HC = second byte of xxh32 over FLG up to HC
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -78,7 +79,7 @@ def _decompress_gzip(data: bytes) -> bytes:
 
 def _decompress_snappy(data: bytes) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return _decompress_snappy_block(data)
     parts = []
     position = 0
     while position < len(data):
@@ -91,9 +92,17 @@ def _decompress_snappy(data: bytes) -> bytes:
         position += _INT32.size
         if not 0 <= size <= len(data) - position:
             raise ValueError(f"chunk of {size} bytes at position {position}, {len(data) - position} are left")
-        parts.append(bytes(cramjam.snappy.decompress_raw(data[position : position + size])))
+        parts.append(_decompress_snappy_block(data[position : position + size]))
         position += size
     return b"".join(parts)
+
+
+def _decompress_snappy_block(block: bytes) -> bytes:
+    # the block says how long it gets, and that much is reserved at once: a mad length would end the process
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > len(block) * _SNAPPY_MAX_RATIO:
+        raise ValueError(f"block of {len(block)} bytes that claims to become {size}")
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _compress_snappy(data: bytes) -> bytes:

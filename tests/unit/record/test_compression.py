@@ -70,6 +70,12 @@ def test_a_bad_snappy_chunk_is_corrupt(chunk: bytes) -> None:
         decompress(Codec.SNAPPY, XERIAL_HEADER + chunk)
 
 
+def test_a_snappy_block_cannot_claim_more_than_its_bytes_can_hold() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(bytes(1_000_000)))) == bytes(1_000_000)
+    with pytest.raises(CorruptRecord, match="block of 8 bytes that claims to become 4294967295"):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\x00\x00\x00")
+
+
 @pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"no frame at all"])
 def test_bad_legacy_lz4_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptRecord, match="lz4"):

@@ -317,25 +317,22 @@ def test_values_decode_and_come_back(name: str) -> None:
     assert encode_value(record_type, value) == data
 
 
-@pytest.mark.parametrize("name", VALUES)
+# eight bytes more make the older layout of this value the newer one
+@pytest.mark.parametrize("name", sorted(VALUES.keys() - {"share group 4.0"}))
 def test_trailing_bytes_are_tolerated_and_kept(name: str) -> None:
     # R8
     record_type, data, _, fields = VALUES[name]
-    if name == "share group 4.0":
-        pytest.skip("eight more bytes are the newer layout of the same version")
     value = decode_value(record_type, data + b"more")
     assert (value.fields, value.trailing) == (fields, b"more")
     assert encode_value(record_type, value) == data + b"more"
 
 
-@pytest.mark.parametrize("name", VALUES)
+# a part of the newer layout may be a whole older one
+@pytest.mark.parametrize("name", sorted(VALUES.keys() - {"share group 4.2", "share group state 4.2"}))
 def test_a_value_cut_short_anywhere_is_corrupt(name: str) -> None:
     # R6
     record_type, data, _, _ = VALUES[name]
-    cuts = range(len(data))
-    if name in ("share group 4.2", "share group state 4.2"):
-        pytest.skip("a part of the newer layout may be a whole older one")
-    for cut in cuts:
+    for cut in range(len(data)):
         with pytest.raises(CorruptRecord):
             decode_value(record_type, data[:cut])
 
