@@ -16,6 +16,7 @@ bytes. Both must be present (R7); what follows a known version is tolerated (R8)
 from __future__ import annotations
 
 import base64
+import struct
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.wire import decode_utf8
+from offsets_pipeline.record.wire import MAX_STRING_BYTES, decode_utf8, encode_utf8
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -35,6 +36,7 @@ NONE_ON_WIRE = -1
 _SLACK = 16  # bytes behind a buffer that a fixed-width read may touch
 _UVARINT_BYTES = 5
 _TOPIC_ID_BYTES = 16
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _LONE_TOPIC_ID = (1, 0, _TOPIC_ID_BYTES)  # one tagged field; its tag; its size
 
 
@@ -80,6 +82,20 @@ def as_text(raw: pa.Array) -> pa.Array:
         return pa.array([None if item is None else decode_utf8(item) for item in raw.to_pylist()], pa.string())
 
 
+def _is_utf8(raw: pa.Array) -> bool:
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _with_length(text: str) -> bytes:
+    """As in a key; a text that malformed bytes made too long for one is like none that is in a key."""
+    raw = encode_utf8(text)
+    return (_INT16.pack(len(raw)) if len(raw) <= MAX_STRING_BYTES else b"\xff" + _INT32.pack(len(raw))) + raw
+
+
 @dataclass(frozen=True)
 class CommitColumns:
     """Where the fields of n offset commits lie. Positions count from the start of the column's buffer.
@@ -121,8 +137,24 @@ class CommitColumns:
         return as_text(self.keys.slices(self.topic_position, self.topic_length))
 
     def identities(self) -> pa.Array:
-        """large_binary, the same for keys of version 0 and 1 of one identity (R9), and only for those."""
-        return self.keys.slices(self.group_position, self.topic_position + self.topic_length + 4 - self.group_position)
+        """large_binary, the same for keys of version 0 and 1 of one identity (R9), and only for those.
+
+        The group's length comes first: without it a topic with NULs could end as another group's does.
+        """
+        start = self.group_position - 2
+        raw = self.keys.slices(start, self.topic_position + self.topic_length + 4 - start)
+        if (self.keys.data < 0x80).all():  # ASCII
+            return raw
+        group = self.keys.slices(self.group_position, self.group_length)
+        topic = self.keys.slices(self.topic_position, self.topic_length)
+        if _is_utf8(group) and _is_utf8(topic):
+            return raw
+        # malformed bytes name the same group or topic where their text is the same
+        texts = zip(as_text(group).to_pylist(), as_text(topic).to_pylist(), self.partition.tolist(), strict=True)
+        return pa.array(
+            [_with_length(group) + _with_length(topic) + _INT32.pack(partition) for group, topic, partition in texts],
+            pa.large_binary(),
+        )
 
     def metadata(self) -> pa.Array:
         """string, null for a tombstone"""
@@ -198,6 +230,7 @@ def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
         & (version <= 4)
         & (metadata_position <= end)
         & (metadata_length >= 0)
+        & (metadata_length <= MAX_STRING_BYTES)
         & (fixed_end <= end)
         & ~(legacy_key & (version != 0))  # R7: key version 0 goes with value version 0 only
     )
@@ -226,7 +259,7 @@ def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
 
 
 def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
-    """Unsigned varints and their widths in bytes; one that does not end within five bytes comes out negative."""
+    """Unsigned varints as int32, as Java reads them, and their widths in bytes; -1 for one of more than five bytes."""
     number = np.zeros(len(position), dtype=np.int64)
     width = np.zeros(len(position), dtype=np.int64)
     open_rows = np.arange(len(position))
@@ -238,7 +271,7 @@ def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
         if not len(open_rows):
             break
     number[open_rows] = -1
-    return number, width
+    return number.astype(np.int32).astype(np.int64), width  # the bits beyond 32 are dropped
 
 
 def _tagged_fields(
