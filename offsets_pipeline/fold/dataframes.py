@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.fold.effects import EFFECT_SCHEMA
+from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
 from offsets_pipeline.fold.groups import (
     GroupRecordRow,
     describe_group,
@@ -157,7 +157,7 @@ def _described(group: tuple[int, str, int], records: list[GroupRecordRow], offse
         "group_epoch": description.group_epoch,
         "assignment_epoch": description.assignment_epoch,
         "leader": description.leader,
-        "state_timestamp": None if since is None else since * 1000,
+        "state_timestamp": None if since is None else min(max(since, EARLIEST_MS), LATEST_MS) * 1000,
         "members": [
             {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}
             for member in description.members

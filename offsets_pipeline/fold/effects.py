@@ -32,6 +32,11 @@ PROGRESS = "progress"
 #: The record type under which the highest commit of a group stands among its records (R14).
 COMMIT_RECORD_TYPE = 1
 
+#: A client may name any time; what lies beyond these is kept as these. They are a day inside of what `datetime` and
+#: SQL can tell, 0001-01-01 and 9999-12-31, so that every time zone can.
+EARLIEST_MS = -62_135_510_400_000
+LATEST_MS = 253_402_214_399_999
+
 EFFECT_SCHEMA = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),

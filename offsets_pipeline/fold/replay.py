@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.fold import effects
 from offsets_pipeline.fold.compaction import codes_of, last_of_each, paired
-from offsets_pipeline.fold.effects import effect_rows
+from offsets_pipeline.fold.effects import EARLIEST_MS, LATEST_MS, effect_rows
 from offsets_pipeline.fold.group_facts import GroupFacts
 from offsets_pipeline.fold.transactions import COMMITTED, OPEN, outcomes
 from offsets_pipeline.log.partitioning import partitions_for
-from offsets_pipeline.log.rows import COMMIT
+from offsets_pipeline.log.rows import ABORT, COMMIT
 from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
@@ -80,7 +80,8 @@ class Replay:
             return
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
-            self._markers.append(table.filter(control).select(["log_partition", "record_offset", "producer_id", "control_type"]))
+            ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
+            self._markers.append(table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"]))
             table = table.filter(pc.invert(control))
         record_type = self._record_types(table)
         commits = (record_type == 0) | (record_type == 1)
@@ -296,7 +297,10 @@ def _parsed(table: pa.Table) -> CommitColumns:
 
 
 def _timestamps(milliseconds: pa.Array) -> pa.Array:
-    return pc.multiply(milliseconds, 1000).cast(pa.timestamp("us", tz="UTC"))
+    """Timestamps, those beyond what a table holds as the first or the last that it does."""
+    within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
+    within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
+    return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _still_open(
