@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.fold import effects
-from offsets_pipeline.fold.effects import EFFECT_SCHEMA
+from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
 from offsets_pipeline.fold.groups import GroupRecordRow, live_records
 from offsets_pipeline.fold.reference import CommittedOffset, ReferenceState, replay
 from offsets_pipeline.fold.replay import Replay
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _RAW_SCHEMA = pa.schema(
     [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in EFFECT_SCHEMA]
 )
-#: 0001-01-01 and 9999-12-31: the fold keeps timestamps within what a table can hold.
-EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 def effect_rows_of(replayed: Replay) -> list[dict[str, Any]]:
