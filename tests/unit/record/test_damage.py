@@ -199,6 +199,18 @@ def test_repeated_offsets_are_damage() -> None:
     assert reader.damage[0].reason == "base offset 3 is not above 5, the last offset before it"
 
 
+def test_a_batch_that_joins_the_one_before_it_is_right() -> None:
+    reader, found = read(batch(0) + batch(3) + batch(4) + batch(7))
+    assert found == offsets(0, 3, 7)
+    assert spans(reader) == [(2 * SIZE, SIZE)]
+
+
+def test_a_batch_that_leaves_a_gap_and_runs_into_the_next_is_wrong() -> None:
+    reader, found = read(batch(0) + batch(4) + batch(6) + batch(9))
+    assert found == offsets(0, 6, 9)
+    assert spans(reader) == [(SIZE, SIZE)]
+
+
 def test_of_a_batch_that_stands_twice_the_second_is_damage() -> None:
     reader, found = read(batch(0) + batch(10) + batch(10) + batch(13))
     assert found == offsets(0, 10, 13)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record import wire
+from offsets_pipeline.record import columns, wire
 from offsets_pipeline.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from offsets_pipeline.record.compression import Codec, compress
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, SegmentReader, read_segment
@@ -33,11 +33,11 @@ def binary(*values: bytes | None) -> pa.Array:
 def read(data: bytes, max_records: int = 1_000_000) -> tuple[SegmentReader, list[dict[str, Any]]]:
     reader = read_segment(data, source="test.log", max_records=max_records)
     batches = list(reader.batches())
-    for columns in batches:
-        columns.validate(full=True)
-        assert columns.schema.equals(SEGMENT_SCHEMA)
-        assert len(columns) <= max_records
-    return reader, [row for columns in batches for row in columns.to_pylist()]
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(SEGMENT_SCHEMA)
+        assert len(batch) <= max_records
+    return reader, [row for batch in batches for row in batch.to_pylist()]
 
 
 def numbered(count: int) -> tuple[pa.Array, pa.Array]:
@@ -131,6 +131,15 @@ def test_batches_of_very_different_sizes_keep_their_order() -> None:
     assert reader.damage == []
 
 
+def test_payloads_that_do_not_fit_one_arrow_array_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_MAX_BINARY_BYTES", 500)
+    parts = [batch_of(GOOD, 1, base_offset=i, codec=Codec.GZIP if i % 2 else Codec.NONE) for i in range(100)]
+    parts[70] = batch_of(GOOD, 3, base_offset=70)
+    reader, rows = read(b"".join(parts))
+    assert [row["record_offset"] for row in rows] == [i for i in range(100) if i != 70]
+    assert [damage.position for damage in reader.damage] == [sum(map(len, parts[:70]))]
+
+
 @pytest.mark.parametrize("max_records", [1, 7, 100])
 def test_arrow_batches_are_no_larger_than_asked(max_records: int) -> None:
     keys, values = numbered(250)
@@ -199,8 +208,8 @@ def test_markers_are_control_records_of_their_producer() -> None:
     data += encode_control_batch(offset=1, commit=True, producer_id=7, producer_epoch=2)
     data += encode_control_batch(offset=2, commit=False, producer_id=8)
     _, rows = read(data)
-    columns = ("producer_id", "producer_epoch", "is_transactional", "control_type")
-    assert [tuple(row[name] for name in columns) for row in rows] == [
+    names = ("producer_id", "producer_epoch", "is_transactional", "control_type")
+    assert [tuple(row[name] for name in names) for row in rows] == [
         (7, 1, True, None),
         (7, 2, True, "COMMIT"),
         (8, 0, True, "ABORT"),
@@ -276,6 +285,7 @@ UNDECODABLE = {
     "record length beyond the batch": (bytes([100]) + GOOD[1:], 1, "expected 50 bytes, found 8"),
     "negative record length": (bytes([1]) + GOOD[1:], 1, "expected -1 bytes"),
     "record length too short": (bytes([GOOD[0] - 2]) + GOOD[1:], 1, "its length says"),
+    "bytes behind the headers": (bytes([GOOD[0] + 2]) + GOOD[1:] + b"\x00", 1, "its length says"),
     "key beyond the record": (GOOD[:4] + bytes([60]) + GOOD[5:], 1, "reaches beyond its batch"),
     "fewer records than counted": (GOOD, 3, "do not fit"),
     "more records than counted": (GOOD + GOOD, 1, "behind its 1 records"),
@@ -343,6 +353,6 @@ def test_a_memory_mapped_file_is_read(tmp_path: Path) -> None:
     path.write_bytes(encode_batches(*numbered(1000), records_per_batch=10))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         reader = read_segment(mapped, source=str(path))
-        rows = sum(len(columns) for columns in reader.batches())
+        rows = sum(len(batch) for batch in reader.batches())
         del reader  # it exports the map, which could not be closed otherwise
     assert rows == 1000
