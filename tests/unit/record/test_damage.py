@@ -233,6 +233,21 @@ def test_of_two_batches_that_contradict_each_other_the_next_one_decides() -> Non
     assert reader.end_offset == 9
 
 
+def test_the_next_one_decides_among_gaps_too() -> None:
+    reader, found = read(batch(0) + batch(100) + batch(10) + batch(20))
+    assert found == offsets(0, 10, 20)
+    assert spans(reader) == [(SIZE, SIZE)]
+
+
+def test_an_older_batch_inside_a_torn_one_does_not_count() -> None:
+    torn = batch(6, value=batch(0))[:-4]
+    reader, found = read(batch(0) + batch(3) + torn)
+    assert found == offsets(0, 3)
+    assert reader.damage == []
+    assert reader.torn_tail is not None
+    assert reader.torn_tail.length == len(torn)
+
+
 def test_a_first_batch_with_a_wrong_offset_is_found_out_too() -> None:
     reader, found = read(batch(1 << 40) + batch(3) + batch(6))
     assert found == offsets(3, 6)

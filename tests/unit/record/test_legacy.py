@@ -161,6 +161,14 @@ def test_a_bad_message_is_damage_and_the_next_one_is_read(name: str) -> None:
     assert reader.end_offset == 8
 
 
+def test_bytes_behind_the_value_are_damage() -> None:
+    body = struct.pack(">bbq", 1, 0, 0) + sized(b"k") + sized(b"v") + b"more"
+    broken = struct.pack(">qiI", 1, len(body) + 4, zlib.crc32(body)) + body
+    reader, rows = read(message(0, b"k", b"v") + broken)
+    assert [offset for offset, *_ in rows] == [0]
+    assert ["4 bytes behind the value" in damage.reason for damage in reader.damage] == [True]
+
+
 @pytest.mark.parametrize("key_size", [5, -7, 2**31 - 1])
 def test_sizes_that_do_not_add_up_are_damage(key_size: int) -> None:
     body = struct.pack(">bbq", 1, 0, 0) + struct.pack(">i", key_size) + b"k" + sized(b"v")
