@@ -1,0 +1,91 @@
+"""Whatever the log and however it is delivered, the fold gives what the reference gives."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.fold import replay as replay_module
+from offsets_pipeline.fold.groups import describe_group
+from tests.property.random_logs import Log, deliveries, logs
+from tests.unit.fold.state_tables import StateTables, assert_same, references
+
+FIXED = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def assert_described(tables: StateTables) -> None:
+    """Every group that exists can be described (R33)."""
+    for kind, values in tables.groups().values():
+        assert describe_group(kind, values).group_type == kind
+
+
+@FIXED
+@given(logs())
+def test_log_of_one_partition_folded_at_once_is_as_the_reference_says(log: Log) -> None:  # R10-R14
+    tables = StateTables(1)
+    tables.fold(log.rows())
+    assert_same(tables, references(log.rows(), 1))
+    assert_described(tables)
+
+
+@FIXED
+@given(st.data())
+def test_log_of_one_partition_folded_in_steps_is_as_the_reference_says(data: st.DataObject) -> None:  # R15, R16
+    log = data.draw(logs())
+    tables = StateTables(1)
+    for batch in data.draw(deliveries(log)):
+        tables.fold(batch.rows, batch.chunk_rows)
+    assert_same(tables, references(log.rows(), 1))
+    assert_described(tables)
+
+
+@FIXED
+@given(st.data())
+def test_log_of_several_partitions_folded_in_steps_is_as_the_reference_says(data: st.DataObject) -> None:
+    # R1, R11, R15: log partitions know nothing of each other
+    log = data.draw(logs(log_partitions=3, max_records=40))
+    tables = StateTables(3)
+    for batch in data.draw(deliveries(log)):
+        tables.fold(batch.rows, batch.chunk_rows)
+    assert_same(tables, references(log.rows(), 3))
+
+
+@FIXED
+@given(st.data())
+def test_every_step_is_as_the_reference_says(data: st.DataObject) -> None:  # R16: restarts anywhere between
+    log = data.draw(logs())
+    rows = log.rows()
+    tables = StateTables(1)
+    for batch in data.draw(deliveries(log)):
+        tables.fold(batch.rows, batch.chunk_rows)
+        folded = [row for row in rows if row.record_offset < tables.folded_to.get(0, 0)]
+        assert_same(tables, references(folded, 1))
+
+
+@FIXED
+@given(st.data())
+def test_limits_of_batches_do_not_matter(data: st.DataObject) -> None:
+    log = data.draw(logs(log_partitions=2))
+    tables = StateTables(2)
+    with patch.object(replay_module, "_COMPACT_AT_ROWS", 2), patch.object(replay_module, "_RESULT_ROWS", 1):
+        for batch in data.draw(deliveries(log)):
+            tables.fold(batch.rows, batch.chunk_rows)
+    assert_same(tables, references(log.rows(), 2))
+
+
+@FIXED
+@given(logs(log_partitions=2), st.data())
+def test_order_of_rows_does_not_matter(log: Log, data: st.DataObject) -> None:  # R10, R15
+    tables = StateTables(2)
+    tables.fold(data.draw(st.permutations(log.rows() * 2)), data.draw(st.sampled_from([1, 4, 1000])))
+    for unknown in tables.unknown_records.values():
+        assert unknown <= len(log.rows())
+    assert_same(tables, references(log.rows(), 2))
