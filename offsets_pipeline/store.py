@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
+from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
@@ -103,8 +106,10 @@ class Store:
         store = cls(spark, location, properties)
         if location.startswith(_SCHEMA_PREFIX):
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {location.removeprefix(_SCHEMA_PREFIX)}")
-        for table in TABLES:
-            store._create_table(table)
+        with ThreadPoolExecutor() as threads:  # creating a table is mostly waiting
+            create = inheritable_thread_target(spark)(store._create_table)
+            list(threads.map(create, (table for table in TABLES if table is not LOG)))
+        store._create_table(LOG)
         return store
 
     def require(self, kind: str) -> None:
@@ -183,8 +188,10 @@ class Store:
 
 
 def normalised(location: str) -> str:
-    """The location without what makes two spellings of one folder differ."""
-    return location if location.startswith(_SCHEMA_PREFIX) else location.rstrip("/") or "/"
+    """The location in the one spelling that Spark understands: a local folder by its whole path."""
+    if location.startswith(_SCHEMA_PREFIX) or "://" in location:
+        return location.rstrip("/")
+    return str(Path(location).absolute())
 
 
 def sql_name(location: str, table: str) -> str:
@@ -235,7 +242,7 @@ def _children(spark: SparkSession, location: str) -> set[str]:
     return {status.getPath().getName() for status in files.listStatus(path)}
 
 
-def delete_folder(spark: SparkSession, location: str) -> None:
+def delete_store(spark: SparkSession, location: str) -> None:
     """Remove what a failed first ingest made; only ever called for a store that the same run created."""
     jvm = spark._jvm
     assert jvm is not None  # noqa: S101 - only Spark Connect has none

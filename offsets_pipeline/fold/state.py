@@ -4,23 +4,29 @@ Several tables cannot commit together, so a batch is written in an order in whic
 run again: first facts, each guarded by its record offset and therefore safe to write twice (R15), last and in one
 commit the progress with the open transactions. A fold that did not move its progress did not happen.
 
-1. quarantine, topics     rows that are not there yet
-2. committed_offsets      the higher (log_epoch, record_offset) wins (R10)
-3. group_records          of each key the last value and the last tombstone
-4. groups                 described anew from group_records, where those may have changed
-5. fold_progress          only if nobody else moved it since it was read
+1. side by side:
+   quarantine, topics     rows that are not there yet
+   committed_offsets      the higher (log_epoch, record_offset) wins (R10)
+   group_records          of each key the last value and the last tombstone; then
+   groups                 described anew from group_records, where those may have changed
+2. fold_progress          only if nobody else moved it since it was read
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
+from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PROGRESS, TOPIC
+from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.retry import with_retries
 from offsets_pipeline.store import Store
 from offsets_pipeline.tables import (
@@ -65,20 +71,32 @@ class StateWriter:
 
         Raises WriteConflict where another fold moved the progress since, or overtook a write too often.
         """
-        if "quarantine" in kinds or self._replayed:
-            self._merge(QUARANTINE.name, self._merge_quarantine)
-        if "topic" in kinds and not (unnamed := self._unnamed_topics()).isEmpty():
-            self._merge(TOPICS.name, lambda: self._merge_topics(unnamed))
-        if "offset" in kinds or self._replayed:
-            self._merge(COMMITTED_OFFSETS.name, self._merge_offsets)
-        facts = self._group_facts(kinds)
-        if facts is not None:
-            self._merge(GROUP_RECORDS.name, lambda: self._merge_group_records(facts))
-            self._merge(GROUPS.name, lambda: self._merge_groups(facts))
+        facts: list[Callable[[], None]] = [partial(self._write_groups, kinds)]
+        if OFFSET in kinds or self._replayed:
+            facts.append(partial(self._merge, COMMITTED_OFFSETS.name, self._merge_offsets))
+        if QUARANTINE_KIND in kinds or self._replayed:
+            facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
+        if TOPIC in kinds:
+            facts.append(self._write_topics)
+        # a merge is mostly waiting for small jobs, so those into different tables go on side by side
+        with ThreadPoolExecutor(len(facts)) as threads:
+            for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in facts]:
+                written.result()
         self._merge_progress(expected)
 
-    def _merge(self, table: str, write: object) -> None:
-        with_retries(write, f"a merge into {table}", self._settings)  # type: ignore[arg-type]
+    def _write_topics(self) -> None:
+        unnamed = self._unnamed_topics()
+        if not unnamed.isEmpty():
+            self._merge(TOPICS.name, partial(self._merge_topics, unnamed))
+
+    def _write_groups(self, kinds: frozenset[str]) -> None:
+        facts = self._group_facts(kinds)
+        if facts is not None:
+            self._merge(GROUP_RECORDS.name, partial(self._merge_group_records, facts))
+            self._merge(GROUPS.name, partial(self._merge_groups, facts))
+
+    def _merge(self, table: str, write: Callable[[], None]) -> None:
+        with_retries(write, f"a merge into {table}", self._settings)
 
     def _of_kind(self, kind: str) -> DataFrame:
         return self._effects.where(F.col("kind") == kind).withColumn("log_epoch", F.lit(LOG_EPOCH))
@@ -96,10 +114,8 @@ class StateWriter:
             return merge
         return merge.whenNotMatchedBySourceDelete(f"{newest} < {self._replayed_to('t.log_partition')}")
 
-    # --- 1. quarantine, topics
-
     def _merge_quarantine(self) -> None:
-        source = self._of_kind("quarantine").withColumn("quarantined_at", self._now)
+        source = self._of_kind(QUARANTINE_KIND).withColumn("quarantined_at", self._now)
         columns = ["log_partition", "log_epoch", "record_offset", "reason", "key", "value", "quarantined_at"]
         merge = (
             self._store.delta(QUARANTINE.name)
@@ -114,7 +130,7 @@ class StateWriter:
 
     def _unnamed_topics(self) -> DataFrame:
         named = self._store.read(TOPICS.name).select("topic_id")
-        return self._of_kind("topic").select("topic_id", "topic").dropDuplicates(["topic_id"]).join(named, "topic_id", "left_anti")
+        return self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"]).join(named, "topic_id", "left_anti")
 
     def _merge_topics(self, unnamed: DataFrame) -> None:
         (
@@ -125,8 +141,6 @@ class StateWriter:
             .execute()
         )
 
-    # --- 2. committed_offsets
-
     def _merge_offsets(self) -> None:
         names = COMMITTED_OFFSETS.names()
         differs = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in names)
@@ -135,7 +149,7 @@ class StateWriter:
             self._store.delta(COMMITTED_OFFSETS.name)
             .alias("t")
             .merge(
-                self._of_kind("offset").select(names).alias("s"),
+                self._of_kind(OFFSET).select(names).alias("s"),
                 "t.log_partition = s.log_partition AND t.group_id = s.group_id"
                 " AND t.topic = s.topic AND t.partition = s.partition",
             )
@@ -144,29 +158,27 @@ class StateWriter:
         )
         self._remove_unmatched(merge, "t.record_offset").execute()
 
-    # --- 3. group_records
-
     def _group_facts(self, kinds: frozenset[str]) -> DataFrame | None:
         """The facts about groups that have to be written; None where there are none.
 
         A commit says no more than that its group exists (R14). Where the state knows the group and no record of it
         is among the effects, it says nothing new, and a steady stream of commits writes nothing here.
         """
-        facts = self._of_kind("group_record")
-        commits = self._of_kind("group_commit")
+        facts = self._of_kind(GROUP_RECORD)
+        commits = self._of_kind(GROUP_COMMIT)
         if self._replayed:
             return facts.unionByName(commits)
-        if "group_commit" in kinds:
+        if GROUP_COMMIT in kinds:
             alive = self._store.read(GROUPS.name).where("state <> 'Dead'").select("log_partition", "group_id")
             commits = commits.join(alive, ["log_partition", "group_id"], "left_anti").select(self._effects.columns + ["log_epoch"])
-            if "group_record" in kinds:
+            if GROUP_RECORD in kinds:
                 touched = facts.select("log_partition", "group_id")
-                of_touched = self._of_kind("group_commit").join(touched, ["log_partition", "group_id"], "left_semi")
+                of_touched = self._of_kind(GROUP_COMMIT).join(touched, ["log_partition", "group_id"], "left_semi")
                 commits = commits.unionByName(of_touched).dropDuplicates(["log_partition", "group_id"])
                 return facts.unionByName(commits)
             commits = commits.persist()
             return None if commits.isEmpty() else commits
-        return facts if "group_record" in kinds else None
+        return facts if GROUP_RECORD in kinds else None
 
     def _merge_group_records(self, facts: DataFrame) -> None:
         names = GROUP_RECORDS.names()
@@ -203,8 +215,6 @@ class StateWriter:
         )
         self._remove_unmatched(merge, "greatest(t.value_offset, t.tombstone_offset)").execute()
 
-    # --- 4. groups
-
     def _merge_groups(self, facts: DataFrame) -> None:
         records = self._store.read(GROUP_RECORDS.name)
         if self._replayed:
@@ -232,10 +242,8 @@ class StateWriter:
         )
         self._remove_unmatched(merge, "t.record_offset").execute()
 
-    # --- 5. fold_progress
-
     def _merge_progress(self, expected: Mapping[int, int]) -> None:
-        progress = self._of_kind("progress").select("log_partition", "log_epoch", "folded_to", "records", "unknown_records")
+        progress = self._of_kind(PROGRESS).select("log_partition", "log_epoch", "folded_to", "records", "unknown_records")
         source = (
             progress.join(pending_arrays(self._effects), "log_partition", "left")
             .withColumn("pending", F.coalesce("pending", F.array().cast(FOLD_PROGRESS.schema()["pending"].dataType)))

@@ -31,7 +31,7 @@ from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import Damage, read_segment
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_folder
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_store, normalised
 from offsets_pipeline.tables import LOG, LOG_PARTITIONS, QUARANTINE, TOPICS
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def ingest_segments(
         created = True
     count = store.properties.offsets_partitions if not created else _partition_count(found, offsets_partitions, settings)
     _check_partition_count(found, groups, count)
-    if created:
-        store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
     report = IngestReport(created=created, offsets_partitions=count)
     try:
+        if created:
+            store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
         for copies in found.copies():
             what = "an ingest of segments"
             added, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
@@ -127,7 +127,7 @@ def ingest_segments(
         _note(store, report, found, settings, clock)
     except BaseException as error:
         if created:
-            delete_folder(spark, location)
+            delete_store(spark, normalised(location))
         if isinstance(error, PySparkException) and (ours := raised_on_executor(error)) is not None:
             raise ours from None
         raise
