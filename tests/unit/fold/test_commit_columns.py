@@ -19,7 +19,7 @@ from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows, commit_key, com
 
 TOPIC_ID = uuid_to_text(bytes(range(16)))
 HEAD = b"\x00\x04" + bytes(8) + bytes(4)  # of a value of version 4: version, offset, leader epoch
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=250)
+FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=150)
 
 
 class Fields(NamedTuple):
@@ -118,7 +118,15 @@ def test_recorded_commits_agree(name: str) -> None:
 
 @pytest.mark.parametrize("version", range(5))
 def test_every_version_agrees(version: int) -> None:  # R7
-    extra = {1: {"expire_timestamp": 77}, 3: {"leader_epoch": 5}, 4: {"leader_epoch": 5, "topic_id": TOPIC_ID}}
+    extra: dict[int, dict[str, object]] = {
+        1: {"expire_timestamp": 77},
+        3: {"leader_epoch": 5},
+        4: {"leader_epoch": 5, "topic_id": TOPIC_ID},
+    }
+        1: {"expire_timestamp": 77},
+        3: {"leader_epoch": 5},
+        4: {"leader_epoch": 5, "topic_id": TOPIC_ID},
+    }
     value = commit_value(2**62, version, metadata="größe \U0001f600", commit_timestamp=9, **extra.get(version, {}))
     found = parsed([(commit_key("g", "t", 3), value)])[0]
     assert found is not None
