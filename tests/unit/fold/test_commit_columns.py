@@ -123,10 +123,6 @@ def test_every_version_agrees(version: int) -> None:  # R7
         3: {"leader_epoch": 5},
         4: {"leader_epoch": 5, "topic_id": TOPIC_ID},
     }
-        1: {"expire_timestamp": 77},
-        3: {"leader_epoch": 5},
-        4: {"leader_epoch": 5, "topic_id": TOPIC_ID},
-    }
     value = commit_value(2**62, version, metadata="größe \U0001f600", commit_timestamp=9, **extra.get(version, {}))
     found = parsed([(commit_key("g", "t", 3), value)])[0]
     assert found is not None
