@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -17,8 +16,11 @@ from offsets_pipeline.errors import OffsetsError, StateDiffers
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
+    from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state import StateReader
     from offsets_pipeline.store import Store
 
@@ -200,21 +202,34 @@ def _describe(options: argparse.Namespace, settings: Settings) -> int:
         )
     else:
         write_rows(
-            ["group", "type", "state", "members", "topic", "partition", "offset", "leader_epoch", "metadata", "pending"],
+            [
+                "group",
+                "type",
+                "state",
+                "members",
+                "topic",
+                "partition",
+                "offset",
+                "leader_epoch",
+                "metadata",
+                "pending",
+            ],
             [
                 [name, group.type, group.state, len(group.members), *offset]
                 for name, group in groups.items()
-                for offset in (
-                    [
-                        (each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.pending or None)
-                        for each in group.offsets
-                    ]
-                    or [(None,) * 6]
-                )
+                for offset in _offset_cells(group)
             ],
             options.format,
         )
     return 0
+
+
+def _offset_cells(group: GroupAnswer) -> list[list[object]]:
+    """One row for each offset; one of nothing for a group that holds none."""
+    return [
+        [each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, "yes" if each.pending else None]
+        for each in group.offsets
+    ] or [[None] * 6]
 
 
 def _log_info(options: argparse.Namespace, settings: Settings) -> int:

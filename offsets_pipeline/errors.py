@@ -85,7 +85,7 @@ class StreamFailed(OffsetsError):
 
 
 def raised_on_executor(error: Exception) -> OffsetsError | None:
-    """The error of this package that a task raised, out of the text in which Spark reports it; None if it is another."""
+    """The error of this package that a task raised, out of the text in which Spark reports it; None for any other."""
     found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)
     kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
     for name, message in reversed(found):

@@ -26,6 +26,7 @@ FORMAT_VERSION = "1"
 _SCHEMA_PREFIX = "schema:"
 _PROPERTY = "offsets."
 _CHECKPOINTS = "_checkpoints"
+_RECURSIVELY = True
 _UNKNOWN = ""  # a table property cannot be null
 
 
@@ -60,7 +61,8 @@ class StoreProperties:
             raise NotAStore(f"{location} holds a table named log that is no offsets log: name another folder")
         if version != FORMAT_VERSION:
             raise NotAStore(
-                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: use the version that wrote it"
+                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: "
+                "use the version of the program that wrote it"
             )
         return cls(
             kind=properties[f"{_PROPERTY}kind"],
@@ -250,4 +252,4 @@ def delete_store(spark: SparkSession, location: str) -> None:
         spark.sql(f"DROP SCHEMA {location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
         return
     path = jvm.org.apache.hadoop.fs.Path(location)
-    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
+    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)

@@ -73,7 +73,9 @@ _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=
 _LOG_EPOCH = Column("log_epoch", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False)
 _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
-_MISPLACED = Column("misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False)
+_MISPLACED = Column(
+    "misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False
+)
 
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
@@ -99,14 +101,16 @@ LOG = Table(
         Column("source", _STRING, "where the record was read from", nullable=False),
         Column("appended_at", _TIMESTAMP, "when it was appended to this table", nullable=False),
         _LOG_EPOCH,
-        Column("backfill", _BOOLEAN, "appended behind records of its log partition: fold it from the start", False),
+        Column(
+            "backfill", _BOOLEAN, "appended behind records of its log partition: fold it from the start", nullable=False
+        ),
     ),
     {
         "delta.enableDeletionVectors": "false",
         # statistics for skipping files, on where a record lies; never on the raw bytes
         "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_epoch,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
-        "delta.constraints.control_type_is_known": "control_type IS NULL OR control_type IN ('COMMIT', 'ABORT', 'OTHER')",
+        "delta.constraints.control_type_is_known": "coalesce(control_type, 'OTHER') IN ('COMMIT', 'ABORT', 'OTHER')",
         "delta.appendOnly": "false",  # cleaning deletes
     },
 )
@@ -142,7 +146,7 @@ COMMITTED_OFFSETS = Table(
 
 GROUP_RECORDS = Table(
     "group_records",
-    "The last value and the last tombstone of each key of a group's records; record type 1: its last commit, at least.",
+    "The last value and the last tombstone of each key of a group's records; of type 1, a commit: it exists.",
     (
         _LOG_PARTITION,
         _GROUP_ID,

@@ -33,7 +33,9 @@ def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
 
 def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
     progress = store.read(FOLD_PROGRESS.name).persist()
-    expected = {row["log_partition"]: row["folded_to"] for row in progress.select("log_partition", "folded_to").collect()}
+    expected = {
+        row["log_partition"]: row["folded_to"] for row in progress.select("log_partition", "folded_to").collect()
+    }
     effects = fold(
         log_rows(rows).unionByName(carried_rows(progress)), store.properties.offsets_partitions, expected
     ).persist()

@@ -22,7 +22,7 @@ def paired(code: Int64s, other: Int64s) -> Int64s:
     span = int(other.max(initial=0)) + 1
     pair = code * span + other
     if len(pair) and int(pair.max()) > 8 * len(pair):  # keep `last_of_each` small
-        return np.unique(pair, return_inverse=True)[1].astype(np.int64)
+        pair = np.asarray(np.unique(pair, return_inverse=True)[1], dtype=np.int64)
     return pair
 
 

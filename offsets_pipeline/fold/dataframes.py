@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +19,8 @@ from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.tables import FOLD_PROGRESS, GROUPS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from pyspark.sql import DataFrame
 
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
@@ -79,10 +80,16 @@ def pending_arrays(effects: DataFrame) -> DataFrame:
     return (
         effects.where("kind = 'pending'")
         .groupBy("log_partition")
-        .agg(F.sort_array(F.collect_list(F.struct("record_offset", *[name for name in element.names if name != "record_offset"]))).alias("sorted"))
+        .agg(
+            F.sort_array(
+                F.collect_list(F.struct("record_offset", *[name for name in element.names if name != "record_offset"]))
+            ).alias("sorted")
+        )
         .select(
             "log_partition",
-            F.transform("sorted", lambda row: F.struct(*[row[name].alias(name) for name in element.names])).alias("pending"),
+            F.transform("sorted", lambda row: F.struct(*[row[name].alias(name) for name in element.names])).alias(
+                "pending"
+            ),
         )
     )
 
@@ -108,7 +115,11 @@ def described_groups(group_records: DataFrame, offsets_partitions: int) -> DataF
                     group, records = at, []
                 records.append(
                     GroupRecordRow(
-                        row["record_type"], row["record_key"], row["value_offset"], row["value"], row["tombstone_offset"]
+                        row["record_type"],
+                        row["record_key"],
+                        row["value_offset"],
+                        row["value"],
+                        row["tombstone_offset"],
                     )
                 )
             if len(described) >= _GROUP_ROWS:
@@ -133,7 +144,9 @@ def _arrow_schema_of_groups() -> pa.Schema:
     return schema
 
 
-def _described(group: tuple[int, str, int], records: list[GroupRecordRow], offsets_partitions: int) -> dict[str, object]:
+def _described(
+    group: tuple[int, str, int], records: list[GroupRecordRow], offsets_partitions: int
+) -> dict[str, object]:
     log_partition, group_id, log_epoch = group
     newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
     common = {

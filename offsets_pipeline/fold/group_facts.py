@@ -6,8 +6,7 @@ group one: the highest record offset. All three are maxima, so facts of overlapp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,11 @@ import pyarrow as pa
 from offsets_pipeline.fold import effects
 from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE, effect_rows
 from offsets_pipeline.fold.group_kinds import KIND_OF_RECORD_TYPE, record_key_of
-from offsets_pipeline.record.decode import DecodedKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsets_pipeline.record.decode import DecodedKey
 
 Int64s = npt.NDArray[np.int64]
 
@@ -47,7 +50,12 @@ class GroupFacts:
         self._topics: dict[tuple[str, str], int] = {}
 
     def add(
-        self, log_partition: int, record_offset: int, key: DecodedKey, value: bytes | None, fields: dict[str, Any] | None
+        self,
+        log_partition: int,
+        record_offset: int,
+        key: DecodedKey,
+        value: bytes | None,
+        fields: dict[str, Any] | None,
     ) -> None:
         """Take a record that decodes; ``fields`` are those of its value, None for a tombstone."""
         if key.record_type not in KIND_OF_RECORD_TYPE:

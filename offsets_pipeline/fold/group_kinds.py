@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.record.decode import DecodedKey
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from offsets_pipeline.record.decode import DecodedKey
 
 CLASSIC = "Classic"
 CONSUMER = "Consumer"

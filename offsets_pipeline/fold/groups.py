@@ -245,5 +245,3 @@ def _classic_member(protocol_type: str, member: Fields) -> Member:
             for partition in topic["partitions"]
         ],
     )
-
-

@@ -6,9 +6,8 @@ read next to the rules, not to be fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.fold.group_kinds import (
     CLASSIC,
@@ -20,9 +19,12 @@ from offsets_pipeline.fold.group_kinds import (
 )
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import COMMIT, LogRow
-from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.wire import UUID_BYTES, uuid_to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Identity = tuple[str, str, int]  # R9: (group_id, topic, partition)
 RecordKey = tuple[int, str]  # (record type, member id or regular expression, or "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -15,6 +14,8 @@ from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock

@@ -8,7 +8,7 @@ are decoded only for what is left at the end. Stream and reload both call it; ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from offsets_pipeline.log.rows import ABORT, COMMIT
 from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -46,6 +49,7 @@ INPUT_SCHEMA = pa.schema(
 
 _COMPACT_AT_ROWS = 1_000_000
 _COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
+_NO_COMMITS = INPUT_SCHEMA.empty_table().select(_COMMIT_COLUMNS)
 _RESULT_ROWS = 250_000  # rows of one batch of effects
 
 
@@ -81,7 +85,9 @@ class Replay:
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
             ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
-            self._markers.append(table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"]))
+            self._markers.append(
+                table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"])
+            )
             table = table.filter(pc.invert(control))
         record_type = self._record_types(table)
         commits = (record_type == 0) | (record_type == 1)
@@ -117,7 +123,7 @@ class Replay:
     def _record_types(table: pa.Table) -> Int64s:
         """The record type of each key (R5), -1 for a key that is too short to tell or missing."""
         head = pc.binary_slice(table["key"].combine_chunks(), 0, 2).cast(pa.large_binary())
-        tellable = pc.fill_null(pc.equal(pc.binary_length(head), 2), False).to_numpy(zero_copy_only=False)
+        tellable = pc.fill_null(pc.equal(pc.binary_length(head), 2), fill_value=False).to_numpy(zero_copy_only=False)
         types = np.full(table.num_rows, -1, dtype=np.int64)
         if tellable.any():
             whole = head.filter(pa.array(tellable))
@@ -172,10 +178,7 @@ class Replay:
 
     def effects(self) -> Iterator[pa.RecordBatch]:
         """The facts that the rows taken in amount to, in the shape of EFFECT_SCHEMA."""
-        if self._transactional:
-            pending = self._resolve_transactions()
-        else:
-            pending = None
+        pending = self._resolve_transactions() if self._transactional else None
         if self._plain or pending is not None:
             if self._plain:
                 self._compact()
@@ -209,7 +212,7 @@ class Replay:
         return table.filter(pa.array(outcome == OPEN))
 
     def _offset_effects(self, pending: pa.Table | None) -> Iterator[pa.RecordBatch]:
-        table = self._plain[0] if self._plain else pending.slice(0, 0)
+        table = self._plain[0] if self._plain else _NO_COMMITS
         commits = _parsed(table)
         values = np.flatnonzero(~commits.tombstone)
         self._note_group_commits(commits.take(values), table.take(pa.array(values)))
@@ -221,14 +224,14 @@ class Replay:
             parsed = _parsed(pending)
             self._note_group_commits(parsed, pending)
             tombstones = np.flatnonzero(commits.tombstone)
-            open_rows = _still_open(
-                pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones)
-            )
+            open_rows = _still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
             yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), pending.take(pa.array(open_rows)))
 
     def _note_group_commits(self, commits: CommitColumns, table: pa.Table) -> None:
         if table.num_rows:
-            self._groups.add_commits(table["log_partition"].to_numpy(), commits.group_ids(), table["record_offset"].to_numpy())
+            self._groups.add_commits(
+                table["log_partition"].to_numpy(), commits.group_ids(), table["record_offset"].to_numpy()
+            )
 
     def _commit_rows(self, kind: str, commits: CommitColumns, table: pa.Table) -> Iterator[pa.RecordBatch]:
         for start in range(0, table.num_rows, _RESULT_ROWS):
@@ -284,7 +287,10 @@ class Replay:
             len(partitions),
             {
                 "log_partition": pa.array(partitions, pa.int32()),
-                "folded_to": pa.array([self._end.get(partition, self._folded_to.get(partition, 0)) for partition in partitions], pa.int64()),
+                "folded_to": pa.array(
+                    [self._end.get(partition, self._folded_to.get(partition, 0)) for partition in partitions],
+                    pa.int64(),
+                ),
                 "records": pa.array([self._records.get(partition, 0) for partition in partitions], pa.int64()),
                 "unknown_records": pa.array(unknown, pa.int64()),
                 "replay_from_start": pa.array([partition in self._replay_from_start for partition in partitions]),
@@ -303,9 +309,7 @@ def _timestamps(milliseconds: pa.Array) -> pa.Array:
     return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
-def _still_open(
-    pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns
-) -> Int64s:
+def _still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
     """Of open transactional commits the last of each producer and identity that no later tombstone removed (R12)."""
     removed: dict[tuple[int, bytes], int] = {}
     for partition, identity, offset in zip(

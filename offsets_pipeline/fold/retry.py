@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from delta.exceptions import DeltaConcurrentModificationException
 
-from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.config import FoldSettings
 
 _Result = TypeVar("_Result")
 

@@ -14,7 +14,6 @@ commit the progress with the open transactions. A fold that did not move its pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,13 +21,11 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 
-from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PROGRESS, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.retry import with_retries
-from offsets_pipeline.store import Store
 from offsets_pipeline.tables import (
     COMMITTED_OFFSETS,
     FOLD_PROGRESS,
@@ -39,10 +36,14 @@ from offsets_pipeline.tables import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.store import Store
 
 LOG_EPOCH = 0  # of a log that was never recreated or resynchronised
 _NEWER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset > t.record_offset))"
@@ -58,7 +59,12 @@ class StateWriter:
     """
 
     def __init__(
-        self, store: Store, effects: DataFrame, settings: FoldSettings, clock: Clock, replayed: Mapping[int, int] | None = None
+        self,
+        store: Store,
+        effects: DataFrame,
+        settings: FoldSettings,
+        clock: Clock,
+        replayed: Mapping[int, int] | None = None,
     ) -> None:
         self._store = store
         self._effects = effects
@@ -130,7 +136,12 @@ class StateWriter:
 
     def _unnamed_topics(self) -> DataFrame:
         named = self._store.read(TOPICS.name).select("topic_id")
-        return self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"]).join(named, "topic_id", "left_anti")
+        return (
+            self._of_kind(TOPIC)
+            .select("topic_id", "topic")
+            .dropDuplicates(["topic_id"])
+            .join(named, "topic_id", "left_anti")
+        )
 
     def _merge_topics(self, unnamed: DataFrame) -> None:
         (
@@ -170,7 +181,9 @@ class StateWriter:
             return facts.unionByName(commits)
         if GROUP_COMMIT in kinds:
             alive = self._store.read(GROUPS.name).where("state <> 'Dead'").select("log_partition", "group_id")
-            commits = commits.join(alive, ["log_partition", "group_id"], "left_anti").select(self._effects.columns + ["log_epoch"])
+            commits = commits.join(alive, ["log_partition", "group_id"], "left_anti").select(
+                [*self._effects.columns, "log_epoch"]
+            )
             if GROUP_RECORD in kinds:
                 touched = facts.select("log_partition", "group_id")
                 of_touched = self._of_kind(GROUP_COMMIT).join(touched, ["log_partition", "group_id"], "left_semi")
@@ -182,10 +195,8 @@ class StateWriter:
 
     def _merge_group_records(self, facts: DataFrame) -> None:
         names = GROUP_RECORDS.names()
-        later = {
-            name: f"s.{name} > coalesce(t.{name}, -1)" for name in ("value_offset", "tombstone_offset")
-        }
-        merged = {
+        later = {name: f"s.{name} > coalesce(t.{name}, -1)" for name in ("value_offset", "tombstone_offset")}
+        merged: dict[str, str | Column] = {
             "value_offset": "greatest(s.value_offset, t.value_offset)",
             "value": f"CASE WHEN {later['value_offset']} THEN s.value ELSE t.value END",
             "tombstone_offset": "greatest(s.tombstone_offset, t.tombstone_offset)",
@@ -198,10 +209,13 @@ class StateWriter:
             merged = {
                 "value_offset": f"CASE WHEN {keep['value_offset']} THEN t.value_offset ELSE s.value_offset END",
                 "value": f"CASE WHEN {keep['value_offset']} THEN t.value ELSE s.value END",
-                "tombstone_offset": f"CASE WHEN {keep['tombstone_offset']} THEN t.tombstone_offset ELSE s.tombstone_offset END",
+                "tombstone_offset": f"CASE WHEN {keep['tombstone_offset']} THEN t.tombstone_offset "
+                "ELSE s.tombstone_offset END",
                 "log_epoch": "greatest(s.log_epoch, t.log_epoch)",
             }
-            condition = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in ("value_offset", "value", "tombstone_offset"))
+            condition = " OR ".join(
+                f"NOT (s.{name} <=> t.{name})" for name in ("value_offset", "value", "tombstone_offset")
+            )
         merge = (
             self._store.delta(GROUP_RECORDS.name)
             .alias("t")
@@ -243,14 +257,16 @@ class StateWriter:
         self._remove_unmatched(merge, "t.record_offset").execute()
 
     def _merge_progress(self, expected: Mapping[int, int]) -> None:
-        progress = self._of_kind(PROGRESS).select("log_partition", "log_epoch", "folded_to", "records", "unknown_records")
+        progress = self._of_kind(PROGRESS).select(
+            "log_partition", "log_epoch", "folded_to", "records", "unknown_records"
+        )
         source = (
             progress.join(pending_arrays(self._effects), "log_partition", "left")
             .withColumn("pending", F.coalesce("pending", F.array().cast(FOLD_PROGRESS.schema()["pending"].dataType)))
             .withColumn("folded_at", self._now)
             .withColumn("expected", _lookup(expected))
         )
-        values = {name: f"s.{name}" for name in FOLD_PROGRESS.names()}
+        values: dict[str, str | Column] = {name: f"s.{name}" for name in FOLD_PROGRESS.names()}
         if self._replayed:
             condition, counted = "t.folded_to <= s.folded_to", values
         else:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """``kinds`` of effects there are, ``records`` folded, how far each log partition was folded, and the log
-    partitions into which rows came ``behind`` the folded position."""
+    """What a fold amounts to.
+
+    ``kinds`` of effects there are, ``records`` folded, how far each log partition was folded, and the log partitions
+    into which rows came ``behind`` the folded position.
+    """
 
     kinds: frozenset[str]
     records: int

@@ -86,7 +86,9 @@ def _compare_groups(result: Verification, store: Store, effects: DataFrame) -> N
     records = effects.where("kind IN ('group_record', 'group_commit')").select(GROUP_RECORDS.names())
     of_state = store.read(GROUP_RECORDS.name)
     # of commits the state notes no more than it takes to tell that a group exists; `groups` shows whether it did
-    _compare(result, GROUP_RECORDS.name, _RECORD_KEY, records.where("record_type <> 1"), of_state.where("record_type <> 1"))
+    _compare(
+        result, GROUP_RECORDS.name, _RECORD_KEY, records.where("record_type <> 1"), of_state.where("record_type <> 1")
+    )
     described = described_groups(records, store.properties.offsets_partitions)
     columns = [name for name in GROUPS.names() if name not in ("members", "record_offset")]
     alive = described.where("state <> 'Dead'").select(*columns, _as_json("members")).persist()
@@ -106,7 +108,7 @@ def _as_json(name: str) -> Column:
 
 
 def _compare(result: Verification, table: str, key: list[str], expected: DataFrame, found: DataFrame) -> None:
-    """Note the rows of ``found`` that ``expected`` does not have, those it has and found lacks, and those that differ."""
+    """Note the rows that only one of the two has, and those that differ."""
     columns = [name for name in expected.columns if name not in key]
     left = expected.select(*key, F.struct(*columns).alias("expected"))
     right = found.select(*key, F.struct(*columns).alias("found"))
@@ -116,8 +118,12 @@ def _compare(result: Verification, table: str, key: list[str], expected: DataFra
         if not count:
             return
         result.differences[table] = count
-        for row in differing.select(*key, F.to_json("expected").alias("e"), F.to_json("found").alias("f")).take(_EXAMPLES):
+        for row in differing.select(*key, F.to_json("expected").alias("e"), F.to_json("found").alias("f")).take(
+            _EXAMPLES
+        ):
             where = ", ".join(f"{name} {row[name]!r}" for name in key)
-            result.examples.append(f"{table}: {where}: the log gives {row['e'] or 'nothing'}, the state has {row['f'] or 'nothing'}")
+            result.examples.append(
+                f"{table}: {where}: the log gives {row['e'] or 'nothing'}, the state has {row['f'] or 'nothing'}"
+            )
     finally:
         differing.unpersist()

@@ -1,0 +1,1 @@
+"""Landing logs from elsewhere in the log table."""

@@ -1,14 +1,17 @@
-"""Finding the segment files of `__consumer_offsets` in what a user points at: files, folders, a broker's data folder."""
+"""Finding the segment files of `__consumer_offsets` in what a user names: files, folders, a broker's data folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -150,7 +153,9 @@ class _Finder:
 
     def _add_folder(self, partition: int, children: list[fs.FileInfo], starts: dict[int, int]) -> None:
         files = sorted(
-            child.path for child in children if child.type == fs.FileType.File and _SEGMENT_FILE.fullmatch(child.base_name)
+            child.path
+            for child in children
+            if child.type == fs.FileType.File and _SEGMENT_FILE.fullmatch(child.base_name)
         )
         if files:
             self._found.folders.append(
@@ -198,5 +203,7 @@ class _Finder:
 
     def _agreed(self, what: str, known: str | None, found: str | None) -> str | None:
         if known is not None and found is not None and known != found:
-            raise StoreMismatch(f"{self._path} belongs to {what} {found}, the paths before it to {known}: ingest one log")
+            raise StoreMismatch(
+                f"{self._path} belongs to {what} {found}, the paths before it to {known}: ingest one log"
+            )
         return found if known is None else known

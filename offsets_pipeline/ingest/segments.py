@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +35,10 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_stor
 from offsets_pipeline.tables import LOG, LOG_PARTITIONS, QUARANTINE, TOPICS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pyspark import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -78,7 +80,7 @@ class IngestReport:
 class _Reports(AccumulatorParam[dict[tuple[int, str], FileReport]]):
     """Reports by file: a task that runs twice reports the same twice."""
 
-    def zero(self, value: dict[tuple[int, str], FileReport]) -> dict[tuple[int, str], FileReport]:
+    def zero(self, value: dict[tuple[int, str], FileReport]) -> dict[tuple[int, str], FileReport]:  # noqa: ARG002
         return {}
 
     def addInPlace(  # noqa: N802 - Spark's name
@@ -108,16 +110,17 @@ def ingest_segments(
     """
     found = find_log(paths)
     groups = _look(found)
-    try:
-        store, created = Store.open(spark, location), False
+    store = _existing(spark, location)
+    if store is None:
+        count = _partition_count(found, offsets_partitions, settings)
+    else:
         _check_store(store, found, offsets_partitions)
-    except NoSuchStore:
-        created = True
-    count = store.properties.offsets_partitions if not created else _partition_count(found, offsets_partitions, settings)
+        count = store.properties.offsets_partitions
     _check_partition_count(found, groups, count)
+    created = store is None
     report = IngestReport(created=created, offsets_partitions=count)
     try:
-        if created:
+        if store is None:
             store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
         for copies in found.copies():
             what = "an ingest of segments"
@@ -137,6 +140,13 @@ def ingest_segments(
 # --- what is looked at before anything is created
 
 
+def _existing(spark: SparkSession, location: str) -> Store | None:
+    try:
+        return Store.open(spark, location)
+    except NoSuchStore:
+        return None
+
+
 def _look(found: FoundLog) -> dict[int, set[str]]:
     """Look at the start of every file; returns groups named in the first records of each log partition.
 
@@ -147,16 +157,18 @@ def _look(found: FoundLog) -> dict[int, set[str]]:
         named = groups.setdefault(folder.log_partition, set())
         for path in folder.files:
             with _opened(path) as data:
-                for start in (data[:_LOOK_BYTES], data):
-                    try:
-                        batches = list(read_segment(start, source=path).batches())
-                        break
-                    except NotASegment:
-                        if len(start) == len(data):
-                            raise
-                for batch in batches if not named else ():
-                    named.update(_group_ids(batch["key"].slice(0, _LOOK_KEYS)))
+                batches = _first_batches(data, path)
+            for batch in batches if not named else ():
+                named.update(_group_ids(batch["key"].slice(0, _LOOK_KEYS)))
     return groups
+
+
+def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
+    """The records in the first bytes; where those hold none, as behind damage, in the first million of records."""
+    try:
+        return list(read_segment(data[:_LOOK_BYTES], source=path).batches())
+    except NotASegment:
+        return list(islice(read_segment(data, source=path).batches(), 1))
 
 
 def _group_ids(keys: pa.Array) -> Iterator[str]:
@@ -277,7 +289,9 @@ def _read_folder(
                     yield _log_columns(fresh, folder.log_partition, source)
             damage = list(reader.damage)
             if overlapping:
-                damage.append(Damage(0, 0, f"{overlapping} records lie at offsets that the segment before it holds", b""))
+                damage.append(
+                    Damage(0, 0, f"{overlapping} records lie at offsets that the segment before it holds", b"")
+                )
             torn = reader.torn_tail
             report = FileReport(
                 log_partition=folder.log_partition,
@@ -347,7 +361,9 @@ def _new_rows(parsed: DataFrame, log: DataFrame, ends: dict[int, int], location:
     """
     if not ends:
         return parsed.withColumn("backfill", F.lit(False))
-    end = F.coalesce(F.create_map(*[F.lit(item) for pair in ends.items() for item in pair])[F.col("log_partition")], F.lit(-1))
+    end = F.coalesce(
+        F.create_map(*[F.lit(item) for pair in ends.items() for item in pair])[F.col("log_partition")], F.lit(-1)
+    )
     ahead = parsed.where(F.col("record_offset") > end).withColumn("backfill", F.lit(False))
     overlap = parsed.where(F.col("record_offset") <= end)
     at = ["log_partition", "record_offset"]
@@ -368,18 +384,21 @@ def _new_rows(parsed: DataFrame, log: DataFrame, ends: dict[int, int], location:
 def _note(store: Store, report: IngestReport, found: FoundLog, settings: Settings, clock: Clock) -> None:
     """Note the log's bounds, damage and topic names: each says what is so, and may be noted twice."""
 
-    def merge(table: str, rows: list[tuple[Any, ...]], schema: str, on: str, matched: dict[str, str] | None) -> None:
+    def merge(
+        table: str, rows: list[tuple[Any, ...]], schema: str, on: str, matched: dict[str, str | Column] | None
+    ) -> None:
         if not rows:
             return
         source = store.spark.createDataFrame(rows, schema).withColumn("at", timestamp_of(clock))
         stamp = {LOG_PARTITIONS.name: "updated_at", QUARANTINE.name: "quarantined_at"}.get(table)
-        values = {name: f"s.{name}" for name in source.columns if name != "at"} | ({stamp: "s.at"} if stamp else {})
+        stamped: dict[str, str | Column] = {stamp: "s.at"} if stamp else {}
+        values: dict[str, str | Column] = {**{name: f"s.{name}" for name in source.columns if name != "at"}, **stamped}
 
         def write() -> None:
             builder = store.delta(table).alias("t").merge(source.alias("s"), on)
             if matched is not None:
                 changes = " OR ".join(f"t.{name} <> {value}" for name, value in matched.items())
-                builder = builder.whenMatchedUpdate(condition=changes, set=matched | ({stamp: "s.at"} if stamp else {}))
+                builder = builder.whenMatchedUpdate(condition=changes, set=matched | stamped)
             builder.whenNotMatchedInsert(values=values).execute()
 
         with_retries(write, f"a merge into {table}", settings.fold)

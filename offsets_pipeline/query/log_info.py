@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogPartitionInfo:
-    """One log partition. ``start`` and ``end`` are its log start and log end offsets; ``folded_to`` is the first record
-    offset not folded yet, None before the first fold; ``pending`` counts commits of open transactions."""
+    """One log partition.
+
+    ``start`` and ``end`` are its log start and log end offsets; ``folded_to`` is the first record offset not folded
+    yet, None before the first fold; ``pending`` counts commits of open transactions.
+    """
 
     log_partition: int
     start: int
@@ -44,7 +47,9 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     }
     quarantined = {
         row["log_partition"]: row["n"]
-        for row in reader.rows("SELECT log_partition, count(*) AS n FROM quarantine GROUP BY log_partition", "quarantine")
+        for row in reader.rows(
+            "SELECT log_partition, count(*) AS n FROM quarantine GROUP BY log_partition", "quarantine"
+        )
     }
     answers = []
     for partition in range(int(reader.properties["offsets.topic.num.partitions"])):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -11,6 +10,8 @@ from offsets_pipeline.errors import QueryFailed
 from offsets_pipeline.query.views import register_views
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 

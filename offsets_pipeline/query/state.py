@@ -61,7 +61,9 @@ class StateReader:
         if "://" not in self._location:
             kind = fs.LocalFileSystem().get_file_info(self._location).type
             if kind == fs.FileType.File or (kind == fs.FileType.Directory and self._children()):
-                return NotAStore(f"{self._location} is not a store: it has no table named log; name the folder of a store")
+                return NotAStore(
+                    f"{self._location} is not a store: it has no table named log; name the folder of a store"
+                )
         return NoSuchStore(f"no store at {self._location}: ingest a log into it first, or check the path")
 
     def _children(self) -> Sequence[Any]:

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.wire import MAX_STRING_BYTES, decode_utf8, encode_utf8
 
 Int64s = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class BinaryColumn:
 
     def __init__(self, array: pa.Array) -> None:
         array = array.cast(pa.large_binary())
-        validity, offsets, data = array.buffers()
+        _validity, offsets, data = array.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
         first, last = (int(bounds[0]), int(bounds[-1])) if len(array) else (0, 0)
         self.data = np.zeros(last - first + _SLACK, dtype=np.uint8)
@@ -124,16 +124,18 @@ class CommitColumns:
     def take(self, rows: Int64s) -> CommitColumns:
         """The commits at these positions, over the same buffers."""
         taken = {
-            field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name not in ("keys", "values")
+            field.name: getattr(self, field.name)[rows]
+            for field in fields(self)
+            if field.name not in ("keys", "values")
         }
         return replace(self, **taken)
 
     def group_ids(self) -> pa.Array:
-        """string"""
+        """The group of each, as string."""
         return as_text(self.keys.slices(self.group_position, self.group_length))
 
     def topics(self) -> pa.Array:
-        """string"""
+        """The topic of each, as string."""
         return as_text(self.keys.slices(self.topic_position, self.topic_length))
 
     def identities(self) -> pa.Array:
@@ -157,12 +159,12 @@ class CommitColumns:
         )
 
     def metadata(self) -> pa.Array:
-        """string, null for a tombstone"""
+        """The metadata of each, as string, null for a tombstone."""
         text = as_text(self.values.slices(self.metadata_position, np.where(self.tombstone, 0, self.metadata_length)))
         return _null_where(text, self.tombstone)
 
     def topic_ids(self) -> pa.Array:
-        """string in Kafka's notation (URL-safe base64), null where the commit has none (R7)"""
+        """The topic id of each, as string in Kafka's notation (URL-safe base64), null where it has none (R7)."""
         ids: list[str | None] = [None] * len(self.valid)
         known: dict[bytes, str] = {}
         for row in np.flatnonzero((self.topic_id_position >= 0) & ~self.tombstone).tolist():
@@ -285,7 +287,7 @@ def _tagged_fields(
     for byte, expected in zip(head, _LONE_TOPIC_ID, strict=True):
         lone &= byte == expected
     topic_id_position[rows[lone]] = topic_id_at[lone]
-    decodes = none | lone
+    decodes: Bools = none | lone
     for index in np.flatnonzero(~decodes).tolist():
         start, stop = int(value.start[rows[index]]), int(end[index])
         raw = value.data[start:stop].tobytes()
