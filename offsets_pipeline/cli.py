@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from offsets_pipeline import __version__
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings, load_settings
-from offsets_pipeline.errors import OffsetsError, StateDiffers
+from offsets_pipeline.errors import OffsetsError, StateDiffers, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # pyspark is imported where it is used: describe and log-info answer without it.
 
 _SCHEMA_PREFIX = "schema:"
+_DEBUG_ENV = "OFFSETS_DEBUG"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,7 +51,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # noqa: BLE001 - whatever a library raises, a user gets one line
+        if os.environ.get(_DEBUG_ENV):
+            raise
+        print(f"offsets: error: {_in_one_line(error)} ({_DEBUG_ENV}=1 shows where)", file=sys.stderr)
+        return 1
     return status
+
+
+def _in_one_line(error: Exception) -> str:
+    ours = raised_on_executor(error)
+    if ours is not None:
+        return str(ours)
+    lines = str(error).strip().splitlines() or [""]
+    # Py4J puts its own words before those of what failed in the JVM
+    said = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    return f"{type(error).__name__}: {said}"
 
 
 def _parser() -> argparse.ArgumentParser:

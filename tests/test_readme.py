@@ -1,0 +1,74 @@
+"""Every command and every line of Python in the README runs, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+LINKED = (
+    ".venv",
+    "Makefile",
+    "conf",
+    "jobs",
+    "scripts",
+    "tests",
+    "pyproject.toml",
+    "requirements.lock",
+    "offsets_pipeline",
+)
+
+
+def blocks(root: Path) -> list[tuple[str, str]]:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^```(sh|python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the project's, so that the store is not made in the project itself."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in LINKED:
+        (folder / name).symlink_to(root / name)
+    return folder
+
+
+def test_every_block_is_of_a_language_that_is_run(root: Path) -> None:
+    fences = re.findall(r"^```(\w+)$", (root / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert fences == [language for language, _ in blocks(root)]
+    assert {"sh", "python"} == set(fences)
+
+
+def test_readers_commands_run(root: Path, clone: Path) -> None:
+    shown: dict[str, str] = {}
+    for language, block in blocks(root):
+        command = ["bash", "-euo", "pipefail", "-c", block] if language == "sh" else [".venv/bin/python", "-c", block]
+        done = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        shown[block] = done.stdout
+
+    def output_of(words: str) -> str:
+        (found,) = (output for block, output in shown.items() if words in block)
+        return found
+
+    # what the capture's broker answered for this group
+    assert re.search(r"^k-reset +Consumer +Empty +0 +t1 +3 +0 ", output_of("make run"), re.MULTILINE)
+    assert "0 records added" in output_of("ingest-segments")
+    assert "equal: " in output_of("verify")
+    assert output_of("log-info").count("k-stable  Consumer  Stable") == 6
+    assert "k-stable" in output_of("current_offsets GROUP BY ALL")
+    assert output_of("k-reset").startswith("LOG-PARTITION")
+    assert output_of("register_views").count("k-stable") == 6
+
+
+def test_make_test_and_make_run_are_targets(root: Path) -> None:
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^test: .*##", makefile, re.MULTILINE)
+    assert re.search(r"^run: .*##", makefile, re.MULTILINE)
