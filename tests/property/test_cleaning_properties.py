@@ -19,7 +19,7 @@ FIXED = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=200,
+    max_examples=120,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

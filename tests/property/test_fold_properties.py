@@ -16,7 +16,7 @@ FIXED = settings(
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=150,
+    max_examples=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -116,6 +116,30 @@ def test_tombstone_in_a_later_batch_empties_the_transaction(log: LogPartition) -
     assert committed(folded(first, second, log.rows)) == {A: 3, B: 2}
 
 
+@pytest.mark.parametrize("end", ["open", "COMMIT", "ABORT"])
+def test_tombstone_of_a_transaction_applies_at_once(log: LogPartition, end: str) -> None:  # R12
+    log.commit(A, 1)
+    log.delete(A, PRODUCER)
+    if end != "open":
+        log.marker(PRODUCER, end)
+    tables = folded(log.rows)
+    assert committed(tables) == {A: None}
+    assert tables.pending[0] == []
+
+
+def test_group_in_two_log_partitions_has_the_offsets_of_each() -> None:  # R1
+    here, there = LogPartition(0), LogPartition(1)
+    here.commit(A, 1)
+    there.skip(5)
+    there.commit(A, 2)
+    there.group_tombstone(2, "g")
+    tables = StateTables(2)
+    tables.fold(here.rows + there.rows)
+    assert_same(tables, references(here.rows + there.rows, 2))
+    assert {at: row["committed_offset"] for (at, _), row in tables.offsets.items()} == {0: 1, 1: 2}
+    assert list(tables.groups()) == [(0, "g")]
+
+
 def test_deleted_identity_does_not_come_back(log: LogPartition) -> None:  # R15
     log.commit(A, 1)
     log.delete(A)
