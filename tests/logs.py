@@ -127,7 +127,8 @@ def input_table(rows: Iterable[LogRow], *, carried: bool = False, backfill: bool
     rows = list(rows)
     columns = [
         *(pa.array([getattr(row, field.name) for row in rows], field.type) for field in list(INPUT_SCHEMA)[:-2]),
-        *(pa.array([flag] * len(rows), pa.bool_()) for flag in (backfill, carried)),
+        pa.array([backfill] * len(rows), pa.bool_()),
+        pa.array([0 if carried else 1] * len(rows), pa.int64()),
     ]
     return pa.Table.from_arrays(columns, schema=INPUT_SCHEMA)
 

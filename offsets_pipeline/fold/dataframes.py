@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from offsets_pipeline.fold.compaction import compact_early
 from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
 from offsets_pipeline.fold.groups import (
     GroupRecordRow,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
+_COMPACT_ROWS = 1_000_000  # rows that are compacted at once before the shuffle
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
 _DEAD = "Dead"
 _GROUP_ROWS = 2_000  # described groups in one Arrow batch
@@ -31,7 +33,7 @@ _GROUP_ROWS = 2_000  # described groups in one Arrow batch
 
 def log_rows(log: DataFrame) -> DataFrame:
     """Rows of the table `log` as the fold takes them."""
-    return log.withColumn("carried", F.lit(False)).select(_INPUT_COLUMNS)
+    return log.withColumn("records", F.lit(1).cast("bigint")).select(_INPUT_COLUMNS)
 
 
 def carried_rows(progress: DataFrame) -> DataFrame:
@@ -46,7 +48,7 @@ def carried_rows(progress: DataFrame) -> DataFrame:
             "pending.producer_id",
             F.lit(None).cast("string").alias("control_type"),
             F.lit(False).alias("backfill"),
-            F.lit(True).alias("carried"),
+            F.lit(0).cast("bigint").alias("records"),
         )
         .select(_INPUT_COLUMNS)
     )
@@ -55,23 +57,35 @@ def carried_rows(progress: DataFrame) -> DataFrame:
 def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int]) -> DataFrame:
     """Fold rows of INPUT_SCHEMA; the result has EFFECT_SCHEMA.
 
-    A log partition is replayed within one task. ``folded_to`` says what of each is folded already (R15).
+    A log partition is replayed within one task. What other tasks read of it they compact first, so that little of a
+    long log goes through the shuffle.
     """
     start = dict(folded_to)
 
+    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in _tables(batches, _COMPACT_ROWS):
+            yield from compact_early(table, start).to_batches()
+
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, start)
-        waiting: list[pa.RecordBatch] = []
-        for batch in batches:
-            waiting.append(batch)
-            if sum(each.num_rows for each in waiting) >= _ADD_ROWS:
-                replay.add(pa.Table.from_batches(waiting))
-                waiting = []
-        if waiting:
-            replay.add(pa.Table.from_batches(waiting))
+        for table in _tables(batches, _ADD_ROWS):
+            replay.add(table)
         yield from replay.effects()
 
-    return rows.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
+    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
+    return compacted.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
+
+
+def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches, gathered into tables of so many rows or a little more."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def pending_arrays(effects: DataFrame) -> DataFrame:

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.fold import effects
-from offsets_pipeline.fold.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.fold.compaction import (
+    are_commits,
+    codes_of,
+    last_of_each,
+    last_values_and_tombstones,
+    paired,
+)
 from offsets_pipeline.fold.effects import EARLIEST_MS, LATEST_MS, effect_rows
 from offsets_pipeline.fold.group_facts import GroupFacts
 from offsets_pipeline.fold.transactions import COMMITTED, OPEN, outcomes
@@ -32,8 +38,9 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: What the fold reads of a row of the log, and ``carried``: true for a pending commit of an earlier fold, which is
-#: handed in again although it lies behind the folded position.
+#: What the fold reads of a row of the log, and ``records``: how many records the row stands for. More than one after an
+#: early compaction; none for a pending commit of an earlier fold, which is carried in again although it lies behind
+#: the folded position.
 INPUT_SCHEMA = pa.schema(
     [
         pa.field("log_partition", pa.int32(), nullable=False),
@@ -43,7 +50,7 @@ INPUT_SCHEMA = pa.schema(
         pa.field("producer_id", pa.int64()),
         pa.field("control_type", pa.string()),
         pa.field("backfill", pa.bool_(), nullable=False),
-        pa.field("carried", pa.bool_(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
     ]
 )
 
@@ -64,7 +71,7 @@ class Replay:
         self._offsets_partitions = offsets_partitions
         self._folded_to = dict(folded_to or {})
         self._plain: list[pa.Table] = []
-        self._plain_rows = 0
+        self._compacted_rows = 0
         self._transactional: list[pa.Table] = []
         self._markers: list[pa.Table] = []
         self._groups = GroupFacts()
@@ -89,20 +96,21 @@ class Replay:
                 table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"])
             )
             table = table.filter(pc.invert(control))
-        record_type = self._record_types(table)
-        commits = (record_type == 0) | (record_type == 1)
+        commits = are_commits(table["key"])
         if commits.all():
             self._add_commits(table)
         else:
             self._add_commits(table.filter(pa.array(commits)))
             self._add_others(table.filter(pa.array(~commits)))
-        if self._plain_rows > _COMPACT_AT_ROWS:
+        waiting = sum(each.num_rows for each in self._plain) - self._compacted_rows
+        if waiting > max(_COMPACT_AT_ROWS, self._compacted_rows):
             self._compact()
 
     def _unfolded(self, table: pa.Table) -> pa.Table:
         partition = table["log_partition"].to_numpy()
         offset = table["record_offset"].to_numpy()
-        carried = table["carried"].to_numpy(zero_copy_only=False).astype(np.bool_)
+        records = table["records"].to_numpy()
+        carried = records == 0
         backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
         keep = np.ones(len(offset), dtype=np.bool_)
         for log_partition in np.unique(partition).tolist():
@@ -116,21 +124,8 @@ class Replay:
             if fresh.any():
                 end = int(offset[fresh].max()) + 1
                 self._end[log_partition] = max(self._end.get(log_partition, start), end)
-                self._records[log_partition] = self._records.get(log_partition, 0) + int(np.count_nonzero(fresh))
+                self._records[log_partition] = self._records.get(log_partition, 0) + int(records[fresh].sum())
         return table if keep.all() else table.filter(pa.array(keep))
-
-    @staticmethod
-    def _record_types(table: pa.Table) -> Int64s:
-        """The record type of each key (R5), -1 for a key that is too short to tell or missing."""
-        head = pc.binary_slice(table["key"].combine_chunks(), 0, 2).cast(pa.large_binary())
-        tellable = pc.fill_null(pc.equal(pc.binary_length(head), 2), fill_value=False).to_numpy(zero_copy_only=False)
-        types = np.full(table.num_rows, -1, dtype=np.int64)
-        if tellable.any():
-            whole = head.filter(pa.array(tellable))
-            start = int(np.frombuffer(whole.buffers()[1], dtype=np.int64)[whole.offset])
-            raw = np.frombuffer(whole.buffers()[2], dtype=np.uint8)[start : start + 2 * len(whole)]
-            types[tellable] = np.frombuffer(raw.tobytes(), dtype=">i2")
-        return types
 
     def _add_commits(self, table: pa.Table) -> None:
         if not table.num_rows:
@@ -146,7 +141,6 @@ class Replay:
             self._transactional.append(table.filter(transactional))
             table = table.filter(pc.invert(transactional))
         self._plain.append(table)
-        self._plain_rows += table.num_rows
 
     def _add_others(self, table: pa.Table) -> None:
         """Group records and whatever does not decode, one by one: they are few."""
@@ -163,16 +157,9 @@ class Replay:
                 self._groups.add(log_partition, record_offset, decoded, value, fields)
 
     def _compact(self) -> None:
-        """Keep the last value and the last tombstone of each raw key.
-
-        The value that a later tombstone hides still made its group (R14), and the tombstone that a later value
-        hides still emptied open transactions (R12).
-        """
         table = pa.concat_tables(self._plain).combine_chunks()
-        code = codes_of(table["key"]) * 2 + table["value"].is_null().to_numpy(zero_copy_only=False)
-        code = paired(code, table["log_partition"].to_numpy())
-        table = table.take(pa.array(last_of_each(code, table["record_offset"].to_numpy())))
-        self._plain, self._plain_rows = [table.combine_chunks()], 0
+        self._plain = [table.take(pa.array(last_values_and_tombstones(table))).combine_chunks()]
+        self._compacted_rows = self._plain[0].num_rows
 
     # --- giving effects out
 
