@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,9 @@ from offsets_pipeline.record.encode import encode_value
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
 from offsets_pipeline.record.wire import uuid_to_text, write_uvarint
 from tests.logs import CAPTURE_NAMES, NO_TOPIC_ID, capture_rows, commit_key, commit_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TOPIC_ID = uuid_to_text(bytes(range(16)))
 HEAD = b"\x00\x04" + bytes(8) + bytes(4)  # of a value of version 4: version, offset, leader epoch
@@ -55,7 +58,7 @@ def decoded(key: bytes, value: bytes | None) -> Fields | None:
     )
 
 
-def parsed(records: list[tuple[bytes, bytes | None]]) -> list[Fields | None]:
+def parsed(records: Sequence[tuple[bytes, bytes | None]]) -> list[Fields | None]:
     """By `commit_columns.py`; None for a corrupt record."""
     keys, values = zip(*records, strict=True)
     columns = parse_commits(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
@@ -78,7 +81,7 @@ def parsed(records: list[tuple[bytes, bytes | None]]) -> list[Fields | None]:
     return result
 
 
-def assert_agree(records: list[tuple[bytes, bytes | None]]) -> None:
+def assert_agree(records: Sequence[tuple[bytes, bytes | None]]) -> None:
     expected = [decoded(key, value) for key, value in records]
     assert parsed(records) == expected
     columns = parse_commits(*(pa.array(column, pa.binary()) for column in zip(*records, strict=True)))
@@ -135,6 +138,23 @@ def test_every_version_agrees(version: int) -> None:  # R7
         TOPIC_ID if version == 4 else None,
     )
     assert_agree([(commit_key("g", "t", 3), value), (commit_key("g", "t", 3, version=0), value)])
+
+
+def flips(data: bytes) -> list[bytes]:
+    """The data with each single bit flipped."""
+    number = int.from_bytes(data, "big")
+    return [(number ^ 1 << bit).to_bytes(len(data), "big") for bit in range(8 * len(data))]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_length_and_every_flipped_bit_agree(version: int) -> None:  # R6
+    """Of the key only what is behind its type: that tells whether it is a commit at all."""
+    value = commit_value(5, version, metadata="m", **({"topic_id": TOPIC_ID} if version == 4 else {}))
+    key = commit_key("gr", "to", 3, version=min(version, 1))
+    keys = [key[:length] for length in range(2, len(key))] + [key[:2] + rest for rest in flips(key[2:])]
+    values = [value[:length] for length in range(len(value))] + flips(value)
+    assert_agree([(each, value) for each in keys] + [(key, each) for each in values])
+    assert_agree([(each, None) for each in keys])
 
 
 @pytest.mark.parametrize(
