@@ -33,7 +33,7 @@ _VIEWS = {
     "unstable_offsets": """
         SELECT p.group_id, p.topic, p.partition, p.producer_id, p.committed_offset AS pending_offset, f.log_partition,
                p.record_offset
-        FROM {fold_progress} f LATERAL VIEW explode(f.pending) AS p
+        FROM (SELECT log_partition, explode(pending) AS p FROM {fold_progress}) f
         LEFT SEMI JOIN {groups} g
           ON g.group_id = p.group_id AND g.log_partition = f.log_partition AND g.state <> 'Dead'
         WHERE NOT p.misplaced
