@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001 - whatever a library raises, a user gets one line
+    except Exception as error:
         if os.environ.get(_DEBUG_ENV):
             raise
         print(f"offsets: error: {_in_one_line(error)} ({_DEBUG_ENV}=1 shows where)", file=sys.stderr)
