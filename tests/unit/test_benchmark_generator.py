@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,7 +66,8 @@ def rows_of(log: GeneratedLog) -> Iterator[tuple[int, list[LogRow]]]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_replay_of_the_log_gives_what_the_generator_says(shape: Shape, tmp_path: Path) -> None:
     log = generate(shape, tmp_path)
-    replayed, records, commits = [], 0, 0
+    replayed: list[dict[str, Any]] = []
+    records = commits = 0
     for log_partition, rows in rows_of(log):
         assert [row.record_offset for row in rows] == list(range(len(rows)))
         records += len(rows)
@@ -94,7 +95,7 @@ def test_a_replay_of_the_log_gives_what_the_generator_says(shape: Shape, tmp_pat
     assert records == log.records
     assert log.segment_bytes == sum(path.stat().st_size for path in tmp_path.glob("*/*.log"))
 
-    def by_identity(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    def by_identity(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted(rows, key=lambda row: (str(row["group_id"]), str(row["topic"]), str(row["partition"])))
 
     assert by_identity(log.state.to_pylist()) == by_identity(replayed)

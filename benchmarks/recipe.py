@@ -1,0 +1,101 @@
+"""The usual recipe for the state of `__consumer_offsets` in Spark, to compare with.
+
+A pandas function that unpacks the records row by row, a window that numbers those of each identity from the newest,
+and a MERGE of what has number 1. It does what most pipelines of this kind do, with care for nothing else: no corrupt
+records, no transactions, no groups, none of which a log that it is measured on may hold.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from offsets_pipeline.tables import COMMITTED_OFFSETS, LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from offsets_pipeline.store import Store
+
+Commit = tuple[str, str, int, int | None, int | None, str | None, int | None, str | None]
+
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_HEAD = struct.Struct(">hqi")
+_TOPIC_ID_TAG = b"\x01\x00\x10"
+_COLUMNS = [
+    "group_id",
+    "topic",
+    "partition",
+    "committed_offset",
+    "leader_epoch",
+    "metadata",
+    "commit_timestamp_ms",
+    "topic_id",
+]
+_DECODED = (
+    "log_partition int, record_offset bigint, group_id string, topic string, partition int, committed_offset bigint, "
+    "leader_epoch int, metadata string, commit_timestamp_ms bigint, topic_id string"
+)
+
+
+def decode_commit(key: bytes, value: bytes | None) -> Commit:
+    """One offset commit of value version 3 or 4, or its tombstone."""
+    at = 4 + _INT16.unpack_from(key, 2)[0]
+    group = key[4:at].decode()
+    end = at + 2 + _INT16.unpack_from(key, at)[0]
+    topic = key[at + 2 : end].decode()
+    (partition,) = _INT32.unpack_from(key, end)
+    if value is None:
+        return group, topic, partition, None, None, None, None, None
+    version, committed_offset, leader_epoch = _HEAD.unpack_from(value)
+    if version == 3:
+        start, length = 16, _INT16.unpack_from(value, 14)[0]
+    else:
+        start, length = 15, value[14] - 1  # of metadata below 127 bytes, which is all there is here
+    metadata = value[start : start + length].decode()
+    (timestamp,) = _INT64.unpack_from(value, start + length)
+    tags = value[start + length + 8 :]
+    topic_id = None
+    if tags.startswith(_TOPIC_ID_TAG):
+        topic_id = base64.urlsafe_b64encode(tags[3:19]).rstrip(b"=").decode()
+    epoch = None if leader_epoch == -1 else leader_epoch
+    return group, topic, partition, committed_offset, epoch, metadata, timestamp, topic_id
+
+
+def _decode(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        commits = [decode_commit(key, value) for key, value in zip(frame["key"], frame["value"], strict=True)]
+        decoded = pd.DataFrame(commits, columns=_COLUMNS, dtype=object)
+        decoded.insert(0, "log_partition", frame["log_partition"])
+        decoded.insert(1, "record_offset", frame["record_offset"])
+        yield decoded
+
+
+def merge_by_recipe(store: Store) -> None:
+    """Bring `committed_offsets` of the store up to its log."""
+    newest_first = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("record_offset").desc())
+    newest = (
+        store.read(LOG.name)
+        .select("log_partition", "record_offset", "key", "value")
+        .mapInPandas(_decode, _DECODED)
+        .withColumn("number", F.row_number().over(newest_first))
+        .where("number = 1")
+        .withColumn("commit_timestamp", F.timestamp_millis("commit_timestamp_ms"))
+        .withColumn("expire_timestamp", F.lit(None).cast("timestamp"))
+        .withColumn("log_epoch", F.lit(0))
+        .withColumn("misplaced", F.lit(False))
+        .select(COMMITTED_OFFSETS.names())
+    )
+    (
+        store.delta(COMMITTED_OFFSETS.name)
+        .alias("t")
+        .merge(newest.alias("s"), "t.group_id = s.group_id AND t.topic = s.topic AND t.partition = s.partition")
+        .whenMatchedUpdateAll(condition="s.record_offset > t.record_offset")
+        .whenNotMatchedInsertAll()
+        .execute()
+    )

@@ -1,0 +1,361 @@
+"""Measures this program on logs of `generate.py`, beside the usual recipe, and prints one table; see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
+
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark
+from pyspark import cloudpickle
+
+from benchmarks import recipe
+from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.fold.reload import reload_partitions
+from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.ingest.segments import ingest_segments
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.session import build_session
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.tables import COMMITTED_OFFSETS, LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DECODE_REPEATS = 3
+_WARM_UP = Shape(commits=20_000, groups=500, tombstones=0.01)
+_ZSTD_SHARE = 0.2  # of the records, where each batch is compressed by itself: that takes long to make
+_PARSE_ROWS = 250_000  # handed to the parser at once, as the fold does
+_IDENTITY = ["group_id", "topic", "partition"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: ``seconds`` of each repetition, or none where the figure is no speed."""
+
+    what: str
+    data: str
+    seconds: tuple[float, ...]
+    figure: str
+
+
+class Table:
+    """Collects the lines, and says on stderr what is being done."""
+
+    def __init__(self) -> None:
+        self._lines: list[Line] = []
+        self._began = time.perf_counter()
+
+    def doing(self, what: str) -> None:
+        """Tell who waits."""
+        print(f"bench: {time.perf_counter() - self._began:6.1f} s: {what}", file=sys.stderr, flush=True)
+
+    def add_speed(self, what: str, data: str, records: int, seconds: list[float]) -> None:
+        """A line in records a second."""
+        self._lines.append(Line(what, data, tuple(seconds), f"{records / statistics.median(seconds):,.0f} records/s"))
+
+    def add_time(self, what: str, data: str, seconds: list[float]) -> None:
+        """A line for a part of the line before it."""
+        self._lines.append(Line(what, data, tuple(seconds), ""))
+
+    def add_size(self, what: str, data: str, figure: str) -> None:
+        """A line of bytes."""
+        self._lines.append(Line(what, data, (), figure))
+
+    def render(self) -> str:
+        """As Markdown, aligned."""
+        rows = [["what", "data", "seconds", "figure"]]
+        for line in self._lines:
+            seconds = ""
+            if line.seconds:
+                spread = f" ({min(line.seconds):.2f} to {max(line.seconds):.2f})" if len(line.seconds) > 1 else ""
+                seconds = f"{statistics.median(line.seconds):.2f}{spread}"
+            rows.append([line.what, line.data, seconds, line.figure])
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        rows.insert(1, ["-" * width for width in widths])
+        return "\n".join(
+            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+        )
+
+
+def _timed(repeats: int, run: Callable[[], object]) -> list[float]:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+# --- one process, no Spark
+
+
+def _read(segments: list[bytes]) -> int:
+    """Read all, and let go of it batch by batch, as ingest does."""
+    return sum(batch.num_rows for data in segments for batch in read_segment(data, source="segment").batches())
+
+
+def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
+    """How fast segments are read, and commits decoded, by one process."""
+    records = pa.table({})
+    for codec in (Codec.NONE, Codec.ZSTD):
+        for records_per_batch in (1, 3, 10):
+            of_codec = replace(
+                shape,
+                commits=shape.commits if codec is Codec.NONE else int(shape.commits * _ZSTD_SHARE),
+                codec=codec,
+                records_per_batch=min(records_per_batch, shape.identities_per_group),
+                offsets_partitions=1,
+            )
+            table.doing(f"reading segments: {of_codec.records_per_batch} records a batch, codec {codec.name.lower()}")
+            log = generate(of_codec, folder / "segments")
+            segments = [path.read_bytes() for path in sorted(log.folder.glob("*/*.log"))]
+            shutil.rmtree(log.folder)
+            seconds = _timed(_DECODE_REPEATS, partial(_read, segments))
+            table.add_speed(f"read segments, codec {codec.name.lower()}", _data(log), log.records, seconds)
+            if codec is Codec.NONE:
+                records = pa.Table.from_batches(
+                    [batch for data in segments for batch in read_segment(data, source="segment").batches()]
+                ).select(["key", "value"])
+    table.doing("decoding commits")
+    blocks = [records.slice(start, _PARSE_ROWS).combine_chunks() for start in range(0, records.num_rows, _PARSE_ROWS)]
+    data = f"{records.num_rows:,} commits"
+
+    def by_columns() -> None:
+        for block in blocks:
+            parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
+
+    table.add_speed(
+        "find the fields of commits, by columns", data, records.num_rows, _timed(_DECODE_REPEATS, by_columns)
+    )
+
+    def by_columns_to_arrow() -> None:
+        for block in blocks:
+            commits = parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
+            commits.group_ids(), commits.topics(), commits.topic_ids(), commits.metadata()
+
+    table.add_speed(
+        "the same, and all strings as Arrow", data, records.num_rows, _timed(_DECODE_REPEATS, by_columns_to_arrow)
+    )
+    keys, values = records["key"].to_pylist(), records["value"].to_pylist()
+    table.add_speed(
+        "decode commits row by row, struct.unpack",
+        data,
+        records.num_rows,
+        _timed(_DECODE_REPEATS, lambda: list(map(recipe.decode_commit, keys, values))),
+    )
+
+
+# --- with Spark
+class Bench:
+    """The steps that need Spark, each on its own copy of a store that holds the log and no state."""
+
+    def __init__(self, table: Table, folder: Path, repeats: int) -> None:
+        self._table = table
+        self._folder = folder
+        self._repeats = repeats
+        self._settings = Settings()
+        self._clock = SystemClock()
+        # Spark's Python processes could not import it
+        cloudpickle.register_pickle_by_value(recipe)  # type: ignore[no-untyped-call]
+        table.doing("starting Spark")
+        self._spark = build_session("benchmarks", self._settings)
+        self._spark.sparkContext.setLogLevel("ERROR")
+
+    def run(self, log: GeneratedLog, name: str, *, print_lines: bool) -> None:
+        """Ingest, reload, recipe, stream, sizes; the states have to be equal."""
+        table = self._table if print_lines else Table()
+        data = _data(log)
+        repeats = self._repeats if print_lines else 1
+        folder = self._folder / name
+        stores = self._ingest(table, log, folder, repeats, data)
+        reloads, recipes = _Times(), _Times()
+        reloaded = folder / "reload"
+        for repeat in range(repeats):  # by turns, so that both see the same machine
+            table.doing(f"reload and recipe, {repeat + 1} of {repeats}")
+            shutil.rmtree(reloaded, ignore_errors=True)
+            ours = self._copy(stores, reloaded)
+            reloads.add(ours, partial(reload_partitions, ours, None, self._settings, self._clock))
+            _check_state(ours, log, "the reload")
+            if log.shape.transactional:  # the recipe knows nothing of that
+                continue
+            theirs = self._copy(stores, folder / "recipe")
+            recipes.add(theirs, partial(recipe.merge_by_recipe, theirs))
+            _check_state(theirs, log, "the recipe")
+            _check_same_rows(ours, theirs)
+            shutil.rmtree(theirs.location)
+        table.add_speed("reload into an empty state", data, log.records, reloads.whole)
+        table.add_time("  of that, the merge into committed_offsets", "", reloads.merge)
+        if recipes.whole:
+            table.add_speed("the usual recipe into an empty state", data, log.records, recipes.whole)
+            table.add_time("  of that, its MERGE, which runs all of it", "", recipes.merge)
+        table.doing("fold stream")
+        streamed = self._copy(stores, folder / "stream")
+        table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))
+        _check_state(streamed, log, "the fold stream")
+        self._sizes(table, log, streamed)
+        shutil.rmtree(folder)
+
+    def _ingest(self, table: Table, log: GeneratedLog, folder: Path, repeats: int, data: str) -> Path:
+        properties = StoreProperties(MIRRORED, log.shape.offsets_partitions)
+        seconds = []
+        for repeat in range(repeats):
+            table.doing(f"ingest, {repeat + 1} of {repeats}")
+            store = Store.create(self._spark, str(folder / "log"), properties)
+            start = time.perf_counter()
+            report = ingest_segments(self._spark, store.location, [str(log.folder)], self._settings, self._clock)
+            seconds.append(time.perf_counter() - start)
+            if report.added != log.records:
+                sys.exit(f"bench: {report.added} records were ingested of {log.records}")
+            if repeat < repeats - 1:
+                shutil.rmtree(store.location)
+        table.add_speed("ingest segments into the log table", data, log.records, seconds)
+        return folder / "log"
+
+    def _copy(self, store: Path, folder: Path) -> Store:
+        shutil.copytree(store, folder)
+        return Store.open(self._spark, str(folder))
+
+    def _fold(self, store: Store) -> None:
+        start_fold(store, self._settings, self._clock, available_now=True).await_end()
+
+    def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
+        log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
+        identities = store.read(COMMITTED_OFFSETS.name).count()
+        table.add_size("segment files", _data(log), f"{log.bytes_per_record:.1f} bytes a record")
+        table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
+        table.add_size(
+            "committed_offsets", f"{state_bytes:,} bytes", f"{state_bytes / identities:.1f} bytes an identity"
+        )
+
+
+def _data(log: GeneratedLog) -> str:
+    return f"{log.records:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each"
+
+
+class _Times:
+    """Seconds of some runs, and of the merge into `committed_offsets` within each."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.merge: list[float] = []
+
+    def add(self, store: Store, run: Callable[[], object]) -> None:
+        """Run, and note how long it took."""
+        self.whole += _timed(1, run)
+        self.merge.append(_merge_seconds(store))
+
+
+def _offsets(store: Store) -> pa.Table:
+    """All rows of `committed_offsets`."""
+    rows = StateReader(store.location).select("SELECT * FROM committed_offsets", COMMITTED_OFFSETS.name)
+    return rows.cast(
+        pa.schema([(each.name, pa.string() if each.type == pa.string_view() else each.type) for each in rows.schema])
+    )
+
+
+def _merge_seconds(store: Store) -> float:
+    """How long the last merge into `committed_offsets` took, by Delta's own account."""
+    last = store.delta(COMMITTED_OFFSETS.name).history(1).first()
+    if last is None or last["operation"] != "MERGE":
+        sys.exit("bench: nothing was merged into committed_offsets")
+    return int(last["operationMetrics"]["executionTimeMs"]) / 1000
+
+
+def _table_bytes(store: Store, name: str) -> int:
+    detail = store.delta(name).detail().first()
+    return 0 if detail is None else int(detail["sizeInBytes"])
+
+
+def _check_state(store: Store, log: GeneratedLog, what: str) -> None:
+    """The live rows are those that the generator says it wrote."""
+    rows = _offsets(store)
+    rows = rows.filter(rows["committed_offset"].is_valid())
+    milliseconds = pc.divide(rows["commit_timestamp"].cast(pa.int64()), 1000)
+    _check_equal(rows.append_column("commit_timestamp_ms", milliseconds), log.state, what, "the generator")
+
+
+def _check_same_rows(ours: Store, theirs: Store) -> None:
+    """The recipe has the same rows, tombstones too."""
+    _check_equal(_offsets(theirs), _offsets(ours), "the recipe", "the reload")
+
+
+def _check_equal(found: pa.Table, expected: pa.Table, what: str, other: str) -> None:
+    order = [(name, "ascending") for name in _IDENTITY]
+    found, expected = found.select(expected.column_names).sort_by(order), expected.sort_by(order)
+    if not found.cast(expected.schema).combine_chunks().equals(expected.combine_chunks()):
+        sys.exit(f"bench: {what} gives another state than {other}: the figures would compare different things")
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure this program beside the usual recipe on the same log; prints one table.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="500000 commits, 200000 to decode")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of ingest, reload, recipe")
+    parser.add_argument("--decode-commits", type=int, default=1_000_000, metavar="N", help="to decode without Spark")
+    parser.add_argument("--only", choices=["decode", "spark"], help="leave out the other half")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made; needs some 10 GB for 5000000")
+    add_shape_options(parser, Shape(tombstones=0.01))
+    known, _ = parser.parse_known_args(arguments)
+    if known.quick:
+        parser.set_defaults(commits=500_000, decode_commits=200_000)
+    options = parser.parse_args(arguments)
+    if options.repeats < 1:
+        parser.error("--repeats takes 1 or more")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run everything and print the table."""
+    options = _options(arguments)
+    shape = shape_of(options)
+    table = Table()
+    with tempfile.TemporaryDirectory(prefix="offsets-bench-", dir=options.folder) as temporary:
+        folder = Path(temporary)
+        if options.only != "spark":
+            measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
+        if options.only != "decode":
+            bench = Bench(table, folder, options.repeats)
+            table.doing("warming up: everything once on a small log")
+            bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
+            table.doing(f"generating {shape.commits:,} commits")
+            bench.run(generate(shape, folder / "segments"), "stores", print_lines=True)
+    table.doing("done")
+    print(
+        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
+        f"Spark {pyspark.__version__}, Delta {_delta_version()}, pyarrow {pa.__version__}\n"
+        f"{shape.identities:,} identities ({shape.groups:,} groups, {shape.topics_per_group} topics, "
+        f"{shape.partitions_per_topic} partitions), {shape.offsets_partitions} log partitions, "
+        f"{shape.tombstones:.0%} tombstones, {shape.transactional:.0%} transactional, seed {shape.seed}\n"
+    )
+    print(table.render())
+
+
+def _delta_version() -> str:
+    return importlib.metadata.version("delta-spark")
+
+
+if __name__ == "__main__":
+    main()
