@@ -8,7 +8,7 @@ records, no transactions, no groups, none of which a log that it is measured on 
 from __future__ import annotations
 
 import base64
-import struct
+from struct import unpack_from
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Commit = tuple[str, str, int, int | None, int | None, str | None, int | None, str | None]
 
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-_HEAD = struct.Struct(">hqi")
 _TOPIC_ID_TAG = b"\x01\x00\x10"
 _COLUMNS = [
     "group_id",
@@ -45,20 +43,20 @@ _DECODED = (
 
 def decode_commit(key: bytes, value: bytes | None) -> Commit:
     """One offset commit of value version 3 or 4, or its tombstone."""
-    at = 4 + _INT16.unpack_from(key, 2)[0]
+    at = 4 + unpack_from(">h", key, 2)[0]
     group = key[4:at].decode()
-    end = at + 2 + _INT16.unpack_from(key, at)[0]
+    end = at + 2 + unpack_from(">h", key, at)[0]
     topic = key[at + 2 : end].decode()
-    (partition,) = _INT32.unpack_from(key, end)
+    (partition,) = unpack_from(">i", key, end)
     if value is None:
         return group, topic, partition, None, None, None, None, None
-    version, committed_offset, leader_epoch = _HEAD.unpack_from(value)
+    version, committed_offset, leader_epoch = unpack_from(">hqi", value)
     if version == 3:
-        start, length = 16, _INT16.unpack_from(value, 14)[0]
+        start, length = 16, unpack_from(">h", value, 14)[0]
     else:
         start, length = 15, value[14] - 1  # of metadata below 127 bytes, which is all there is here
     metadata = value[start : start + length].decode()
-    (timestamp,) = _INT64.unpack_from(value, start + length)
+    (timestamp,) = unpack_from(">q", value, start + length)
     tags = value[start + length + 8 :]
     topic_id = None
     if tags.startswith(_TOPIC_ID_TAG):
