@@ -112,7 +112,7 @@ class FoldSettings(_Section):
     trigger_interval_ms: int = _setting(1_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds from the start of one batch of a continuous fold to the next; 0 is as soon as the last one ended."""
 
-    max_retries: int = _setting(5, _WholeNumber(0, 100))
+    max_retries: int = _setting(10, _WholeNumber(0, 100))
     """How often a write that another writer overtook is tried again; 0 is never."""
 
     retry_backoff_ms: int = _setting(100, _WholeNumber(1, _INT32_MAX))
