@@ -12,12 +12,15 @@ from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
 from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+
+    from offsets_pipeline.clock import Clock
 
 MIRRORED = "mirrored"
 OWNED = "owned"
@@ -253,3 +256,8 @@ def delete_store(spark: SparkSession, location: str) -> None:
         return
     path = jvm.org.apache.hadoop.fs.Path(location)
     path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)
+
+
+def timestamp_of(clock: Clock) -> Column:
+    """The clock's now as a timestamp column."""
+    return F.timestamp_millis(F.lit(clock.now_ms()))

@@ -30,6 +30,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+#: The epoch of a log that was never recreated or resynchronised.
+LOG_EPOCH = 0
+
 _STRING, _BINARY, _BOOLEAN, _TIMESTAMP = StringType(), BinaryType(), BooleanType(), TimestampType()
 _SHORT, _INT, _LONG = ShortType(), IntegerType(), LongType()
 

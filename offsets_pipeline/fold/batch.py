@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.retry import with_retries
 from offsets_pipeline.fold.state import StateWriter
 from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.retry import with_retries
 from offsets_pipeline.tables import FOLD_PROGRESS
 
 if TYPE_CHECKING:

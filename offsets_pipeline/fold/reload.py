@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import InvalidPartitionCount
 from offsets_pipeline.fold.dataframes import fold, log_rows
-from offsets_pipeline.fold.retry import with_retries
 from offsets_pipeline.fold.state import StateWriter
 from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.retry import with_retries
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:

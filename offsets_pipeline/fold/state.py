@@ -25,12 +25,14 @@ from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PROGRESS, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
-from offsets_pipeline.fold.retry import with_retries
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (
     COMMITTED_OFFSETS,
     FOLD_PROGRESS,
     GROUP_RECORDS,
     GROUPS,
+    LOG_EPOCH,
     QUARANTINE,
     TOPICS,
 )
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.store import Store
 
-LOG_EPOCH = 0  # of a log that was never recreated or resynchronised
 _NEWER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset > t.record_offset))"
 _NOT_OLDER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset >= t.record_offset))"
 
@@ -290,8 +291,3 @@ def _lookup(expected: Mapping[int, int]) -> Column:
         return F.lit(0).cast("bigint")
     pairs = [F.lit(value) for pair in expected.items() for value in pair]
     return F.coalesce(F.create_map(*pairs)[F.col("log_partition")], F.lit(0)).cast("bigint")
-
-
-def timestamp_of(clock: Clock) -> Column:
-    """The clock's now as a timestamp column."""
-    return F.timestamp_millis(F.lit(clock.now_ms()))

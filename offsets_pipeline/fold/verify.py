@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.reload import replayed
-from offsets_pipeline.fold.state import LOG_EPOCH
-from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG
+from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

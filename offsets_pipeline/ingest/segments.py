@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import fs
-from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -23,48 +19,30 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     raised_on_executor,
 )
-from offsets_pipeline.fold.retry import with_retries
-from offsets_pipeline.fold.state import LOG_EPOCH, timestamp_of
-from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log, open_path
+from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
+from offsets_pipeline.ingest.segment_reader import FileReport, GatheredReports, Reports, opened, parsed_segments
 from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
-from offsets_pipeline.record.segment import Damage, read_segment
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_store, normalised
-from offsets_pipeline.tables import LOG, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_store, normalised, timestamp_of
+from offsets_pipeline.tables import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark import Accumulator
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
 
 _LOOK_BYTES = 64 * 1024  # how much of a file's start is looked at before anything is created
 _LOOK_KEYS = 200
-_BATCH_ROWS = 65_536
-_TASKS_PER_CORE = 4
-_PARSED = (
-    "log_partition int, record_offset bigint, record_timestamp timestamp, key binary, value binary, "
-    "producer_id bigint, producer_epoch smallint, control_type string, source string"
-)
 _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value", "producer_id", "control_type"))
-
-
-@dataclass(frozen=True)
-class FileReport:
-    """What reading one file found, beside its records."""
-
-    log_partition: int
-    source: str
-    start_offset: int
-    end_offset: int | None
-    records: int
-    damage: tuple[Damage, ...] = ()
-    torn_tail: str | None = None
 
 
 @dataclass
@@ -75,19 +53,6 @@ class IngestReport:
     offsets_partitions: int = 0
     added: int = 0
     files: list[FileReport] = field(default_factory=list)
-
-
-class _Reports(AccumulatorParam[dict[tuple[int, str], FileReport]]):
-    """Reports by file: a task that runs twice reports the same twice."""
-
-    def zero(self, value: dict[tuple[int, str], FileReport]) -> dict[tuple[int, str], FileReport]:  # noqa: ARG002
-        return {}
-
-    def addInPlace(  # noqa: N802 - Spark's name
-        self, value1: dict[tuple[int, str], FileReport], value2: dict[tuple[int, str], FileReport]
-    ) -> dict[tuple[int, str], FileReport]:
-        value1.update(value2)
-        return value1
 
 
 def ingest_segments(
@@ -127,7 +92,7 @@ def ingest_segments(
             added, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
             report.added += added
             report.files += files.values()
-        _note(store, report, found, settings, clock)
+        _note(LogNotes(store, settings, clock), report, found)
     except BaseException as error:
         if created:
             delete_store(spark, normalised(location))
@@ -156,7 +121,7 @@ def _look(found: FoundLog) -> dict[int, set[str]]:
     for folder in found.folders:
         named = groups.setdefault(folder.log_partition, set())
         for path in folder.files:
-            with _opened(path) as data:
+            with opened(path) as data:
                 batches = _first_batches(data, path)
             for batch in batches if not named else ():
                 named.update(_group_ids(batch["key"].slice(0, _LOOK_KEYS)))
@@ -225,15 +190,15 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
         )
 
 
-# --- reading on the executors
+# --- what is appended
 
 
-def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, dict[tuple[int, str], FileReport]]:
+def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, Reports]:
     """Append what one copy of some log partitions holds and the log does not."""
     appender = LogAppender(store)
     spark = store.spark
-    reports: Accumulator[dict[tuple[int, str], FileReport]] = spark.sparkContext.accumulator({}, _Reports())
-    parsed = _parsed(spark, folders, reports)
+    reports: Accumulator[Reports] = spark.sparkContext.accumulator({}, GatheredReports())
+    parsed = parsed_segments(spark, folders, reports)
     log = store.read(LOG.name).where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     if ends:
@@ -249,109 +214,6 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     finally:
         if ends:
             parsed.unpersist()
-
-
-def _parsed(
-    spark: SparkSession, folders: list[LogFolder], reports: Accumulator[dict[tuple[int, str], FileReport]]
-) -> DataFrame:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                folder = LogFolder(row["log_partition"], tuple(row["files"]), row["start_offset"])
-                yield from _read_folder(folder, reports)
-
-    rows = [(folder.log_partition, list(folder.files), folder.start_offset) for folder in folders]
-    # neighbours stay together, so that a file of the table holds a range of log partitions, in order
-    slices = min(len(rows), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    listed = spark.createDataFrame(
-        spark.sparkContext.parallelize(rows, slices), "log_partition int, files array<string>, start_offset bigint"
-    )
-    return listed.mapInArrow(read, _PARSED)
-
-
-def _read_folder(
-    folder: LogFolder, reports: Accumulator[dict[tuple[int, str], FileReport]]
-) -> Iterator[pa.RecordBatch]:
-    last = folder.start_offset - 1
-    for path in folder.files:
-        source = "/".join(path.split("/")[-2:])
-        records = overlapping = 0
-        with _opened(path) as data:
-            reader = read_segment(data, source=path, max_records=_BATCH_ROWS)
-            for batch in reader.batches():
-                offsets = batch["record_offset"].to_numpy()
-                first = int(np.searchsorted(offsets, last, side="right"))  # R2: they increase
-                overlapping += first if last >= folder.start_offset else 0
-                fresh = batch.slice(first)
-                if fresh.num_rows:
-                    last = int(offsets[-1])
-                    records += fresh.num_rows
-                    yield _log_columns(fresh, folder.log_partition, source)
-            damage = list(reader.damage)
-            if overlapping:
-                damage.append(
-                    Damage(0, 0, f"{overlapping} records lie at offsets that the segment before it holds", b"")
-                )
-            torn = reader.torn_tail
-            report = FileReport(
-                log_partition=folder.log_partition,
-                source=source,
-                start_offset=max(folder.start_offset, _base_offset(path)),
-                end_offset=reader.end_offset,
-                records=records,
-                damage=tuple(damage),
-                torn_tail=None if torn is None else f"{torn.length} bytes at position {torn.position}: {torn.reason}",
-            )
-        reports.add({(folder.log_partition, path): report})
-
-
-def _log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
-    # the id of a producer without a transaction means nothing to a replay (R11)
-    matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
-    rows = batch.num_rows
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(log_partition, pa.int32()), rows),
-            batch["record_offset"],
-            batch["record_timestamp"].cast(pa.timestamp("us", tz="UTC")),
-            batch["key"].cast(pa.binary()),
-            batch["value"].cast(pa.binary()),
-            pc.if_else(matters, batch["producer_id"], pa.scalar(None, pa.int64())),
-            pc.if_else(matters, batch["producer_epoch"], pa.scalar(None, pa.int16())),
-            batch["control_type"],
-            pa.repeat(pa.scalar(source), rows),
-        ],
-        names=[
-            "log_partition",
-            "record_offset",
-            "record_timestamp",
-            "key",
-            "value",
-            "producer_id",
-            "producer_epoch",
-            "control_type",
-            "source",
-        ],
-    )
-
-
-def _base_offset(path: str) -> int:
-    return int(path.rpartition("/")[2].partition(".")[0])
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[memoryview]:
-    """The bytes of a file; a local one is mapped, not read."""
-    files, inner = open_path(path)
-    with files.open_input_file(inner) as remote:
-        if not isinstance(files, fs.LocalFileSystem) or not remote.size():
-            yield memoryview(remote.read())
-            return
-    with pa.memory_map(inner) as mapped:
-        yield memoryview(mapped.read_buffer())
-
-
-# --- what is new
 
 
 def _new_rows(parsed: DataFrame, log: DataFrame, ends: dict[int, int], location: str) -> DataFrame:
@@ -378,60 +240,12 @@ def _new_rows(parsed: DataFrame, log: DataFrame, ends: dict[int, int], location:
     return ahead.unionByName(behind)
 
 
-# --- what was noted beside the records
-
-
-def _note(store: Store, report: IngestReport, found: FoundLog, settings: Settings, clock: Clock) -> None:
-    """Note the log's bounds, damage and topic names: each says what is so, and may be noted twice."""
-
-    def merge(
-        table: str, rows: list[tuple[Any, ...]], schema: str, on: str, matched: dict[str, str | Column] | None
-    ) -> None:
-        if not rows:
-            return
-        source = store.spark.createDataFrame(rows, schema).withColumn("at", timestamp_of(clock))
-        stamp = {LOG_PARTITIONS.name: "updated_at", QUARANTINE.name: "quarantined_at"}.get(table)
-        stamped: dict[str, str | Column] = {stamp: "s.at"} if stamp else {}
-        values: dict[str, str | Column] = {**{name: f"s.{name}" for name in source.columns if name != "at"}, **stamped}
-
-        def write() -> None:
-            builder = store.delta(table).alias("t").merge(source.alias("s"), on)
-            if matched is not None:
-                changes = " OR ".join(f"t.{name} <> {value}" for name, value in matched.items())
-                builder = builder.whenMatchedUpdate(condition=changes, set=matched | stamped)
-            builder.whenNotMatchedInsert(values=values).execute()
-
-        with_retries(write, f"a merge into {table}", settings.fold)
-
+def _note(notes: LogNotes, report: IngestReport, found: FoundLog) -> None:
+    """Note what the files tell beside their records."""
     bounds: dict[int, tuple[int, int]] = {}
     for file in report.files:
         start, end = bounds.get(file.log_partition, (file.start_offset, file.start_offset))
         bounds[file.log_partition] = (min(start, file.start_offset), max(end, file.end_offset or file.start_offset))
-    merge(
-        LOG_PARTITIONS.name,
-        [(partition, LOG_EPOCH, start, end) for partition, (start, end) in bounds.items()],
-        "log_partition int, log_epoch int, start_offset bigint, end_offset bigint",
-        "t.log_partition = s.log_partition",
-        {
-            "start_offset": "least(t.start_offset, s.start_offset)",
-            "end_offset": "greatest(t.end_offset, s.end_offset)",
-        },
-    )
-    merge(
-        QUARANTINE.name,
-        [
-            (file.log_partition, LOG_EPOCH, file.source, damage.position, damage.length, damage.reason, damage.raw)
-            for file in report.files
-            for damage in file.damage
-        ],
-        "log_partition int, log_epoch int, source string, position bigint, length bigint, reason string, value binary",
-        "t.log_partition = s.log_partition AND t.source = s.source AND t.position = s.position AND t.reason = s.reason",
-        None,
-    )
-    merge(
-        TOPICS.name,
-        list(found.topic_names.items()),
-        "topic_id string, topic string",
-        "t.topic_id = s.topic_id",
-        None,
-    )
+    notes.bounds(bounds)
+    notes.damage([(file.log_partition, file.source, damage) for file in report.files for damage in file.damage])
+    notes.topics(found.topic_names)

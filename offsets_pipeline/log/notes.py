@@ -1,0 +1,90 @@
+"""What is known of a log beside its records: where its partitions start and end, damage, names of topic ids.
+
+Each note says what is so, and may be made twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.store import Store, timestamp_of
+from offsets_pipeline.tables import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.record.segment import Damage
+
+
+class LogNotes:
+    """Makes notes in the tables of one store. Every method raises WriteConflict if overtaken too often."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+
+    def bounds(self, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Note log start and log end offset by log partition; what is known is only ever widened."""
+        self._merge(
+            LOG_PARTITIONS,
+            [(partition, LOG_EPOCH, start, end) for partition, (start, end) in bounds.items()],
+            "log_partition int, log_epoch int, start_offset bigint, end_offset bigint",
+            "t.log_partition = s.log_partition",
+            "updated_at",
+            {
+                "start_offset": "least(t.start_offset, s.start_offset)",
+                "end_offset": "greatest(t.end_offset, s.end_offset)",
+            },
+        )
+
+    def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
+        """Put stretches of files that could not be read into quarantine: log partition, file, stretch."""
+        self._merge(
+            QUARANTINE,
+            [
+                (partition, LOG_EPOCH, source, each.position, each.length, each.reason, each.raw)
+                for partition, source, each in damage
+            ],
+            "log_partition int, log_epoch int, source string, position bigint, length bigint, "
+            "reason string, value binary",
+            "t.log_partition = s.log_partition AND t.source = s.source AND t.position = s.position "
+            "AND t.reason = s.reason",
+            "quarantined_at",
+        )
+
+    def topics(self, names: Mapping[str, str]) -> None:
+        """Note names by topic id (R35)."""
+        self._merge(TOPICS, list(names.items()), "topic_id string, topic string", "t.topic_id = s.topic_id")
+
+    def _merge(
+        self,
+        table: Table,
+        rows: Sequence[tuple[Any, ...]],
+        schema: str,
+        on: str,
+        stamp: str | None = None,
+        matched: Mapping[str, str] | None = None,
+    ) -> None:
+        """Insert the rows that are not there; where they are, set the columns of ``matched`` that change."""
+        if not rows:
+            return
+        source = self._store.spark.createDataFrame(list(rows), schema)
+        if stamp is not None:
+            source = source.withColumn(stamp, timestamp_of(self._clock))
+        stamped = {} if stamp is None else {stamp: f"s.{stamp}"}
+
+        def write() -> None:
+            merge = self._store.delta(table.name).alias("t").merge(source.alias("s"), on)
+            if matched is not None:
+                changes = " OR ".join(f"t.{name} <> {value}" for name, value in matched.items())
+                values: dict[str, str | Column] = {**matched, **stamped}
+                merge = merge.whenMatchedUpdate(condition=changes, set=values)
+            merge.whenNotMatchedInsert(values={name: f"s.{name}" for name in source.columns}).execute()
+
+        with_retries(write, f"a merge into {table.name}", self._settings.fold)
