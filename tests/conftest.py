@@ -10,9 +10,11 @@ import pytest
 from offsets_pipeline.config import Settings, SparkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+    from tests.spark.stores import Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_FIXTURE = "spark"
@@ -57,8 +59,57 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
     session = build_session(
         "tests",
         settings,
-        # Many small jobs and none long: the second compiler never pays for itself (a fifth less time).
-        {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+        {
+            # Many small jobs and none long: the second compiler never pays for itself (a fifth less time), nor does
+            # code that Spark generates and compiles for each (a quarter less). What users run has both: tests/cli.
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def workbench(spark: SparkSession, settings: Settings) -> Workbench:
+    """What a test does with stores."""
+    from tests.spark.stores import Workbench  # noqa: PLC0415 (imports pyspark)
+
+    return Workbench(spark, settings)
+
+
+@pytest.fixture(scope="session")
+def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """An empty store of so many log partitions; made once a run: take a copy to change anything."""
+    from offsets_pipeline.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
+
+    made: dict[int, Path] = {}
+
+    def store(offsets_partitions: int) -> Path:
+        if offsets_partitions not in made:
+            location = tmp_path_factory.mktemp("empty") / "store"
+            Store.create(spark, str(location), StoreProperties(MIRRORED, offsets_partitions))
+            made[offsets_partitions] = location
+        return made[offsets_partitions]
+
+    return store
+
+
+@pytest.fixture(scope="session")
+def folded(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The store with a capture's log, folded by a stream; made once a run: take a copy to change anything."""
+    from tests.spark.stores import segments_of  # noqa: PLC0415 (imports pyspark)
+
+    made: dict[str, Path] = {}
+
+    def store(capture: str) -> Path:
+        if capture not in made:
+            location = tmp_path_factory.mktemp("folded") / capture
+            partitions = 50 if capture == "4.2.0-inject-malformed" else None  # not all of its partitions hold records
+            workbench.ingest(location, segments_of(capture), partitions=partitions)
+            workbench.fold(location)
+            made[capture] = location
+        return made[capture]
+
+    return store

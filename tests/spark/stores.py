@@ -1,0 +1,214 @@
+"""Stores for tests: made, folded, and read back to be compared with the reference and with brokers' answers."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.fold.groups import GroupRecordRow, describe_group
+from offsets_pipeline.fold.reload import reload_partitions
+from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.fold.verify import Verification, verify_store
+from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
+from offsets_pipeline.log.rows import LOG_ROW_SCHEMA, LogRow
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.store import Store
+from tests.compare import compare
+from tests.logs import CAPTURES, NO_TOPIC_ID
+from tests.unit.fold.state_tables import StateTables, assert_same, references
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from offsets_pipeline.config import Settings
+
+CLOCK = FixedClock(1_795_000_000_000)
+_LOG_TYPES = {field.name: field.type for field in LOG_ROW_SCHEMA}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a test does with stores, all in the one session."""
+
+    spark: SparkSession
+    settings: Settings
+
+    def ingest(self, location: Path | str, *paths: Path | str, partitions: int | None = None) -> IngestReport:
+        """Ingest segment files into a store."""
+        return ingest_segments(
+            self.spark, str(location), [str(path) for path in paths], self.settings, CLOCK, partitions
+        )
+
+    def open(self, location: Path | str) -> Store:
+        """Open a store."""
+        return Store.open(self.spark, str(location))
+
+    def fold(self, location: Path | str, checkpoint: Path | None = None) -> int:
+        """Fold what is there, by a stream that starts and ends; returns the number of records."""
+        folded: list[int] = []
+        start_fold(
+            self.open(location),
+            self.settings,
+            CLOCK,
+            available_now=True,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+            on_batch=lambda _, records: folded.append(records),
+        ).await_end()
+        return sum(folded)
+
+    def reload(self, location: Path | str, *partitions: int) -> int:
+        """Reload these log partitions, or all."""
+        return reload_partitions(self.open(location), partitions or None, self.settings, CLOCK)
+
+    def verify(self, location: Path | str) -> Verification:
+        """Compare the state with a replay of the log."""
+        return verify_store(self.open(location))
+
+
+def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False) -> None:
+    """Append rows to the table `log`, as any ingest would: for tests about what comes behind it."""
+    rows = list(rows)
+    columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
+    constants = {
+        "record_timestamp": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+        "producer_epoch": pa.scalar(None, pa.int16()),
+        "source": pa.scalar("a test"),
+        "appended_at": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+        "log_epoch": pa.scalar(0, pa.int32()),
+        "backfill": pa.scalar(backfill),
+    }
+    names = [*LogRow._fields, *constants]
+    repeated = [pa.repeat(value, len(rows)) for value in constants.values()]
+    write_deltalake(f"{location}/log", pa.Table.from_arrays([*columns, *repeated], names), mode="append")
+
+
+def segments_of(capture: str) -> Path:
+    """The folder with the log partitions of a capture."""
+    return CAPTURES / capture / "segments"
+
+
+def copied(store: Path, to: Path) -> Path:
+    """A copy of a store that a test may change."""
+    shutil.copytree(store, to)
+    return to
+
+
+def export_of(location: Path | str) -> dict[str, Any]:
+    """What `describe --all-groups --format json` prints."""
+    return {"groups": {name: asdict(group) for name, group in describe_groups(StateReader(str(location))).items()}}
+
+
+def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: bool = False) -> list[str]:
+    """How our answers differ from the broker's."""
+    return compare(export_of(location), oracle, offsets_only=offsets_only)
+
+
+def table(location: Path | str, name: str) -> pa.Table:
+    """A table of a store, read without Spark, timestamps as microseconds."""
+    found = StateReader(str(location)).select(f"SELECT * FROM {name}", name)
+    fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
+    return found.cast(pa.schema(fields))
+
+
+def rows_of(location: Path | str, name: str) -> list[dict[str, Any]]:
+    """The rows of a table of a store."""
+    rows: list[dict[str, Any]] = table(location, name).to_pylist()
+    return rows
+
+
+def versions(location: Path) -> dict[str, int]:
+    """The version of each table: it moves with every write."""
+    return {log.parent.name: DeltaTable(log.parent).version() for log in location.glob("*/_delta_log")}
+
+
+def log_of(location: Path | str) -> list[LogRow]:
+    """The rows of the table `log`, in order."""
+    names = LogRow._fields
+    rows = [LogRow(*(row[name] for name in names)) for row in table(location, "log").select(list(names)).to_pylist()]
+    return sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
+
+
+def state_of(location: Path | str) -> StateTables:
+    """The state tables of a store."""
+    n = int(StateReader(str(location)).properties["offsets.topic.num.partitions"])
+    state = StateTables(n)
+    for row in rows_of(location, "committed_offsets"):
+        at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
+        assert at not in state.offsets
+        state.offsets[at] = row
+    for row in rows_of(location, "group_records"):
+        record = row["log_partition"], row["group_id"], row["record_type"], row["record_key"]
+        assert record not in state.group_records
+        state.group_records[record] = GroupRecordRow(
+            row["record_type"], row["record_key"], row["value_offset"], row["value"], row["tombstone_offset"]
+        )
+    for row in rows_of(location, "quarantine"):
+        if row["record_offset"] is not None:
+            assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
+            state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
+    for row in rows_of(location, "fold_progress"):
+        assert row["log_partition"] not in state.folded_to
+        state.folded_to[row["log_partition"]] = row["folded_to"]
+        state.unknown_records[row["log_partition"]] = row["unknown_records"]
+        state.pending[row["log_partition"]] = [_pending(each) for each in row["pending"]]
+    return state
+
+
+def _pending(row: dict[str, Any]) -> dict[str, Any]:
+    value = decode_value(1, row["value"]).fields  # what the struct does not name
+    topic_id = value.get("topic_id")
+    return row | {
+        "commit_timestamp": (row["commit_timestamp"] - _EPOCH) // timedelta(microseconds=1),
+        "expire_timestamp": None if value.get("expire_timestamp") is None else value["expire_timestamp"] * 1000,
+        "topic_id": None if topic_id == NO_TOPIC_ID else topic_id,
+    }
+
+
+def assert_as_reference(location: Path | str, rows: Iterable[LogRow]) -> None:
+    """The state tables hold what the reference replay of these rows holds, and `groups` describes it."""
+    rows = list(rows)
+    state = state_of(location)
+    assert_same(state, references(rows, state.offsets_partitions))
+    counted = {row["log_partition"]: row["records"] for row in rows_of(location, "fold_progress")}
+    assert counted == {at: sum(row.log_partition == at for row in rows) for at in counted}
+    described = {}
+    for at, (kind, values) in state.groups().items():
+        group = describe_group(kind, values)
+        described[at] = (group.group_type, group.state, group.protocol_type, group.protocol, len(group.members))
+    names = ("group_type", "state", "protocol_type", "protocol")
+    assert described == {
+        (row["log_partition"], row["group_id"]): (*(row[name] for name in names), len(row["members"] or ()))
+        for row in rows_of(location, "groups")
+        if row["state"] != "Dead"
+    }
+
+
+def state_rows(location: Path | str) -> dict[str, list[str]]:
+    """What the state tables say: without when it was written, and without how a dead group is remembered."""
+    names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
+    return {
+        name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names
+    }
+
+
+def _says(name: str, row: dict[str, Any]) -> bool:
+    if name == "groups":
+        return bool(row["state"] != "Dead")
+    return not (name == "group_records" and row["record_type"] == 1)  # of commits as many as needed (R14)
+
+
+def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    without = {"folded_at", "quarantined_at"} | ({"record_offset"} if name == "groups" else set())
+    return {key: value for key, value in row.items() if key not in without}

@@ -1,0 +1,150 @@
+"""Recorded brokers' logs through the whole pipeline, against what these brokers answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state import StateReader
+from tests.compare import compared_offsets
+from tests.logs import CAPTURE_NAMES, CAPTURES, capture_partitions, capture_rows, oracle
+from tests.spark.stores import assert_as_reference, copied, differences, log_of, rows_of, state_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+MODERN = [name for name in CAPTURE_NAMES if name.startswith("4.")]
+OLDER = [name for name in CAPTURE_NAMES if not name.startswith("4.")]
+# one of each sort: classic, transactions, new protocol, share and streams, expiry, Connect, corrupt, old formats
+RELOADED = [
+    "4.2.0-classic",
+    "4.2.0-txn-open",
+    "4.2.0-kip848",
+    "4.2.0-share",
+    "4.2.0-expiry-after",
+    "4.2.0-connect-eos-altered",
+    "2.4.1-old-ibp0.10.0-fmt0.10.0-codec1",
+]
+VERIFIED = [*RELOADED, "4.0.0-kip848", "4.2.0-inject", "3.9.2-classic"]
+MALFORMED = "4.2.0-inject-malformed"
+# What the classic coordinator keeps and the modern one removes: transactional commits with a tombstone above them,
+# whose COMMIT comes after that (R12); x-del's stand at 11 to 15 of log partition 4 in dump.txt.
+BROUGHT_BACK_BY_3_9 = [
+    r"'x-del' offset of t1-0: broker (50, None, '\x00'), ours None",
+    r"'x-delgrp' offset of t1-0: broker (60, None, '\x00'), ours None",
+    r"'x-topic' offset of t2-0: broker (9, None, ''), ours None",
+]
+
+
+def test_there_are_recorded_brokers() -> None:
+    assert len(MODERN) >= 19
+    assert len(OLDER) >= 7
+
+
+@pytest.mark.parametrize("capture", MODERN)
+def test_answers_are_those_of_the_broker(folded: Callable[[str], Path], capture: str) -> None:
+    assert compared_offsets(oracle(capture)) > 0
+    assert differences(folded(capture), oracle(capture)) == []
+
+
+@pytest.mark.parametrize("capture", [name for name in OLDER if name != "3.9.2-txn-open"])
+def test_offsets_are_those_of_an_older_broker(folded: Callable[[str], Path], capture: str) -> None:
+    assert compared_offsets(oracle(capture)) > 0
+    assert differences(folded(capture), oracle(capture), offsets_only=True) == []
+
+
+def test_classic_coordinator_brings_offsets_back_that_the_modern_one_removed(folded: Callable[[str], Path]) -> None:
+    # R12
+    found = differences(folded("3.9.2-txn-open"), oracle("3.9.2-txn-open"), offsets_only=True)
+    assert found == BROUGHT_BACK_BY_3_9
+
+
+@pytest.mark.parametrize("capture", CAPTURE_NAMES)
+def test_state_is_what_the_reference_replays(folded: Callable[[str], Path], capture: str) -> None:
+    rows = [row for partition in capture_rows(capture).values() for row in partition]
+    assert log_of(folded(capture)) == sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
+    assert_as_reference(folded(capture), rows)
+
+
+@pytest.mark.parametrize("capture", CAPTURE_NAMES)
+def test_log_info_tells_the_bounds_that_the_broker_told(folded: Callable[[str], Path], capture: str) -> None:
+    found = {each.log_partition: each for each in log_info(StateReader(str(folded(capture))))}
+    assert sorted(found) == list(range(capture_partitions(capture)))
+    bounds = json.loads((CAPTURES / capture / "oracle.json").read_text())["topics"]["__consumer_offsets"]["partitions"]
+    assert {at: (each.start, each.end) for at, each in found.items()} == {
+        each["partition"]: (each["start"], each["end"]) for each in bounds
+    }
+    rows = capture_rows(capture)
+    assert {at: each.records for at, each in found.items() if each.records} == {
+        at: len(of_one) for at, of_one in rows.items()
+    }
+    assert {at: each.folded_to for at, each in found.items() if each.folded_to is not None} == {
+        at: of_one[-1].record_offset + 1 for at, of_one in rows.items()
+    }
+
+
+@pytest.mark.parametrize("capture", VERIFIED)
+def test_verify_finds_the_state_equal(workbench: Workbench, folded: Callable[[str], Path], capture: str) -> None:
+    found = workbench.verify(folded(capture))
+    assert (found.differences, found.examples) == ({}, [])
+    assert found.log_partitions == len(capture_rows(capture))
+    assert found.records == sum(map(len, capture_rows(capture).values()))
+    assert found.groups > 0
+
+
+@pytest.mark.parametrize("capture", [*RELOADED, MALFORMED])
+def test_reload_gives_what_the_stream_gave(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
+) -> None:
+    store = copied(folded(capture), tmp_path / "store")
+    before = state_rows(store)
+    assert workbench.reload(store) == sum(map(len, capture_rows(capture).values()))
+    assert state_rows(store) == before
+    workbench.spark.sql(f"DELETE FROM delta.`{store}/fold_progress`")
+    for name in ("committed_offsets", "group_records", "groups", "quarantine"):
+        workbench.spark.sql(f"DELETE FROM delta.`{store}/{name}`")
+    assert workbench.reload(store) > 0
+    assert_as_reference(store, log_of(store))
+    assert differences(store, oracle(capture), offsets_only=capture in OLDER) == []
+
+
+def errors_of_kafkas_own_tool() -> dict[tuple[int, int], str]:
+    """What it could not read, by log partition and record offset."""
+    errors: dict[tuple[int, int], str] = {}
+    partition = -1
+    for line in (CAPTURES / MALFORMED / "dump.txt").read_text().splitlines():
+        if found := re.match(r"### segments/__consumer_offsets-(\d+)/", line):
+            partition = int(found[1])
+        if found := re.search(r"Error at offset (\d+), skipping\. (.*)", line):
+            errors[partition, int(found[1])] = found[2]
+    return errors
+
+
+def test_corrupt_records_are_in_quarantine_with_their_reasons(folded: Callable[[str], Path]) -> None:  # R6
+    rows = rows_of(folded(MALFORMED), "quarantine")
+    ours = {(row["log_partition"], row["record_offset"]): row["reason"] for row in rows}
+    assert len(ours) == len(rows)
+    assert ours == {
+        (10, 5): "OffsetCommitValue: unknown version 9 of record type 1",
+        (10, 6): "OffsetCommitValue: cannot read the version: expected 2 bytes, found 0",
+        (38, 0): "OffsetCommitValue.leader_epoch: expected 4 bytes at position 10, found 0",
+        (44, 2): "OffsetCommitValue: unknown version 1 of record type 0",
+        (9, 6): "key: cannot read the record type: expected 2 bytes, found 1",
+    }
+    kafkas = errors_of_kafkas_own_tool()
+    assert ours.keys() == kafkas.keys()
+    assert kafkas[10, 5] == "Found an unknown record version 9 for 1 type"
+    assert kafkas[9, 6] == "Could not read version from key's buffer."
+
+
+def test_raw_bytes_of_corrupt_records_are_in_quarantine(folded: Callable[[str], Path]) -> None:  # R6
+    log = {(row.log_partition, row.record_offset): (row.key, row.value) for row in log_of(folded(MALFORMED))}
+    for row in rows_of(folded(MALFORMED), "quarantine"):
+        assert (row["key"], row["value"]) == log[row["log_partition"], row["record_offset"]]
