@@ -316,7 +316,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of ingest, reload, recipe")
     parser.add_argument("--decode-commits", type=int, default=1_000_000, metavar="N", help="to decode without Spark")
     parser.add_argument("--only", choices=["decode", "spark"], help="leave out the other half")
-    parser.add_argument("--folder", type=Path, help="where the temporary folder is made; 5000000 commits need some 3 GB")
+    parser.add_argument(
+        "--folder", type=Path, help="where the temporary folder is made; 5000000 commits need some 3 GB"
+    )
     add_shape_options(parser, Shape(tombstones=0.01))
     known, _ = parser.parse_known_args(arguments)
     if known.quick:
