@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Store:
             builder = builder.property(key, value)
         try:
             builder.execute()
-        except DeltaConcurrentModificationException:
+        except CONFLICTS:
             if not DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}"):
                 raise  # somebody else is creating the same store: as good
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class LogAppender:
         )
         try:
             self._store.save(writer, LOG.name)
-        except DeltaConcurrentModificationException as conflict:
+        except CONFLICTS as conflict:
             raise WriteConflict("another writer appended to the log") from conflict
         commit = self._store.delta(LOG.name).history(_RECENT).where(F.col("userMetadata") == note).first()
         if commit is None:
