@@ -109,9 +109,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _session(settings: Settings) -> SparkSession:
+    from pyspark.logger import PySparkLogger
+
     from offsets_pipeline.session import build_session
 
     progress("starting Spark ...")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # they print what is raised, and so said, anyway
     return build_session("offsets", settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from offsets_pipeline.errors import QueryFailed
@@ -32,10 +33,15 @@ def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
     try:
         for row in rows:
             yield list(row)
-    except PySparkException as exception:
+    except (PySparkException, Py4JJavaError) as exception:
         raise _failed(exception) from None
 
 
-def _failed(exception: PySparkException) -> QueryFailed:
-    reason = str(exception).strip().splitlines()[0]
-    return QueryFailed(f"the query failed: {reason}")
+def _failed(exception: PySparkException | Py4JJavaError) -> QueryFailed:
+    reason = str(exception)
+    if isinstance(exception, Py4JJavaError):  # a task failed: what it says itself stands innermost
+        cause = exception.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        reason = cause.getMessage() or cause.toString()
+    return QueryFailed(f"the query failed: {reason.strip().splitlines()[0]}")
