@@ -196,7 +196,7 @@ def normalised(location: str) -> str:
     """The location in the one spelling that Spark understands: a local folder by its whole path."""
     if location.startswith(_SCHEMA_PREFIX) or "://" in location:
         return location.rstrip("/")
-    return str(Path(location).absolute())
+    return str(Path(location).resolve())
 
 
 def sql_name(location: str, table: str) -> str:
