@@ -42,7 +42,7 @@ def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            StateWriter(store, effects, settings.fold, clock).write(summary.kinds, expected)
+            StateWriter(store, effects, settings.fold, clock).write(summary, expected)
         if summary.behind:
             reload_partitions(store, summary.behind, settings, clock)
         return summary.records

@@ -55,7 +55,8 @@ def _reload_once(store: Store, partitions: list[int] | None, settings: Settings,
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            StateWriter(store, effects, settings.fold, clock, summary.folded_to).write(summary.kinds, {})
+            ends = {each.log_partition: each.folded_to for each in summary.progress}
+            StateWriter(store, effects, settings.fold, clock, ends).write(summary, {})
         return summary.records
     finally:
         effects.unpersist()

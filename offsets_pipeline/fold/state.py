@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PROGRESS, TOPIC
+from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import timestamp_of
@@ -38,15 +38,17 @@ from offsets_pipeline.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.fold.summary import Progress, Summary
     from offsets_pipeline.store import Store
 
+_PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 _NEWER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset > t.record_offset))"
 _NOT_OLDER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset >= t.record_offset))"
 
@@ -73,11 +75,12 @@ class StateWriter:
         self._now = timestamp_of(clock)
         self._replayed = dict(replayed or {})
 
-    def write(self, kinds: frozenset[str], expected: Mapping[int, int]) -> None:
-        """Write everything. ``kinds`` are those of the effects; ``expected`` is the progress the fold started from.
+    def write(self, summary: Summary, expected: Mapping[int, int]) -> None:
+        """Write everything. ``summary`` is of the effects; ``expected`` is the progress the fold started from.
 
         Raises WriteConflict where another fold moved the progress since, or overtook a write too often.
         """
+        kinds = summary.kinds
         facts: list[Callable[[], None]] = [partial(self._write_groups, kinds)]
         if OFFSET in kinds or self._replayed:
             facts.append(partial(self._merge, COMMITTED_OFFSETS.name, self._merge_offsets))
@@ -89,7 +92,7 @@ class StateWriter:
         with ThreadPoolExecutor(len(facts)) as threads:
             for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in facts]:
                 written.result()
-        self._merge_progress(expected)
+        self._merge_progress(summary, expected)
 
     def _write_topics(self) -> None:
         unnamed = self._unnamed_topics()
@@ -257,16 +260,14 @@ class StateWriter:
         )
         self._remove_unmatched(merge, "t.record_offset").execute()
 
-    def _merge_progress(self, expected: Mapping[int, int]) -> None:
-        progress = self._of_kind(PROGRESS).select(
-            "log_partition", "log_epoch", "folded_to", "records", "unknown_records"
-        )
-        source = (
-            progress.join(pending_arrays(self._effects), "log_partition", "left")
-            .withColumn("pending", F.coalesce("pending", F.array().cast(FOLD_PROGRESS.schema()["pending"].dataType)))
-            .withColumn("folded_at", self._now)
-            .withColumn("expected", _lookup(expected))
-        )
+    def _merge_progress(self, summary: Summary, expected: Mapping[int, int]) -> None:
+        source = self._progress_rows(summary.progress, expected)
+        if PENDING in summary.kinds:
+            source = source.join(pending_arrays(self._effects), "log_partition", "left")
+        else:
+            source = source.withColumn("pending", F.lit(None).cast(_PENDING_ARRAY))
+        source = source.withColumn("pending", F.coalesce("pending", F.array().cast(_PENDING_ARRAY)))
+        source = source.withColumn("folded_at", self._now)
         values: dict[str, str | Column] = {name: f"s.{name}" for name in FOLD_PROGRESS.names()}
         if self._replayed:
             condition, counted = "t.folded_to <= s.folded_to", values
@@ -281,13 +282,15 @@ class StateWriter:
             .whenNotMatchedInsert(condition="s.expected = 0", values=values)
         )
         written = merge.execute().first()
-        wanted = progress.count()
-        if written is None or written["num_affected_rows"] != wanted:
+        if written is None or written["num_affected_rows"] != len(summary.progress):
             raise WriteConflict("fold_progress was moved by another fold")
 
-
-def _lookup(expected: Mapping[int, int]) -> Column:
-    if not expected:
-        return F.lit(0).cast("bigint")
-    pairs = [F.lit(value) for pair in expected.items() for value in pair]
-    return F.coalesce(F.create_map(*pairs)[F.col("log_partition")], F.lit(0)).cast("bigint")
+    def _progress_rows(self, progress: Sequence[Progress], expected: Mapping[int, int]) -> DataFrame:
+        """The progress as a literal in the plan: a row for each log partition."""
+        rows = ", ".join(
+            f"({row.log_partition}, {LOG_EPOCH}, {row.folded_to}L, {row.records}L, {row.unknown_records}L, "
+            f"{expected.get(row.log_partition, 0)}L)"
+            for row in progress
+        )
+        columns = "log_partition, log_epoch, folded_to, records, unknown_records, expected"
+        return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")  # noqa: S608 - numbers

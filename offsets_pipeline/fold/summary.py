@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -16,18 +16,31 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 
+class Progress(NamedTuple):
+    """How far a log partition was folded, and over how many records."""
+
+    log_partition: int
+    folded_to: int
+    records: int
+    unknown_records: int
+
+
 @dataclass(frozen=True)
 class Summary:
     """What a fold amounts to.
 
-    ``kinds`` of effects there are, ``records`` folded, how far each log partition was folded, and the log partitions
-    into which rows came ``behind`` the folded position.
+    ``kinds`` of effects there are, ``progress`` by log partition, and the log partitions into which rows came
+    ``behind`` the folded position.
     """
 
     kinds: frozenset[str]
-    records: int
-    folded_to: dict[int, int]
+    progress: tuple[Progress, ...]
     behind: list[int]
+
+    @property
+    def records(self) -> int:
+        """How many records were folded."""
+        return sum(each.records for each in self.progress)
 
 
 def summarise(effects: DataFrame, settings: Settings) -> Summary:
@@ -43,7 +56,6 @@ def summarise(effects: DataFrame, settings: Settings) -> Summary:
     progress = effects.where(F.col("kind") == PROGRESS).collect()
     return Summary(
         kinds=kinds,
-        records=sum(row["records"] for row in progress),
-        folded_to={row["log_partition"]: row["folded_to"] for row in progress},
+        progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
     )
