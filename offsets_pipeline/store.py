@@ -130,8 +130,12 @@ class Store:
         return sql_name(self.location, name)
 
     def read(self, name: str) -> DataFrame:
-        """The table as it is now."""
+        """The table as it is, each time that it is read."""
         return self.spark.table(self.table_name(name))
+
+    def snapshot(self, name: str) -> DataFrame:
+        """The table as it is now, also if it is read again later."""
+        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {self.version(name)}")  # noqa: S608
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""

@@ -48,7 +48,7 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    rows = store.read(LOG.name)
+    rows = store.snapshot(LOG.name)
     if partitions is not None:
         rows = rows.where(F.col("log_partition").isin(partitions))
     effects = replayed(store, rows).persist()

@@ -35,6 +35,7 @@ from offsets_pipeline.tables import (
     LOG_EPOCH,
     QUARANTINE,
     TOPICS,
+    Table,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class StateWriter:
         self._settings = settings
         self._now = timestamp_of(clock)
         self._replayed = dict(replayed or {})
+        self._may_be_first = False
 
     def write(self, summary: Summary, expected: Mapping[int, int]) -> None:
         """Write everything. ``summary`` is of the effects; ``expected`` is the progress the fold started from.
@@ -81,10 +83,11 @@ class StateWriter:
         Raises WriteConflict where another fold moved the progress since, or overtook a write too often.
         """
         kinds = summary.kinds
+        self._may_be_first = not expected
         facts: list[Callable[[], None]] = [partial(self._write_groups, kinds)]
         if OFFSET in kinds or self._replayed:
             facts.append(partial(self._merge, COMMITTED_OFFSETS.name, self._merge_offsets))
-        if QUARANTINE_KIND in kinds or self._replayed:
+        if QUARANTINE_KIND in kinds or self._quarantine_may_shrink():
             facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
         if TOPIC in kinds:
             facts.append(self._write_topics)
@@ -124,6 +127,33 @@ class StateWriter:
             return merge
         return merge.whenNotMatchedBySourceDelete(f"{newest} < {self._replayed_to('t.log_partition')}")
 
+    def _merge_facts(
+        self, table: Table, source: DataFrame, on: str, settle: Callable[[DeltaMergeBuilder], DeltaMergeBuilder]
+    ) -> None:
+        """Insert the rows that are not there; ``settle`` says what becomes of those that are, and of others.
+
+        Into a table that nobody wrote to yet it is enough to insert, which is much less work; unless somebody else
+        did so meanwhile, and then the whole merge follows.
+        """
+
+        def merge() -> DeltaMergeBuilder:
+            builder = self._store.delta(table.name).alias("t").merge(source.alias("s"), on)
+            return builder.whenNotMatchedInsertAll()
+
+        if self._may_be_first and self._store.version(table.name) == 0:
+            written = merge().execute().first()
+            commits = 1 if written is not None and written["num_inserted_rows"] else 0
+            if self._store.version(table.name) == commits:
+                return
+        settle(merge()).execute()
+
+    def _quarantine_may_shrink(self) -> bool:
+        """Whether a replay may find that a record in quarantine is none that belongs there."""
+        if not self._replayed:
+            return False
+        records = self._store.read(QUARANTINE.name).where("record_offset IS NOT NULL")
+        return not records.where(F.col("log_partition").isin(list(self._replayed))).isEmpty()
+
     def _merge_quarantine(self) -> None:
         source = self._of_kind(QUARANTINE_KIND).withColumn("quarantined_at", self._now)
         columns = ["log_partition", "log_epoch", "record_offset", "reason", "key", "value", "quarantined_at"]
@@ -160,18 +190,14 @@ class StateWriter:
         names = COMMITTED_OFFSETS.names()
         differs = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in names)
         behind = f"t.record_offset < {self._replayed_to('s.log_partition')} AND ({differs})"
-        merge = (
-            self._store.delta(COMMITTED_OFFSETS.name)
-            .alias("t")
-            .merge(
-                self._of_kind(OFFSET).select(names).alias("s"),
-                "t.log_partition = s.log_partition AND t.group_id = s.group_id"
-                " AND t.topic = s.topic AND t.partition = s.partition",
-            )
-            .whenMatchedUpdateAll(condition=f"{_NEWER} OR ({behind})" if self._replayed else _NEWER)
-            .whenNotMatchedInsertAll()
+        condition = f"{_NEWER} OR ({behind})" if self._replayed else _NEWER
+        self._merge_facts(
+            COMMITTED_OFFSETS,
+            self._of_kind(OFFSET).select(names),
+            "t.log_partition = s.log_partition AND t.group_id = s.group_id"
+            " AND t.topic = s.topic AND t.partition = s.partition",
+            lambda merge: self._remove_unmatched(merge.whenMatchedUpdateAll(condition), "t.record_offset"),
         )
-        self._remove_unmatched(merge, "t.record_offset").execute()
 
     def _group_facts(self, kinds: frozenset[str]) -> DataFrame | None:
         """The facts about groups that have to be written; None where there are none.
@@ -181,7 +207,7 @@ class StateWriter:
         """
         facts = self._of_kind(GROUP_RECORD)
         commits = self._of_kind(GROUP_COMMIT)
-        if self._replayed:
+        if self._replayed or self._may_be_first:
             return facts.unionByName(commits)
         if GROUP_COMMIT in kinds:
             alive = self._store.read(GROUPS.name).where("state <> 'Dead'").select("log_partition", "group_id")
@@ -193,7 +219,6 @@ class StateWriter:
                 of_touched = self._of_kind(GROUP_COMMIT).join(touched, ["log_partition", "group_id"], "left_semi")
                 commits = commits.unionByName(of_touched).dropDuplicates(["log_partition", "group_id"])
                 return facts.unionByName(commits)
-            commits = commits.persist()
             return None if commits.isEmpty() else commits
         return facts if GROUP_RECORD in kinds else None
 
@@ -220,18 +245,15 @@ class StateWriter:
             condition = " OR ".join(
                 f"NOT (s.{name} <=> t.{name})" for name in ("value_offset", "value", "tombstone_offset")
             )
-        merge = (
-            self._store.delta(GROUP_RECORDS.name)
-            .alias("t")
-            .merge(
-                facts.select(names).alias("s"),
-                "t.log_partition = s.log_partition AND t.group_id = s.group_id"
-                " AND t.record_type = s.record_type AND t.record_key = s.record_key",
-            )
-            .whenMatchedUpdate(condition=condition, set=merged)
-            .whenNotMatchedInsertAll()
+        self._merge_facts(
+            GROUP_RECORDS,
+            facts.select(names),
+            "t.log_partition = s.log_partition AND t.group_id = s.group_id"
+            " AND t.record_type = s.record_type AND t.record_key = s.record_key",
+            lambda merge: self._remove_unmatched(
+                merge.whenMatchedUpdate(condition, merged), "greatest(t.value_offset, t.tombstone_offset)"
+            ),
         )
-        self._remove_unmatched(merge, "greatest(t.value_offset, t.tombstone_offset)").execute()
 
     def _merge_groups(self, facts: DataFrame) -> None:
         records = self._store.read(GROUP_RECORDS.name)
@@ -247,18 +269,14 @@ class StateWriter:
         newer = _NOT_OLDER
         if self._replayed:
             newer = f"({newer} OR t.record_offset < {self._replayed_to('s.log_partition')})"
-        merge = (
-            self._store.delta(GROUPS.name)
-            .alias("t")
-            .merge(
-                described_groups(records, self._store.properties.offsets_partitions).alias("s"),
-                "t.log_partition = s.log_partition AND t.group_id = s.group_id",
-            )
-            # a row made from more records knows more: a slower writer does not take it back
-            .whenMatchedUpdateAll(condition=f"{newer} AND ({differs})")
-            .whenNotMatchedInsertAll()
+        # a row made from more records knows more: a slower writer does not take it back
+        condition = f"{newer} AND ({differs})"
+        self._merge_facts(
+            GROUPS,
+            described_groups(records, self._store.properties.offsets_partitions),
+            "t.log_partition = s.log_partition AND t.group_id = s.group_id",
+            lambda merge: self._remove_unmatched(merge.whenMatchedUpdateAll(condition), "t.record_offset"),
         )
-        self._remove_unmatched(merge, "t.record_offset").execute()
 
     def _merge_progress(self, summary: Summary, expected: Mapping[int, int]) -> None:
         source = self._progress_rows(summary.progress, expected)

@@ -165,14 +165,15 @@ class CommitColumns:
 
     def topic_ids(self) -> pa.Array:
         """The topic id of each, as string in Kafka's notation (URL-safe base64), null where it has none (R7)."""
-        ids: list[str | None] = [None] * len(self.valid)
-        known: dict[bytes, str] = {}
-        for row in np.flatnonzero((self.topic_id_position >= 0) & ~self.tombstone).tolist():
-            start = int(self.topic_id_position[row])
-            raw = self.values.data[start : start + _TOPIC_ID_BYTES].tobytes()
-            if any(raw):  # all zero is Kafka's "no topic id"
-                ids[row] = known.setdefault(raw, base64.urlsafe_b64encode(raw).rstrip(b"=").decode())
-        return pa.array(ids, pa.string())
+        found = (self.topic_id_position >= 0) & ~self.tombstone
+        length = np.where(found, _TOPIC_ID_BYTES, 0)
+        encoded = self.values.slices(np.where(found, self.topic_id_position, 0), length).dictionary_encode()
+        texts = [
+            # all zero is Kafka's "no topic id", and nothing at all is none either
+            base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else None
+            for raw in encoded.dictionary.to_pylist()
+        ]
+        return pa.array(texts, pa.string()).take(encoded.indices)
 
     def optional(self, column: Int64s, dtype: pa.DataType) -> pa.Array:
         """A column of the value, null where it is -1 on the wire (R7) or the record is a tombstone."""
