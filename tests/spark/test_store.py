@@ -1,0 +1,165 @@
+"""A store: what is fixed with it, what is taken for one, what is not, and where it may lie."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+
+from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
+from offsets_pipeline.tables import TABLES
+from tests.logs import oracle
+from tests.spark.stores import assert_as_reference, copied, differences, log_of, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.stores import Workbench
+
+SCHEMA = "schema:offsets_tests"
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> Iterator[str]:
+    """A schema of the session's catalog that is gone after the test."""
+    yield SCHEMA
+    spark.sql(f"DROP SCHEMA IF EXISTS {SCHEMA.removeprefix('schema:')} CASCADE")
+
+
+def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path) -> None:  # R1, R4
+    location = str(tmp_path / "a store")
+    given = StoreProperties(OWNED, 7, "a cluster", "a topic")
+    assert Store.create(spark, location, given).properties == given
+    store = Store.open(spark, location + "/")
+    assert store.properties == given
+    store.require(OWNED)
+    with pytest.raises(StoreMismatch, match="is an owned store, and this needs a mirrored one: name another store"):
+        store.require(MIRRORED)
+    with pytest.raises(NotAStore, match="is not empty and not a store"):
+        Store.create(spark, location, StoreProperties(MIRRORED, 5))
+    assert Store.open(spark, location).properties == given
+
+
+def test_tables_have_their_columns_comments_and_constraints(
+    spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = Store.open(spark, str(empty(5)))
+    for table in TABLES:
+        assert store.read(table.name).schema.simpleString() == table.schema().simpleString()
+        detail = spark.sql(f"DESCRIBE DETAIL {store.table_name(table.name)}").first()
+        assert detail is not None
+        assert detail["description"] == table.comment
+        assert (
+            detail["properties"].items()
+            >= {key: value for key, value in table.properties.items() if "constraints" in key}.items()
+        )
+    # a column that must hold something, and a constraint, hold for SQL by hand too
+    copy = copied(empty(5), tmp_path / "store")
+    for columns in ("NULL, 0, 1, 2, current_timestamp()", "0, 0, 2, 1, current_timestamp()"):
+        with pytest.raises(Exception, match=r"DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT"):
+            spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` VALUES ({columns})")
+
+
+def test_half_made_store_is_no_store_and_is_completed(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    for name in ("log", "quarantine"):  # the log is made last
+        shutil.rmtree(location / name)
+    with pytest.raises(NotAStore, match="has no table named log"):
+        workbench.open(location)
+    assert Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 3)).properties.offsets_partitions == 3
+    assert workbench.open(location).properties.offsets_partitions == 3
+    assert {path.name for path in location.iterdir()} == {table.name for table in TABLES}
+
+
+def test_store_may_be_named_by_any_path_to_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Store.create(spark, "../a/store", StoreProperties(MIRRORED, 3))
+    for location in ("../a/store", f"{tmp_path}/here/../a/store/", str(tmp_path / "a" / "store")):
+        store = Store.open(spark, location)
+        assert store.location == str(tmp_path / "a" / "store")
+        assert StateReader(location).properties["offsets.topic.num.partitions"] == "3"
+        assert not DeltaTable.forPath(spark, f"{store.location}/log").toDF().take(1)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_store_without_log_partitions_is_refused(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    with pytest.raises(InvalidPartitionCount, match=f"at least 1 partition, not {count}"):
+        Store.create(spark, str(tmp_path / "store"), StoreProperties(MIRRORED, count))
+    assert not (tmp_path / "store").exists()
+
+
+def test_folder_of_other_things_is_no_store_and_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    other = tmp_path / "photos"
+    other.mkdir()
+    (other / "one.jpg").write_bytes(b"jpg")
+    for ask in (
+        lambda: Store.open(spark, str(other)),
+        lambda: Store.create(spark, str(other), StoreProperties(MIRRORED, 5)),
+        lambda: StateReader(str(other)),
+    ):
+        with pytest.raises(NotAStore):
+            ask()
+    assert [path.name for path in other.iterdir()] == ["one.jpg"]
+
+
+def test_table_named_log_of_somebody_else_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/log` (line STRING) USING delta")
+    for ask in (lambda: Store.open(spark, str(tmp_path)), lambda: StateReader(str(tmp_path))):
+        with pytest.raises(NotAStore, match="holds a table named log that is no offsets log"):
+            ask()
+
+
+def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '2')")
+    with pytest.raises(NotAStore, match="has store format 2, this program reads 1"):
+        Store.open(spark, str(location))
+
+
+@pytest.mark.parametrize("location", ["nothing", "empty", "schema:no_such_schema", "schema:no name"])
+def test_where_nothing_is_there_is_no_store(spark: SparkSession, tmp_path: Path, location: str) -> None:
+    (tmp_path / "empty").mkdir()
+    where = location if location.startswith("schema:") else str(tmp_path / location)
+    with pytest.raises(NoSuchStore):
+        Store.open(spark, where)
+
+
+@pytest.mark.slow
+def test_store_in_a_schema_of_the_catalog_works_from_end_to_end(workbench: Workbench, schema: str) -> None:
+    capture = "4.2.0-classic"
+    assert workbench.ingest(schema, segments_of(capture)).created
+    assert workbench.fold(schema) > 0
+    assert workbench.fold(schema) == 0
+    assert workbench.verify(schema).equal
+    assert workbench.ingest(schema, segments_of(capture)).added == 0
+    folder = workbench.open(schema).folder().removeprefix("file:")
+    assert differences(folder, oracle(capture)) == []
+    assert_as_reference(folder, log_of(folder))
+    workbench.spark.sql(f"DELETE FROM {schema.removeprefix('schema:')}.committed_offsets")
+    assert not workbench.verify(schema).equal
+    workbench.reload(schema)
+    assert differences(folder, oracle(capture)) == []
+    assert describe_groups(StateReader(folder)).keys() == {
+        name for name, group in oracle(capture)["groups"].items() if group["listed"]
+    }
+
+
+def test_failed_first_ingest_leaves_no_schema(workbench: Workbench, schema: str) -> None:
+    with pytest.raises(InvalidPartitionCount):
+        workbench.ingest(schema, segments_of("4.2.0-classic"), partitions=50)
+    with pytest.raises(AnalysisException):
+        workbench.spark.sql(f"DESCRIBE SCHEMA {schema.removeprefix('schema:')}")

@@ -1,0 +1,104 @@
+"""Verify notices every row that was changed, removed or added by hand, and reload repairs it (R16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from tests.logs import oracle
+from tests.spark.stores import assert_as_reference, copied, differences, export_of, log_of, rows_of, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+pytestmark = pytest.mark.slow
+
+CAPTURE = "4.2.0-txn-open"  # log partition 2 has an open transaction, 4 a group with members
+ONE_ROW = {
+    "committed_offsets": "group_id = 'x-live' AND topic = 't1' AND partition = 0",
+    "group_records": "group_id = 'x-live' AND record_type = 2",
+    "groups": "group_id = 'x-live'",
+    "fold_progress": "log_partition = 2",
+}
+CHANGES = {
+    "committed_offsets": "committed_offset = committed_offset + 1",
+    "group_records": "value = unhex('0000')",
+    "groups": "state = 'Empty'",
+    "fold_progress": "pending = array()",
+}
+
+
+def change(workbench: Workbench, store: Path, table: str) -> None:
+    workbench.spark.sql(f"UPDATE delta.`{store}/{table}` SET {CHANGES[table]} WHERE {ONE_ROW[table]}")
+
+
+def remove(workbench: Workbench, store: Path, table: str) -> None:
+    workbench.spark.sql(f"DELETE FROM delta.`{store}/{table}` WHERE {ONE_ROW[table]}")
+
+
+def add(workbench: Workbench, store: Path, table: str) -> None:
+    """A row like another, of a group that the log does not know."""
+    rows = workbench.spark.table(f"delta.`{store}/{table}`").where(ONE_ROW[table])
+    rows.withColumn("group_id", F.lit("nobody")).write.format("delta").mode("append").save(f"{store}/{table}")
+
+
+@pytest.mark.parametrize("alter", [change, remove, add])
+def test_what_was_altered_by_hand_is_noticed_and_repaired(
+    workbench: Workbench,
+    folded: Callable[[str], Path],
+    tmp_path: Path,
+    alter: Callable[[Workbench, Path, str], None],
+) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "store")
+    # a log partition without progress counts as not folded: its state is then all different
+    tables = [table for table in ONE_ROW if alter is change or table != "fold_progress"]
+    for table in tables:
+        before = rows_of(store, table)
+        alter(workbench, store, table)
+        assert sorted(map(str, rows_of(store, table))) != sorted(map(str, before))
+    found = workbench.verify(store)
+    assert found.differences == dict.fromkeys(tables, 1)
+    assert sorted(example.partition(":")[0] for example in found.examples) == sorted(tables)
+    assert workbench.reload(store) == len(log_of(store))
+    assert_as_reference(store, log_of(store))
+    assert differences(store, oracle(CAPTURE)) == []
+
+
+def test_lost_progress_is_noticed_and_repaired(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "store")
+    remove(workbench, store, "fold_progress")
+    held = [row for row in rows_of(store, "committed_offsets") if row["log_partition"] == 2]
+    assert workbench.verify(store).differences["committed_offsets"] == len(held) > 0
+    workbench.reload(store, 2)
+    assert_as_reference(store, log_of(store))
+
+
+def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "store")
+    workbench.spark.sql(f"UPDATE delta.`{store}/fold_progress` SET folded_to = folded_to + 1 WHERE log_partition = 0")
+    found = workbench.verify(store)
+    assert found.differences == {"fold_progress": 1}
+    assert found.examples == [
+        (
+            'fold_progress: log_partition 0: the log gives {"folded_to":9,"pending":"[]"}, '
+            'the state has {"folded_to":10,"pending":"[]"}'
+        )
+    ]
+
+
+def test_what_is_not_folded_yet_is_no_difference(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = copied(empty(5), tmp_path / "store")
+    assert workbench.verify(store).equal
+    workbench.ingest(store, segments_of(CAPTURE))
+    found = workbench.verify(store)
+    assert (found.equal, found.records, found.groups) == (True, 0, 0)
+    assert export_of(store) == {"groups": {}}

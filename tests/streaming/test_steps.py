@@ -1,0 +1,142 @@
+"""Scripts of appends, folds and restarts: wherever it is cut, the state is what the reference replays (R15, R16)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.logs import LogPartition, capture_rows
+from tests.spark.segments import batch_ends, write_prefix, write_segment
+from tests.spark.stores import (
+    appended,
+    assert_as_reference,
+    copied,
+    export_of,
+    log_of,
+    rows_of,
+    segments_of,
+    state_rows,
+    versions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.log.rows import LogRow
+    from tests.spark.stores import Workbench
+
+pytestmark = pytest.mark.streaming
+
+FACTS = ("committed_offsets", "group_records", "groups", "topics", "quarantine", "fold_progress")
+
+
+def rows_in(capture: str) -> list[LogRow]:
+    return [row for of_one in capture_rows(capture).values() for row in of_one]
+
+
+def written(store: Path) -> dict[str, int]:
+    """The versions of the state tables: each write moves one."""
+    found = versions(store)
+    return {name: found[name] for name in FACTS}
+
+
+@pytest.mark.slow
+def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = copied(empty(5), tmp_path / "store")
+    chosen = random.Random(1)
+    torn = 0
+    for step, share in enumerate((0.3, 0.55, 0.8, 1.0)):
+        # every copy holds all of the one before, whole batches and torn ones
+        prefix = write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"prefix-{step}", share, chosen)
+        report = workbench.ingest(store, prefix)
+        torn += sum(file.torn_tail is not None for file in report.files)
+        if step == 2:
+            shutil.rmtree(store / "_checkpoints")
+        assert workbench.fold(store) == report.added > 0
+        assert_as_reference(store, log_of(store))
+    assert torn > 0
+    assert len(log_of(store)) == len(rows_in("4.2.0-txn-open"))
+    assert workbench.verify(store).equal
+
+
+def test_fold_without_its_checkpoint_reads_again_and_writes_nothing(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    before, rows = written(store), state_rows(store)
+    shutil.rmtree(store / "_checkpoints")
+    assert workbench.fold(store) == 0
+    assert (written(store), state_rows(store)) == (before, rows)
+    # and with another checkpoint, what came meanwhile is folded once
+    log = LogPartition(0, start=max(row["folded_to"] for row in rows_of(store, "fold_progress")))
+    log.commit(("another", "t", 0), 3)
+    appended(store, log.rows)
+    assert workbench.fold(store, tmp_path / "checkpoint") == 1
+    assert workbench.fold(store) == 0
+    assert_as_reference(store, log_of(store))
+
+
+def test_second_half_that_came_first_is_replayed_behind_the_first(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:  # R15: rows behind the folded position
+    store = copied(empty(5), tmp_path / "store")
+    source = segments_of("4.2.0-kip848")
+    chosen = random.Random(2)
+    first = write_prefix(source, tmp_path / "first", 0.5, chosen)
+    for path in sorted(source.glob("*/*.log")):
+        start = len((first / path.parent.name / path.name).read_bytes())
+        rows = [row for row in rows_in("4.2.0-kip848") if row.log_partition == int(path.parent.name[-1])]
+        # a copy of the whole segment without its first batches
+        data = path.read_bytes()
+        cut = next(end for end in batch_ends(data) if end >= start)
+        base = int.from_bytes(data[cut : cut + 8], "big")
+        assert 0 < base < rows[-1].record_offset
+        write_segment(tmp_path / "second", int(path.parent.name[-1]), data[cut:], base)
+    assert workbench.ingest(store, tmp_path / "second").added > 0
+    assert workbench.fold(store) > 0
+    assert_as_reference(store, log_of(store))
+    assert workbench.ingest(store, source).added > 0
+    backfilled = [row["record_offset"] for row in rows_of(store, "log") if row["backfill"]]
+    assert backfilled
+    workbench.fold(store)
+    assert log_of(store) == sorted(rows_in("4.2.0-kip848"), key=lambda row: (row.log_partition, row.record_offset))
+    assert_as_reference(store, log_of(store))
+    assert workbench.fold(store) == 0
+
+
+def test_marker_of_a_later_batch_decides(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+    # R11, R12, R17
+    store = copied(empty(1), tmp_path / "store")
+    log = LogPartition()
+
+    def fold_new() -> dict[tuple[str, str], tuple[int, bool]]:
+        appended(store, log.rows)
+        log.rows.clear()
+        workbench.fold(store)
+        assert_as_reference(store, log_of(store))
+        return {
+            (name, offset["topic"]): (offset["offset"], offset["pending"])
+            for name, group in export_of(store)["groups"].items()
+            for offset in group["offsets"]
+        }
+
+    log.commit(("g", "kept", 0), 1)
+    log.commit(("g", "kept", 0), 2, producer_id=7)
+    log.commit(("g", "dropped", 0), 3, producer_id=8)
+    log.commit(("g", "deleted", 0), 4, producer_id=7)
+    assert fold_new() == {("g", "kept"): (1, True)}
+    log.delete(("g", "deleted", 0))
+    log.commit(("g", "next", 0), 5, producer_id=8)
+    assert fold_new() == {("g", "kept"): (1, True)}
+    log.end_abort(8)
+    log.end_commit(7)
+    log.commit(("g", "dropped", 0), 6, producer_id=8)
+    assert fold_new() == {("g", "kept"): (2, False)}
+    log.end_commit(8)
+    assert fold_new() == {("g", "kept"): (2, False), ("g", "dropped"): (6, False)}
