@@ -1,0 +1,182 @@
+"""Whatever a user gets wrong is answered with status 1 and one line, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.store import OWNED, Store, StoreProperties
+from tests.spark.segments import write_segment
+from tests.spark.stores import copied, segments_of, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tests.spark.stores import Workbench
+
+CAPTURE = "4.2.0-kip848"
+
+
+class Place(NamedTuple):
+    """What there is to point at: names that the command lines below mention."""
+
+    folder: Path
+    names: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def owned(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    location = tmp_path_factory.mktemp("owned") / "store"
+    Store.create(workbench.spark, str(location), StoreProperties(OWNED, 5))
+    return location
+
+
+@pytest.fixture
+def place(workbench: Workbench, folded: Callable[[str], Path], owned: Path, tmp_path: Path) -> Place:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.jpg").write_bytes(b"jpg")
+    (tmp_path / "a file").write_text("text")
+    for name, text in {
+        "no.toml": "[log\n",
+        "setting.toml": "[log]\noffset_partitions = 5\n",
+        "value.toml": "[fold]\nmax_retries = true\n",
+        "section.toml": "[folds]\nmax_retries = 1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    names = {
+        "new": tmp_path / "new store",
+        "nothing": tmp_path / "nothing",
+        "photos": tmp_path / "photos",
+        "file": tmp_path / "a file",
+        "folder": tmp_path,
+        "segments": segments_of(CAPTURE),
+        "bad_segment": write_segment(tmp_path / "bad", 0, b"no log segment; " * 50),
+        "store": copied(folded(CAPTURE), tmp_path / "store"),
+        "owned": copied(owned, tmp_path / "owned"),
+    }
+    return Place(tmp_path, {name: str(path) for name, path in names.items()})
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def run(arguments: Sequence[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as ended:  # as argparse ends
+        return ended.code if isinstance(ended.code, int) else -1
+
+
+STORES = {
+    "no store at {nothing}: ingest a log into it first, or check the path": "{nothing}",
+    "{photos} is not a store: it has no table named log; name the folder of a store": "{photos}",
+    "{file} is not a store: it has no table named log; name the folder of a store": "{file}",
+    "no store at schema:no_such_schema": "schema:no_such_schema",
+    "'no name' is no name of a schema: letters, digits, _ and dots": "schema:no name",
+}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "fold": ("fold", "--available-now"),
+    "reload": ("reload",),
+    "verify": ("verify",),
+    "describe": ("describe", "--all-groups"),
+    "log-info": ("log-info",),
+    "sql": ("sql", "SELECT 1"),
+}
+ON_STORES = [
+    pytest.param((*command, "--store", store), said, id=f"{name} of {store}")
+    for name, command in COMMANDS.items()
+    for said, store in STORES.items()
+]
+OTHERS = [
+    pytest.param(tuple(line.split("|")), said, id=line)
+    for line, said in {
+        "ingest-segments|--store|{new}|{nothing}": "no such file or folder: {nothing}",
+        "ingest-segments|--store|{new}|{segments}|{nothing}": "no such file or folder: {nothing}",
+        "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}: name segment files",
+        "ingest-segments|--store|{new}|{file}": "{file} is no segment file: these are named <20 digits>.log",
+        "ingest-segments|--store|{new}|{bad_segment}": "",
+        "ingest-segments|--store|{photos}|{segments}": "{photos} is not a store",
+        "ingest-segments|--store|{file}|{segments}": "{file} is not a store",
+        "ingest-segments|--store|{owned}|{segments}": "{owned} is an owned store, and this needs a mirrored one",
+        "ingest-segments|--store|{store}|{segments}|--offsets-partitions|6": (
+            "the log in {store} has 5 partitions, not 6: that is fixed with the store"
+        ),
+        "ingest-segments|--store|{new}|{segments}|--offsets-partitions|4": (
+            "log partition 4 is there, but a log of 4 partitions has 0 to 3"
+        ),
+        "ingest-segments|--store|{new}|{segments}|--offsets-partitions|50": "",
+        "ingest-segments|--store|{new}|{segments}|--offsets-partitions|0": "a log has at least 1 partition, not 0",
+        "ingest-segments|--store|{new}|{segments}|--offsets-partitions|x": "argument --offsets-partitions: invalid",
+        "ingest-segments|--store|{new}": "the following arguments are required: PATH",
+        "reload|--store|{store}|--partition|5": "there is no log partition 5 in {store}: its log has 5, 0 to 4",
+        "reload|--store|{store}|--partition|-1": "there is no log partition -1 in {store}",
+        "describe|--store|{store}|--group|nobody": "no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)",
+        "describe|--store|{store}": "one of the arguments --group --all-groups is required",
+        "describe|--store|{store}|--group|a|--all-groups": "argument --all-groups: not allowed with argument --group",
+        "describe|--store|{store}|--all-groups|--format|xml": "argument --format: invalid choice: 'xml'",
+        "describe|--all-groups": "the following arguments are required: --store",
+        "descrbe|--store|{store}": "argument COMMAND: invalid choice: 'descrbe'",
+        "fold|--store|{store}|--avialable-now": "unrecognized arguments: --avialable-now",
+        "verify|--store|{store}|--config|{nothing}": "cannot read the settings file {nothing}: No such file",
+        "verify|--store|{store}|--config|{folder}/no.toml": "{folder}/no.toml: not a TOML file: ",
+        "verify|--store|{store}|--config|{folder}/setting.toml": (
+            "{folder}/setting.toml: [log] offset_partitions is no setting; did you mean offsets_partitions? "
+        ),
+        "verify|--store|{store}|--config|{folder}/value.toml": (
+            "{folder}/value.toml: [fold] max_retries: true is not allowed; it takes a whole number from 0 to 100"
+        ),
+        "verify|--store|{store}|--config|{folder}/section.toml": "{folder}/section.toml: [folds] is no section; ",
+        "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",
+        "sql|--store|{store}|SELECT nothing FROM current_offsets": "the query failed: [UNRESOLVED_COLUMN",
+        "sql|--store|{store}|SELECT * FROM nowhere": "the query failed: [TABLE_OR_VIEW_NOT_FOUND]",
+        "sql|--store|{store}|SELECT raise_error('a reason')": "the query failed: ",
+    }.items()
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), ON_STORES + OTHERS)
+def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
+    place: Place, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    before, at = everything(place.folder), versions(Path(place.names["store"]))
+    capsys.readouterr()
+    status = run([argument.format(**place.names) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert (status, out) == (1, "")
+    assert err.startswith("offsets: error: " + said.format(**place.names))
+    assert len(err.splitlines()) == 1
+    assert err.endswith("\n")
+    assert "Traceback" not in err
+    assert "Exception" not in err
+    assert everything(place.folder) == before
+    assert versions(Path(place.names["store"])) == at
+
+
+def test_no_command_at_all_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "offsets: error: the following arguments are required: COMMAND; see `offsets --help`\n",
+    )
+
+
+def test_error_that_nobody_foresaw_is_answered_in_one_line(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("offsets_pipeline.query.describe.describe_groups", fail)
+    arguments = ["describe", "--all-groups", "--store", place.names["store"]]
+    assert run(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("offsets: error: RuntimeError: first line")
+    assert len(err.splitlines()) == 1
+    monkeypatch.setenv("OFFSETS_DEBUG", "1")
+    with pytest.raises(RuntimeError, match="second line"):
+        run(arguments)

@@ -1,0 +1,152 @@
+"""What the commands print, in each format, against what the broker answered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from tests.compare import compare
+from tests.logs import capture_rows, oracle
+from tests.spark.stores import copied, export_of, log_of, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+CAPTURE = "4.2.0-kip848"
+
+
+@pytest.fixture
+def store(folded: Callable[[str], Path]) -> str:
+    return str(folded(CAPTURE))
+
+
+@pytest.fixture
+def offsets(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that succeeds, quietly; returns what it printed."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return run
+
+
+def oracle_offsets() -> set[tuple[str, str, int, int]]:
+    return {
+        (name, each["topic"], each["partition"], each["offset"])
+        for name, group in oracle(CAPTURE)["groups"].items()
+        for each in group.get("offsets") or []
+    }
+
+
+def test_json_of_all_groups_is_what_the_broker_answered(store: str, offsets: Callable[..., str]) -> None:
+    assert (
+        compare(json.loads(offsets("describe", "--store", store, "--all-groups", "--format", "json")), oracle(CAPTURE))
+        == []
+    )
+
+
+def test_csv_of_all_groups_holds_every_offset(store: str, offsets: Callable[..., str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(offsets("describe", "--store", store, "--all-groups", "--format", "csv"))))
+    found = {(r["group"], r["topic"], int(r["partition"]), int(r["offset"])) for r in rows if r["topic"]}
+    assert found == oracle_offsets()
+    listed = {name: group["list_state"] for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
+    assert {row["group"]: row["state"] for row in rows} == listed
+
+
+def test_table_of_one_group_has_a_line_for_each_offset(store: str, offsets: Callable[..., str]) -> None:
+    name, _, _, _ = max(oracle_offsets())
+    header, *lines = offsets("describe", "--store", store, "--group", name).splitlines()
+    assert " ".join(header.split()) == "GROUP TYPE STATE MEMBERS TOPIC PARTITION OFFSET LEADER-EPOCH METADATA PENDING"
+    cells = [line.split() for line in lines]
+    assert {(row[0], row[4], int(row[5]), int(row[6])) for row in cells} == {
+        each for each in oracle_offsets() if each[0] == name
+    }
+    assert {row[2] for row in cells} == {oracle(CAPTURE)["groups"][name]["list_state"]}
+
+
+def test_members_have_a_line_each(store: str, offsets: Callable[..., str]) -> None:
+    printed = offsets("describe", "--store", store, "--all-groups", "--members", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    members = {
+        (name, each["member_id"], each["client_id"], each["host"])
+        for name, group in oracle(CAPTURE)["groups"].items()
+        if group["listed"]
+        for each in group["describe"]["members"]
+    }
+    assert {(row["group"], row["member"], row["client"], row["host"]) for row in rows} == members
+    assert len(rows) == len(members) > 0
+
+
+def test_log_info_has_a_line_for_each_log_partition(store: str, offsets: Callable[..., str]) -> None:
+    printed: dict[str, list[dict[str, Any]]] = json.loads(offsets("log-info", "--store", store, "--format", "json"))
+    bounds = oracle(CAPTURE)["topics"]["__consumer_offsets"]["partitions"]
+    assert [(row["log_partition"], row["start"], row["end"]) for row in printed["log_partitions"]] == [
+        (each["partition"], each["start"], each["end"]) for each in bounds
+    ]
+    lines = offsets("log-info", "--store", store).splitlines()
+    assert " ".join(lines[0].split()) == "LOG-PARTITION START END FOLDED-TO RECORDS QUARANTINED UNKNOWN PENDING"
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
+    rows = list(csv.DictReader(io.StringIO(offsets("log-info", "--store", store, "--format", "csv"))))
+    assert [int(row["records"]) for row in rows] == [len(capture_rows(CAPTURE)[at]) for at in range(5)]
+
+
+@pytest.mark.parametrize("format_", ["table", "csv", "json"])
+def test_query_prints_its_rows(workbench: Workbench, store: str, offsets: Callable[..., str], format_: str) -> None:
+    query = "SELECT count(*) AS offsets, sum(committed_offset) AS together, NULL AS nothing FROM current_offsets"
+    printed = offsets("sql", "--store", store, query, "--format", format_)
+    count, together = len(oracle_offsets()), sum(each[3] for each in oracle_offsets())
+    if format_ == "json":
+        assert json.loads(printed) == {"offsets": count, "together": together, "nothing": None}
+    elif format_ == "csv":
+        assert printed == f"offsets,together,nothing\n{count},{together},\n"
+    else:
+        assert [line.split() for line in printed.splitlines()] == [
+            ["OFFSETS", "TOGETHER", "NOTHING"],
+            [str(count), str(together), "-"],
+        ]
+
+
+def test_metadata_cannot_command_the_terminal(folded: Callable[[str], Path], offsets: Callable[..., str]) -> None:
+    store = str(folded("4.2.0-txn-open"))  # one client library appends a NUL to its metadata
+    assert (
+        "\x00"
+        in json.loads(offsets("describe", "--store", store, "--group", "x-live", "--format", "json"))["groups"][
+            "x-live"
+        ]["offsets"][0]["metadata"]
+    )
+    shown = offsets("describe", "--store", store, "--all-groups")
+    assert "\x00" not in shown
+    assert "\\x00" in shown
+
+
+def test_ingest_fold_reload_and_verify_say_how_much(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, offsets: Callable[..., str]
+) -> None:
+    store = str(copied(empty(5), tmp_path / "store"))
+    records = sum(map(len, capture_rows("4.2.0-classic").values()))
+    groups = sum(group["listed"] for group in oracle("4.2.0-classic")["groups"].values())
+    source = str(segments_of("4.2.0-classic"))
+    files = len(list(segments_of("4.2.0-classic").glob("__consumer_offsets-*/*.log")))
+    ingested = f"added to {store} from {files} segment files (5 log partitions)\n"
+    assert offsets("ingest-segments", "--store", store, source) == f"{records} records {ingested}"
+    assert offsets("ingest-segments", "--store", store, source) == f"0 records {ingested}"
+    assert offsets("reload", "--store", store, "--partition", "0", "--partition", "1").startswith(
+        f"{sum(row.log_partition < 2 for row in log_of(store))} records replayed in "
+    )
+    assert offsets("reload", "--store", store) == f"{records} records replayed in {store}\n"
+    live = sum(len(group["offsets"]) for group in export_of(store)["groups"].values())
+    said = offsets("verify", "--store", store)
+    assert f" and {groups} groups are what the {records} folded records of 5 log partitions give" in said
+    assert int(said.split()[1]) >= live

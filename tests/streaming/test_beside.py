@@ -1,0 +1,124 @@
+"""Several writers at once: a stream that runs on, reloads beside it, ingests beside each other."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier, Event
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark import inheritable_thread_target
+
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.stream import FoldStream, start_fold
+from offsets_pipeline.log.append import LogAppender
+from tests.logs import capture_rows
+from tests.spark.segments import write_prefix
+from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.ingest.segments import IngestReport
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+DEADLINE_SECONDS = 240
+PATIENT = FoldSettings(trigger_interval_ms=0, max_retries=50, max_backoff_ms=500)
+
+
+def runs(stream: FoldStream) -> bool:
+    return bool(stream.query.isActive)
+
+
+def test_reload_beside_a_running_stream_loses_nothing(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
+    store = copied(empty(5), tmp_path / "store")
+    chosen = random.Random(4)
+    folded = Event()
+
+    def on_batch(_: int, records: int) -> None:
+        if records:
+            folded.set()
+
+    stream = start_fold(bench.open(store), bench.settings, CLOCK, available_now=False, on_batch=on_batch)
+    try:
+        for step, share in enumerate((0.4, 0.7, 1.0)):
+            bench.ingest(store, write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"{step}", share, chosen))
+            assert bench.reload(store) > 0  # while the stream folds what was just appended
+        assert folded.wait(DEADLINE_SECONDS)
+        assert runs(stream)
+    finally:
+        stream.stop()
+    stream.await_end()
+    assert not runs(stream)
+    bench.fold(store)
+    assert log_of(store) == sorted(
+        (row for rows in capture_rows("4.2.0-txn-open").values() for row in rows),
+        key=lambda row: (row.log_partition, row.record_offset),
+    )
+    assert_as_reference(store, log_of(store))
+    assert bench.verify(store).equal
+
+
+def test_two_ingests_of_one_log_at_once_append_each_record_once(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = copied(empty(5), tmp_path / "store")
+    prefix = write_prefix(segments_of("4.2.0-classic"), tmp_path / "prefix", 0.6, random.Random(5))
+    together = Barrier(2)
+
+    def ingest(path: Path) -> IngestReport:
+        together.wait(DEADLINE_SECONDS)
+        return workbench.ingest(store, path)
+
+    with ThreadPoolExecutor(2) as threads:
+        run = inheritable_thread_target(workbench.spark)(ingest)
+        reports = [
+            each.result() for each in [threads.submit(run, path) for path in (prefix, segments_of("4.2.0-classic"))]
+        ]
+    rows = log_of(store)
+    assert rows == sorted(
+        (row for of_one in capture_rows("4.2.0-classic").values() for row in of_one),
+        key=lambda row: (row.log_partition, row.record_offset),
+    )
+    assert sum(report.added for report in reports) == len(rows)
+    workbench.fold(store)
+    assert_as_reference(store, rows)
+
+
+def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path: Path) -> None:
+    """One of them may be refused; what the other one made has to stay."""
+    store = tmp_path / "store"
+    together = Barrier(2)
+
+    def ingest() -> int:
+        together.wait(DEADLINE_SECONDS)
+        return workbench.ingest(store, segments_of("4.2.0-classic")).added
+
+    with ThreadPoolExecutor(2) as threads:
+        run = inheritable_thread_target(workbench.spark)(ingest)
+        both = [threads.submit(run) for _ in range(2)]
+        failures = [each.exception() for each in both]
+    assert len([each for each in failures if each is not None]) < 2, failures
+    assert table(store, "log").num_rows == sum(map(len, capture_rows("4.2.0-classic").values()))
+
+
+def test_append_that_another_overtook_writes_nothing(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = workbench.open(copied(folded("4.2.0-classic"), tmp_path / "store"))
+    before = table(store.location, "log").num_rows
+    first, second = LogAppender(store), LogAppender(store)
+    rows = store.read("log").limit(1)
+    assert first.append(rows) == 1
+    with pytest.raises(WriteConflict):
+        second.append(rows)
+    assert table(store.location, "log").num_rows == before + 1
