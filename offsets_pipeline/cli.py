@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -173,8 +174,13 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         checkpoint=options.checkpoint,
         on_batch=on_batch,
     )
+
+    def stop(*_: object) -> None:
+        # this thread waits within a call to the JVM, where it cannot make another one
+        threading.Thread(target=stream.stop, name="stop").start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stream.stop())
+        signal.signal(number, stop)
     stream.await_end()
     print(f"{total} records folded in {options.store}")
     return 0
