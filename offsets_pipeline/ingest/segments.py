@@ -16,6 +16,7 @@ from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
     NoSuchStore,
+    NotAStore,
     StoreMismatch,
     raised_on_executor,
 )
@@ -94,7 +95,7 @@ def ingest_segments(
             report.files += files.values()
         _note(LogNotes(store, settings, clock), report, found)
     except BaseException as error:
-        if created:
+        if created and not isinstance(error, NotAStore):  # that: somebody else made something there meanwhile
             delete_store(spark, normalised(location))
         if isinstance(error, PySparkException) and (ours := raised_on_executor(error)) is not None:
             raise ours from None
