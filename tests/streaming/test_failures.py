@@ -18,9 +18,10 @@ from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from offsets_pipeline.fold.summary import Summary
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
@@ -158,12 +159,12 @@ def test_fold_that_another_overtook_does_not_count_twice(
     with pytest.MonkeyPatch.context() as patch:
         whole = StateWriter._merge_progress
 
-        def overtake(self: StateWriter, expected: dict[int, int]) -> None:
+        def overtake(self: StateWriter, summary: Summary, expected: Mapping[int, int]) -> None:
             nonlocal overtaken
             overtaken += 1
             if overtaken == 1:  # another fold of the same rows ends just before this one does
                 assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(part.rows)
-            whole(self, expected)
+            whole(self, summary, expected)
 
         patch.setattr(StateWriter, "_merge_progress", overtake)
         assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 0
