@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.fold.groups import GroupRecordRow, describe_group
@@ -16,11 +17,12 @@ from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.fold.verify import Verification, verify_store
 from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
-from offsets_pipeline.log.rows import LOG_ROW_SCHEMA, LogRow
+from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.store import Store
+from offsets_pipeline.tables import LOG
 from tests.compare import compare
 from tests.logs import CAPTURES, NO_TOPIC_ID
 from tests.unit.fold.state_tables import StateTables, assert_same, references
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 CLOCK = FixedClock(1_795_000_000_000)
-_LOG_TYPES = {field.name: field.type for field in LOG_ROW_SCHEMA}
+_LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema())}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
