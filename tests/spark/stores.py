@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 CLOCK = FixedClock(1_795_000_000_000)
-_LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema())}
+_LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
