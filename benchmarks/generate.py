@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record import batch as b
+from offsets_pipeline.record.columns import BATCH_HEADER
 from offsets_pipeline.record.compression import Codec, compress
 
 Int64s = npt.NDArray[np.int64]
@@ -50,24 +51,6 @@ _METADATA = (*[""] * 17, "AgAAAZfH2QoA", "AgAAAZfH2QoAAAAAAQAAAAEAAAA=", '{"host
 # tombstone, then the markers and an empty header.
 _VALUE_3, _VALUE_4, _TOMBSTONE, _KINDS_OF_TEMPLATES = range(4)
 _COMMIT_MARKER, _ABORT_MARKER, _HEADER_TEMPLATE = range(3)
-
-_HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("batch_length", ">i4"),
-        ("partition_leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("record_count", ">i4"),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -378,7 +361,7 @@ def _encode(block: _Batches, templates: _Templates, names: _Names, shape: Shape)
     end = np.append(header_at[1:], bounds[-1])
     if shape.codec is not Codec.NONE:
         data, header_at, end = _compressed(data, header_at, end, shape.codec, block.marker)
-    header = np.zeros(len(header_at), dtype=_HEADER)
+    header = np.zeros(len(header_at), dtype=BATCH_HEADER)
     header["base_offset"] = block.base_offset
     header["batch_length"] = end - header_at - b.LOG_OVERHEAD
     header["magic"] = b.MAGIC_2

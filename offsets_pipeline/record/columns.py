@@ -41,7 +41,7 @@ _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
 _MAX_BINARY_BYTES = 2**31 - 1  # Arrow's binary has int32 offsets
 
-_HEADER = np.dtype(
+BATCH_HEADER = np.dtype(
     [
         ("base_offset", ">i8"),
         ("batch_length", ">i4"),
@@ -114,7 +114,9 @@ def batch_columns(data: memoryview, positions: list[int]) -> tuple[list[pa.Recor
 
 def _headers(data: memoryview, position: Int64s) -> _Headers:
     # a view of a header at every byte, of which those at the positions are copied
-    at_every_byte: _Headers = np.ndarray(len(data) - b.BATCH_HEADER_BYTES + 1, dtype=_HEADER, buffer=data, strides=1)
+    at_every_byte: _Headers = np.ndarray(
+        len(data) - b.BATCH_HEADER_BYTES + 1, dtype=BATCH_HEADER, buffer=data, strides=1
+    )
     return at_every_byte[position]
 
 
