@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
@@ -13,11 +15,14 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
-from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
+from offsets_pipeline.retry import CONFLICTS, with_retries
 from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
     from offsets_pipeline.clock import Clock
@@ -31,6 +36,8 @@ _PROPERTY = "offsets."
 _CHECKPOINTS = "_checkpoints"
 _RECURSIVELY = True
 _UNKNOWN = ""  # a table property cannot be null
+_CREATION = f"{_PROPERTY}creation"  # which of several who created a store at once did
+_BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # the folder is there, its first commit is not yet
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class Store:
         self.spark = spark
         self.location = location
         self.properties = properties
+        self._created_here = False
 
     @classmethod
     def open(cls, spark: SparkSession, location: str) -> Store:
@@ -101,21 +109,56 @@ class Store:
     def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
         """Create the tables of a new store; the log comes last, so that a half-made store is not taken for one.
 
-        Raises NotAStore where the place holds something else, InvalidPartitionCount for a count below 1.
+        Where somebody else creates the same store at this moment, theirs is as good.
+
+        Raises NotAStore where the place holds something else, StoreMismatch where it is a store with other
+        properties, InvalidPartitionCount for a count below 1.
         """
         location = normalised(location)
         if properties.offsets_partitions < 1:
             raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
-        if not _is_empty(spark, location) and not _is_half_made(spark, location):
-            raise NotAStore(f"{location} is not empty and not a store: name a new or empty folder")
         store = cls(spark, location, properties)
+        if not _is_empty(spark, location) and not _is_half_made(spark, location):
+            if _log_properties(spark, location) is None:
+                raise NotAStore(f"{location} is not empty and not a store: name a new or empty folder")
+            return store._as_made_by_another()
         if location.startswith(_SCHEMA_PREFIX):
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {location.removeprefix(_SCHEMA_PREFIX)}")
         with ThreadPoolExecutor() as threads:  # creating a table is mostly waiting
             create = inheritable_thread_target(spark)(store._create_table)
             list(threads.map(create, (table for table in TABLES if table is not LOG)))
-        store._create_table(LOG)
+        mark = uuid.uuid4().hex
+        store._create_table(LOG, properties.as_table_properties() | {_CREATION: mark})
+        if (_log_properties(spark, location) or {}).get(_CREATION) != mark:
+            return store._as_made_by_another()
+        store._created_here = True
         return store
+
+    def discard(self, appends: int = 0) -> None:
+        """Remove the store again if this object created it: a first ingest failed, after so many appends of its own.
+
+        Where another appended to the log meanwhile, the store stays.
+        """
+        if not self._created_here or self.version(LOG.name) > appends:
+            return
+        if self.location.startswith(_SCHEMA_PREFIX):
+            self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
+            return
+        jvm = self.spark._jvm
+        assert jvm is not None  # noqa: S101 - only Spark Connect has none
+        path = jvm.org.apache.hadoop.fs.Path(self.location)
+        path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)
+
+    @property
+    def created_here(self) -> bool:
+        """Whether this object created the store, rather than found it."""
+        return self._created_here
+
+    def _as_made_by_another(self) -> Store:
+        found = Store.open(self.spark, self.location)
+        if found.properties != self.properties:
+            raise StoreMismatch(f"{self.location} is a store already, with other properties: name another folder")
+        return found
 
     def require(self, kind: str) -> None:
         """Raise StoreMismatch where the store is of the other kind (R4)."""
@@ -179,21 +222,32 @@ class Store:
         """The same store as another session sees it: a streaming batch has one of its own."""
         return Store(spark, self.location, self.properties)
 
-    def _create_table(self, table: Table) -> None:
+    def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
         builder = DeltaTable.createIfNotExists(self.spark)
         if self.location.startswith(_SCHEMA_PREFIX):
             builder = builder.tableName(self.table_name(table.name))
         else:
             builder = builder.location(f"{self.location}/{table.name}")
         builder = builder.comment(table.comment).addColumns(table.schema())
-        properties = table.properties | (self.properties.as_table_properties() if table is LOG else {})
-        for key, value in properties.items():
+        for key, value in {**table.properties, **more}.items():
             builder = builder.property(key, value)
-        try:
-            builder.execute()
-        except CONFLICTS:
-            if not DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}"):
-                raise  # somebody else is creating the same store: as good
+
+        def create() -> None:
+            try:
+                builder.execute()
+            except (*CONFLICTS, AnalysisException) as error:
+                if self._has_table(table):
+                    return  # somebody else is creating the same store: as good
+                if isinstance(error, AnalysisException) and error.getCondition() != _BEING_CREATED:
+                    raise
+                raise WriteConflict(f"another writer creates {self.table_name(table.name)}") from error
+
+        with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
+
+    def _has_table(self, table: Table) -> bool:
+        if self.location.startswith(_SCHEMA_PREFIX):
+            return self.spark.catalog.tableExists(self.table_name(table.name))
+        return DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}")
 
 
 def normalised(location: str) -> str:
@@ -249,17 +303,6 @@ def _children(spark: SparkSession, location: str) -> set[str]:
     if not files.exists(path):
         return set()
     return {status.getPath().getName() for status in files.listStatus(path)}
-
-
-def delete_store(spark: SparkSession, location: str) -> None:
-    """Remove what a failed first ingest made; only ever called for a store that the same run created."""
-    jvm = spark._jvm
-    assert jvm is not None  # noqa: S101 - only Spark Connect has none
-    if location.startswith(_SCHEMA_PREFIX):
-        spark.sql(f"DROP SCHEMA {location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
-        return
-    path = jvm.org.apache.hadoop.fs.Path(location)
-    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)
 
 
 def timestamp_of(clock: Clock) -> Column:

@@ -16,7 +16,6 @@ from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
     NoSuchStore,
-    NotAStore,
     StoreMismatch,
     raised_on_executor,
 )
@@ -29,7 +28,7 @@ from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownR
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties, delete_store, normalised, timestamp_of
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
 from offsets_pipeline.tables import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
@@ -83,20 +82,20 @@ def ingest_segments(
         _check_store(store, found, offsets_partitions)
         count = store.properties.offsets_partitions
     _check_partition_count(found, groups, count)
-    created = store is None
-    report = IngestReport(created=created, offsets_partitions=count)
+    if store is None:
+        store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
+    report = IngestReport(created=store.created_here, offsets_partitions=count)
+    appends = 0
     try:
-        if store is None:
-            store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
         for copies in found.copies():
             what = "an ingest of segments"
             added, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
+            appends += added > 0
             report.added += added
             report.files += files.values()
         _note(LogNotes(store, settings, clock), report, found)
     except BaseException as error:
-        if created and not isinstance(error, NotAStore):  # that: somebody else made something there meanwhile
-            delete_store(spark, normalised(location))
+        store.discard(appends)
         if isinstance(error, PySparkException) and (ours := raised_on_executor(error)) is not None:
             raise ours from None
         raise

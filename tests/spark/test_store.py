@@ -44,7 +44,7 @@ def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path
     store.require(OWNED)
     with pytest.raises(StoreMismatch, match="is an owned store, and this needs a mirrored one: name another store"):
         store.require(MIRRORED)
-    with pytest.raises(NotAStore, match="is not empty and not a store"):
+    with pytest.raises(StoreMismatch, match="is a store already, with other properties: name another folder"):
         Store.create(spark, location, StoreProperties(MIRRORED, 5))
     assert Store.open(spark, location).properties == given
 

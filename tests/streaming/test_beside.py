@@ -15,6 +15,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.stream import FoldStream, start_fold
 from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.logs import capture_rows
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
@@ -95,7 +96,7 @@ def test_two_ingests_of_one_log_at_once_append_each_record_once(
 
 
 def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path: Path) -> None:
-    """One of them may be refused; what the other one made has to stay."""
+    """Whoever comes second finds the tables half made, or the log already appended to: neither may harm it."""
     store = tmp_path / "store"
     together = Barrier(2)
 
@@ -105,10 +106,21 @@ def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path
 
     with ThreadPoolExecutor(2) as threads:
         run = inheritable_thread_target(workbench.spark)(ingest)
-        both = [threads.submit(run) for _ in range(2)]
-        failures = [each.exception() for each in both]
-    assert len([each for each in failures if each is not None]) < 2, failures
+        added = [each.result() for each in [threads.submit(run) for _ in range(2)]]
+    records = sum(map(len, capture_rows("4.2.0-classic").values()))
+    assert sorted(added) == [0, records]
+    assert table(store, "log").num_rows == records
+
+
+def test_failed_first_ingest_leaves_a_store_that_another_appended_to(workbench: Workbench, tmp_path: Path) -> None:
+    store, rejected = tmp_path / "store", tmp_path / "rejected"
+    properties = StoreProperties(MIRRORED, 5)
+    creator = Store.create(workbench.spark, str(store), properties)
+    workbench.ingest(store, segments_of("4.2.0-classic"))
+    creator.discard()
     assert table(store, "log").num_rows == sum(map(len, capture_rows("4.2.0-classic").values()))
+    Store.create(workbench.spark, str(rejected), properties).discard()
+    assert not rejected.exists()
 
 
 def test_append_that_another_overtook_writes_nothing(
