@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
 from pyspark import inheritable_thread_target
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
@@ -23,7 +24,7 @@ from offsets_pipeline.tables import LOG, TABLES, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrameWriter, SparkSession
 
     from offsets_pipeline.clock import Clock
 
@@ -202,9 +203,27 @@ class Store:
 
     def version(self, name: str) -> int:
         """The table's newest version."""
-        newest = self.delta(name).history(1).first()
-        assert newest is not None  # noqa: S101 - a table has a version
-        return int(newest["version"])
+        return int(self._newest(name).version())
+
+    def files(self, name: str) -> DataFrame:
+        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), has_deleted_rows."""
+        newest = self._newest(name)
+        files = DataFrame(newest.allFiles().toDF(), self.spark)
+        return files.select(
+            F.lit(newest.dataPath().toUri().toString()).alias("folder"),
+            "path",
+            "size",
+            "stats",
+            F.col("deletionVector").isNotNull().alias("has_deleted_rows"),
+        )
+
+    def _newest(self, name: str) -> Any:  # noqa: ANN401 - py4j knows no types
+        """Delta's snapshot of the table; what it tells takes Delta's public interface a Spark job."""
+        jvm = self.spark._jvm
+        assert jvm is not None  # noqa: S101 - only Spark Connect has none
+        nothing = jvm.scala.Option.empty()
+        stale_is_fine = False
+        return self.delta(name)._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
 
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""

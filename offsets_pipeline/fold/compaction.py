@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -62,7 +64,7 @@ def last_values_and_tombstones(table: pa.Table) -> Int64s:
     return last_of_each(paired(code, table["log_partition"].to_numpy()), table["record_offset"].to_numpy())
 
 
-def are_commits(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
     """Which keys are of offset commits, by their first two bytes (R5)."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
@@ -77,33 +79,73 @@ def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
     Of the plain commits that decode, the last value and the last tombstone of each key stay; a row that stays then
     stands for the records that went. All else stays as it is: transactions wait for their markers, a record that does
     not decode for its quarantine (R6), one that came late for being noticed. Rows behind the folded position go (R15).
+
+    ``key`` may be dictionary-encoded, as it comes from a file; then each key is looked at once.
     """
+    if not table.num_rows:
+        return table
     partition = table["log_partition"].to_numpy()
-    records = table["records"].to_numpy()
-    late = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
-    start = np.zeros(int(partition.max(initial=0)) + 1, dtype=np.int64)
-    for log_partition, offset in folded_to.items():
-        if log_partition < len(start):
-            start[log_partition] = offset
-    known = (table["record_offset"].to_numpy() < start[partition]) & (records > 0) & ~late
-    plain = are_commits(table["key"]) & ~known & ~late & (records > 0)
-    plain &= table["control_type"].is_null().to_numpy(zero_copy_only=False)
-    plain &= pc.or_(table["producer_id"].is_null(), table["value"].is_null()).to_numpy(zero_copy_only=False)
-    rows = np.flatnonzero(plain)
-    commits = table.take(pa.array(rows)).combine_chunks()
-    if commits.num_rows:
-        valid = parse_commits(commits["key"].combine_chunks(), commits["value"].combine_chunks()).valid
-        plain[rows[~valid]] = False
-        rows, commits = rows[valid], commits.filter(pa.array(valid)).combine_chunks()
-    last = rows[last_values_and_tombstones(commits)] if commits.num_rows else rows
+    if np.any(np.diff(partition) < 0):
+        order = np.argsort(partition, kind="stable")
+        table, partition = table.take(pa.array(order)), partition[order]
+    keys, code = _distinct(table["key"])
+    decodes, legacy = (of_key[code] for of_key in decodable_keys(keys))
+    bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), len(partition)]
+    return pa.concat_tables(
+        _compact_log_partition(
+            table.slice(start, end - start),
+            code[start:end],
+            decodes[start:end],
+            legacy[start:end],
+            folded_to.get(int(partition[start]), 0),
+        )
+        for start, end in pairwise(bounds)
+    )
+
+
+def _compact_log_partition(
+    rows: pa.Table, code: Int64s, key_decodes: Bools, legacy_key: Bools, folded_to: int
+) -> pa.Table:
+    offset = rows["record_offset"].to_numpy()
+    records = rows["records"].to_numpy()
+    values = _one_chunk(rows["value"])
+    tombstone = values.is_null().to_numpy(zero_copy_only=False)
+    fresh = (records > 0) & ~_bools(rows["backfill"])
+    known = fresh & (offset < folded_to)
+    plain = fresh & ~known & key_decodes
+    if rows["control_type"].null_count < len(rows):
+        plain &= _bools(rows["control_type"].is_null())
+    if rows["producer_id"].null_count < len(rows):  # R12: a tombstone applies at once, also one with a producer id
+        plain &= _bools(rows["producer_id"].is_null()) | tombstone
+    plain &= decodable_values(values, legacy_key)
+    commits = np.flatnonzero(plain)
+    last = commits[last_of_each(code[commits] * 2 + tombstone[commits], offset[commits])]
     stands_for = records.copy()
-    gone = np.zeros(len(start), dtype=np.int64)
-    np.add.at(gone, partition[rows], records[rows])
-    np.subtract.at(gone, partition[last], records[last])
-    _, first_of_partition = np.unique(partition[last], return_index=True)
-    heirs = last[first_of_partition]
-    stands_for[heirs] += gone[partition[heirs]]
-    kept = np.flatnonzero(~known & ~plain)
-    stays = np.sort(np.concatenate([kept, last]))
-    place = table.schema.get_field_index("records")
-    return table.set_column(place, table.schema.field("records"), pa.array(stands_for)).take(pa.array(stays))
+    if len(last):
+        stands_for[last[0]] += records[commits].sum() - records[last].sum()
+    stays = np.sort(np.concatenate([np.flatnonzero(~known & ~plain), last]))
+    place = rows.schema.get_field_index("records")
+    left = rows.set_column(place, rows.schema.field("records"), pa.array(stands_for)).take(pa.array(stays))
+    place = rows.schema.get_field_index("key")
+    return left.set_column(place, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
+
+
+def _distinct(keys: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
+    """The distinct keys, a null one too, and of each row which it has."""
+    if not pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_encode(null_encoding="encode")
+    encoded = _one_chunk(keys.unify_dictionaries())
+    indices = encoded.indices
+    if not indices.null_count:
+        return encoded.dictionary, indices.to_numpy().astype(np.int64)
+    distinct = pa.concat_arrays([encoded.dictionary, pa.nulls(1, encoded.dictionary.type)])
+    return distinct, pc.fill_null(indices, len(distinct) - 1).to_numpy().astype(np.int64)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _bools(column: pa.ChunkedArray) -> Bools:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -16,16 +17,20 @@ from offsets_pipeline.fold.groups import (
     live_records,
 )
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.log.files import log_files, read_log_file, shared_out
 from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.tables import FOLD_PROGRESS, GROUPS
+from offsets_pipeline.tables import FOLD_PROGRESS, GROUPS, LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
+    from offsets_pipeline.store import Store
+
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
-_COMPACT_ROWS = 1_000_000  # rows that are compacted at once before the shuffle
+_COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
+_TASKS_PER_CORE = 2  # that read files: enough to even out what they take
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
 _DEAD = "Dead"
 _GROUP_ROWS = 2_000  # described groups in one Arrow batch
@@ -63,29 +68,65 @@ def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int])
     start = dict(folded_to)
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in _tables(batches, _COMPACT_ROWS):
+        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
             yield from compact_early(table, start).to_batches()
 
+    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
+    return _replay(compacted, offsets_partitions, start)
+
+
+def fold_log(store: Store, partitions: Collection[int] | None) -> DataFrame:
+    """Fold all of these log partitions (None: of all) as the log is now, from their start; EFFECT_SCHEMA."""
+    count = store.properties.offsets_partitions
+    files = log_files(store, partitions)
+    if files is None:
+        rows = store.snapshot(LOG.name)
+        if partitions is not None:
+            rows = rows.where(F.col("log_partition").isin(list(partitions)))
+        return fold(log_rows(rows), count, {})
+    wanted = None if partitions is None else frozenset(partitions)
+
+    def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (rows for batch in paths for path in batch["path"].to_pylist() for rows in read_log_file(path, wanted))
+        compacted = [compact_early(_single_records(table), {}) for table in _gathered(rows, _COMPACT_ROWS)]
+        if compacted:
+            yield from compact_early(pa.concat_tables(compacted), {}).to_batches()
+
+    context = store.spark.sparkContext
+    tasks = shared_out(files, _TASKS_PER_CORE * context.defaultParallelism)
+    paths = context.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: [(file.path,) for file in task])
+    compacted = store.spark.createDataFrame(paths, "path string").mapInArrow(
+        read_and_compact, from_arrow_schema(INPUT_SCHEMA)
+    )
+    return _replay(compacted, count, {})
+
+
+def _replay(compacted: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int]) -> DataFrame:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        replay = Replay(offsets_partitions, start)
-        for table in _tables(batches, _ADD_ROWS):
+        replay = Replay(offsets_partitions, folded_to)
+        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
             replay.add(table)
         yield from replay.effects()
 
-    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
     return compacted.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
 
 
-def _tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The batches, gathered into tables of so many rows or a little more."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
+def _single_records(rows: pa.Table) -> pa.Table:
+    """Rows of the log as the fold takes them, but for the key, which may be dictionary-encoded."""
+    ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
+    return rows.append_column(INPUT_SCHEMA.field("records"), ones).select(_INPUT_COLUMNS)
+
+
+def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The tables, put together to such of so many rows or a little more."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
         if sum(each.num_rows for each in waiting) >= rows:
-            yield pa.Table.from_batches(waiting)
+            yield pa.concat_tables(waiting)
             waiting = []
     if waiting:
-        yield pa.Table.from_batches(waiting)
+        yield pa.concat_tables(waiting)
 
 
 def pending_arrays(effects: DataFrame) -> DataFrame:

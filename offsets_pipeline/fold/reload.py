@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from offsets_pipeline.errors import InvalidPartitionCount
-from offsets_pipeline.fold.dataframes import fold, log_rows
+from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
 from offsets_pipeline.fold.state import StateWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,10 +45,7 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    rows = store.snapshot(LOG.name)
-    if partitions is not None:
-        rows = rows.where(F.col("log_partition").isin(partitions))
-    effects = replayed(store, rows).persist()
+    effects = fold_log(store, partitions).persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:

@@ -61,7 +61,7 @@ class BinaryColumn:
         window: npt.NDArray[np.generic] = np.ndarray(
             (len(self.data) - width + 1,), dtype=dtype, buffer=self.data, strides=(1,)
         )
-        return window[np.clip(position, 0, len(window) - 1)].astype(np.int64)
+        return window.take(position, mode="clip").astype(np.int64)
 
     def slices(self, position: Int64s, length: Int64s) -> pa.Array:
         """The bytes at ``position`` of ``length`` each, as a large_binary array."""
@@ -190,6 +190,21 @@ def _null_where(array: pa.Array, mask: Bools) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(None, array.type), array)
 
 
+def decodable_keys(keys: pa.Array) -> tuple[Bools, Bools]:
+    """Which binary keys are of offset commits and decode, and which of them are of version 0."""
+    key = BinaryColumn(keys)
+    version = key.integers(">i2", key.start)
+    valid = _KeyLayout(key).valid & ((version == 0) | (version == 1)) & key.present
+    return valid, version == 0
+
+
+def decodable_values(values: pa.Array, legacy_key: Bools) -> Bools:
+    """Which binary values of offset commits decode, or are tombstones; ``legacy_key``: the key has version 0."""
+    value = BinaryColumn(values)
+    decodes, _ = _ValueLayout(value).decode(value, legacy_key, value.present)
+    return decodes | ~value.present
+
+
 def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
     """Find the fields of records whose key starts with type 0 or 1.
 
@@ -197,68 +212,96 @@ def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
     tombstone. Nothing is raised for a corrupt record: it comes out as not valid.
     """
     key, value = BinaryColumn(keys), BinaryColumn(values)
-    key_end = key.start + key.length
-    group_length = key.integers(">i2", key.start + 2)
-    group_position = key.start + 4
-    topic_length = key.integers(">i2", group_position + group_length)
-    topic_position = group_position + group_length + 2
-    partition_position = topic_position + topic_length
-    valid = (
-        (key.length >= 4)
-        & (group_length >= 0)
-        & (topic_position <= key_end)
-        & (topic_length >= 0)
-        & (partition_position + 4 <= key_end)
-    )
-    legacy_key = key.integers(">i2", key.start) == 0
+    of_key, of_value = _KeyLayout(key), _ValueLayout(value)
     tombstone = ~value.present
-
-    version = value.integers(">i2", value.start)
-    end = value.start + value.length
-    has_epoch = version >= 3
-    flexible = version == 4
-    metadata_at = value.start + np.where(has_epoch, 14, 10)
-    metadata_length = value.integers(">i2", metadata_at)
-    metadata_position = metadata_at + 2
-    flexible_rows = np.flatnonzero(flexible)
-    if len(flexible_rows):
-        encoded, width = _uvarints(value, metadata_at[flexible_rows])
-        metadata_length[flexible_rows] = encoded - 1
-        metadata_position[flexible_rows] = metadata_at[flexible_rows] + width
-    timestamp_at = metadata_position + metadata_length
-    fixed_end = timestamp_at + np.where(version == 1, 16, 8) + flexible
-    decodes = (
-        (value.length >= 2)
-        & (version >= 0)
-        & (version <= 4)
-        & (metadata_position <= end)
-        & (metadata_length >= 0)
-        & (metadata_length <= MAX_STRING_BYTES)
-        & (fixed_end <= end)
-        & ~(legacy_key & (version != 0))  # R7: key version 0 goes with value version 0 only
+    decodes, topic_id_position = of_value.decode(
+        value, key.integers(">i2", key.start) == 0, of_key.valid & value.present
     )
-    topic_id_position = np.full(len(version), -1, dtype=np.int64)
-    tagged = np.flatnonzero(decodes & flexible & ~tombstone & valid)
-    if len(tagged):
-        decodes[tagged] = _tagged_fields(value, timestamp_at[tagged] + 8, end[tagged], tagged, topic_id_position)
     return CommitColumns(
         keys=key,
         values=value,
-        valid=valid & (tombstone | decodes),
+        valid=of_key.valid & (tombstone | decodes),
         tombstone=tombstone,
-        group_position=group_position,
-        group_length=group_length,
-        topic_position=topic_position,
-        topic_length=topic_length,
-        partition=key.integers(">i4", partition_position),
+        group_position=of_key.group_position,
+        group_length=of_key.group_length,
+        topic_position=of_key.topic_position,
+        topic_length=of_key.topic_length,
+        partition=key.integers(">i4", of_key.partition_position),
         committed_offset=value.integers(">i8", value.start + 2),
-        leader_epoch=np.where(has_epoch, value.integers(">i4", value.start + 10), NONE_ON_WIRE),
-        metadata_position=metadata_position,
-        metadata_length=metadata_length,
-        commit_timestamp_ms=value.integers(">i8", timestamp_at),
-        expire_timestamp_ms=np.where(version == 1, value.integers(">i8", timestamp_at + 8), NONE_ON_WIRE),
+        leader_epoch=np.where(of_value.has_epoch, value.integers(">i4", value.start + 10), NONE_ON_WIRE),
+        metadata_position=of_value.metadata_position,
+        metadata_length=of_value.metadata_length,
+        commit_timestamp_ms=value.integers(">i8", of_value.timestamp_position),
+        expire_timestamp_ms=np.where(
+            of_value.version == 1, value.integers(">i8", of_value.timestamp_position + 8), NONE_ON_WIRE
+        ),
         topic_id_position=topic_id_position,
     )
+
+
+class _KeyLayout:
+    """Where the fields of keys lie, and which keys hold them all."""
+
+    def __init__(self, key: BinaryColumn) -> None:
+        end = key.start + key.length
+        self.group_length = key.integers(">i2", key.start + 2)
+        self.group_position = key.start + 4
+        self.topic_length = key.integers(">i2", self.group_position + self.group_length)
+        self.topic_position = self.group_position + self.group_length + 2
+        self.partition_position = self.topic_position + self.topic_length
+        self.valid: Bools = (
+            (key.length >= 4)
+            & (self.group_length >= 0)
+            & (self.topic_position <= end)
+            & (self.topic_length >= 0)
+            & (self.partition_position + 4 <= end)
+        )
+
+
+class _ValueLayout:
+    """Where the fields of values lie. `decode` tells which values hold them all."""
+
+    def __init__(self, value: BinaryColumn) -> None:
+        self.version = value.integers(">i2", value.start)
+        if len(self.version) and (self.version == self.version[0]).all():  # as a log of one broker is: less to compute
+            self.version = self.version[:1]
+        self.has_epoch: Bools = self.version >= 3
+        self.flexible: Bools = self.version == 4
+        metadata_at = value.start + np.where(self.has_epoch, 14, 10)
+        self.metadata_length = value.integers(">i2", metadata_at)
+        self.metadata_position = metadata_at + 2
+        rows = self._flexible_rows(len(value.start))
+        if len(rows):
+            encoded, width = _uvarints(value, metadata_at[rows])
+            self.metadata_length[rows] = encoded - 1
+            self.metadata_position[rows] = metadata_at[rows] + width
+        self.timestamp_position = self.metadata_position + self.metadata_length
+
+    def decode(self, value: BinaryColumn, legacy_key: Bools, wanted: Bools) -> tuple[Bools, Int64s]:
+        """Which values decode, and where their topic ids lie: -1 for none, and where it is not ``wanted``."""
+        end = value.start + value.length
+        fixed_end = self.timestamp_position + (np.where(self.version == 1, 16, 8) + self.flexible)
+        decodes = (
+            (value.length >= 2)
+            & (self.metadata_position <= end)
+            & (self.metadata_length >= 0)
+            & (self.metadata_length <= MAX_STRING_BYTES)
+            & (fixed_end <= end)
+            & ((self.version >= 0) & (self.version <= 4))
+            & ~(legacy_key & (self.version != 0))  # R7: key version 0 goes with value version 0 only
+        )
+        topic_id_position = np.full(len(decodes), -1, dtype=np.int64)
+        if self.flexible.any():
+            tagged = np.flatnonzero(decodes & self.flexible & wanted)
+            decodes[tagged] = _tagged_fields(
+                value, self.timestamp_position[tagged] + 8, end[tagged], tagged, topic_id_position
+            )
+        return decodes, topic_id_position
+
+    def _flexible_rows(self, count: int) -> Int64s:
+        if len(self.flexible) == count:
+            return np.flatnonzero(self.flexible)
+        return np.arange(count if self.flexible.all() else 0)
 
 
 def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:

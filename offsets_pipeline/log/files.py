@@ -1,0 +1,80 @@
+"""The files of the table `log`, read by the tasks themselves.
+
+Spark's own scan makes a row of every record and hands the rows to Python: five times the work of all the rest of a
+reload. A task that opens a file itself gets its columns as they lie there, each distinct key once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urljoin, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from offsets_pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from offsets_pipeline.store import Store
+
+#: What a fold reads of a file.
+COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type", "backfill"]
+
+_LOCAL = "file"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file of one snapshot of the table `log`, and between which log partitions its records lie."""
+
+    path: str
+    size_bytes: int
+    first_partition: int
+    last_partition: int
+
+
+def log_files(store: Store, partitions: Collection[int] | None = None) -> list[LogFile] | None:
+    """The files that hold these log partitions (None: all) now, in the order of their log partitions.
+
+    None where tasks cannot read them like this: on storage that needs Spark's own access, or where rows of a file
+    were deleted without rewriting it.
+    """
+    found = []
+    for row in store.files(LOG.name).collect():
+        at = urlsplit(urljoin(row["folder"].rstrip("/") + "/", row["path"]))  # both are encoded as a URI
+        if at.scheme != _LOCAL or row["has_deleted_rows"]:
+            return None
+        stats = json.loads(row["stats"] or "{}")
+        first = stats.get("minValues", {}).get("log_partition", 0)
+        last = stats.get("maxValues", {}).get("log_partition", store.properties.offsets_partitions - 1)
+        if partitions is None or any(first <= partition <= last for partition in partitions):
+            found.append(LogFile(unquote(at.path), row["size"], first, last))
+    return sorted(found, key=lambda file: (file.first_partition, file.last_partition, file.path))
+
+
+def shared_out(files: Sequence[LogFile], tasks: int) -> list[list[LogFile]]:
+    """The files as so many lists of nearly equal size or fewer; neighbours stay together."""
+    sizes = [file.size_bytes for file in files]
+    share = max(1, sum(sizes) / tasks)
+    lists: dict[int, list[LogFile]] = {}
+    for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
+        lists.setdefault(int((end - size / 2) / share), []).append(file)
+    return list(lists.values())
+
+
+def read_log_file(path: str, partitions: Collection[int] | None) -> Iterator[pa.Table]:
+    """The rows of these log partitions (None: all), a row group at a time: COLUMNS, the key dictionary-encoded."""
+    with pq.ParquetFile(path, read_dictionary=["key"], memory_map=True) as file:
+        for group in range(file.num_row_groups):
+            rows = file.read_row_group(group, columns=COLUMNS, use_threads=False)
+            if partitions is not None:
+                wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+                rows = rows if wanted.all() else rows.filter(pa.array(wanted))
+            if rows.num_rows:
+                yield rows
