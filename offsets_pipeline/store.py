@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +180,11 @@ class Store:
 
     def snapshot(self, name: str) -> DataFrame:
         """The table as it is now, also if it is read again later."""
-        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {self.version(name)}")  # noqa: S608
+        return self.as_of(name, self.version(name))
+
+    def as_of(self, name: str, version: int) -> DataFrame:
+        """The table as it was at this version."""
+        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")  # noqa: S608
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
@@ -204,6 +209,21 @@ class Store:
     def version(self, name: str) -> int:
         """The table's newest version."""
         return int(self._newest(name).version())
+
+    def commits(self, name: str, start: int) -> list[dict[str, Any]]:
+        """What the commits of the table say of themselves, from version ``start`` on."""
+        newest = self._newest(name)
+        log = newest.deltaLog()
+        jvm = self.spark._jvm
+        assert jvm is not None  # noqa: S101 - only Spark Connect has none
+        found = []
+        for version in range(start, newest.version() + 1):
+            path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+            for line in log.store().read(path, log.newDeltaHadoopConf()).mkString("\n").splitlines():
+                action = json.loads(line)
+                if "commitInfo" in action:
+                    found.append(action["commitInfo"])
+        return found
 
     def files(self, name: str) -> DataFrame:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), has_deleted_rows."""
@@ -248,6 +268,8 @@ class Store:
         else:
             builder = builder.location(f"{self.location}/{table.name}")
         builder = builder.comment(table.comment).addColumns(table.schema())
+        if table.partitioned_by:
+            builder = builder.partitionedBy(*table.partitioned_by)
         for key, value in {**table.properties, **more}.items():
             builder = builder.property(key, value)
 

@@ -3,7 +3,7 @@
 ======================  =============================================================================================
 log                     the records as they came, raw: the truth that everything else can be made from again
 log_partitions          where each log partition starts and ends
-committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
+committed_offsets       the highest visible record of each identity, tombstones included (R10, R15), in two layers
 group_records           the last value and the last tombstone of each key of a group's records (R14)
 groups                  one row a group, described from its records (R33, R34)
 topics                  names of topic ids, as far as the sources told (R35)
@@ -59,6 +59,7 @@ class Table:
     comment: str
     columns: tuple[Column, ...]
     properties: dict[str, str] = field(default_factory=dict)
+    partitioned_by: tuple[str, ...] = ()
 
     def schema(self) -> StructType:
         """The table's schema for Spark."""
@@ -133,7 +134,8 @@ LOG_PARTITIONS = Table(
 
 COMMITTED_OFFSETS = Table(
     "committed_offsets",
-    "The visible record with the highest record offset of each (group, topic, partition), tombstones included.",
+    "The visible record with the highest record offset of each (group, topic, partition), tombstones included: "
+    "settled ones, each once, and newer ones of later folds. The view latest_offsets has the latest of each.",
     (
         _LOG_PARTITION,
         _GROUP_ID,
@@ -143,8 +145,10 @@ COMMITTED_OFFSETS = Table(
         _LOG_EPOCH,
         _RECORD_OFFSET,
         _MISPLACED,
+        Column("settled", _BOOLEAN, "holds each identity once; else a fact newer than what is settled", nullable=False),
     ),
-    _STATE_PROPERTIES,
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
+    partitioned_by=("settled",),
 )
 
 GROUP_RECORDS = Table(

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import StateWriter
+from offsets_pipeline.fold.state import FoldedState, StateWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.tables import FOLD_PROGRESS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,20 +31,16 @@ def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
 
 
 def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
-    progress = store.read(FOLD_PROGRESS.name).persist()
-    expected = {
-        row["log_partition"]: row["folded_to"] for row in progress.select("log_partition", "folded_to").collect()
-    }
+    state = FoldedState(store)
     effects = fold(
-        log_rows(rows).unionByName(carried_rows(progress)), store.properties.offsets_partitions, expected
+        log_rows(rows).unionByName(carried_rows(state.rows)), store.properties.offsets_partitions, state.folded_to
     ).persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            StateWriter(store, effects, settings.fold, clock).write(summary, expected)
+            StateWriter(store, effects, settings.fold, clock).write(summary, state)
         if summary.behind:
             reload_partitions(store, summary.behind, settings, clock)
         return summary.records
     finally:
         effects.unpersist()
-        progress.unpersist()

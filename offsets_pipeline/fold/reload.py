@@ -50,7 +50,8 @@ def _reload_once(store: Store, partitions: list[int] | None, settings: Settings,
         summary = summarise(effects, settings)
         if summary.records:
             ends = {each.log_partition: each.folded_to for each in summary.progress}
-            StateWriter(store, effects, settings.fold, clock, ends).write(summary, {})
+            writer = StateWriter(store, effects, settings.fold, clock, ends, whole=partitions is None)
+            writer.write(summary, None)
         return summary.records
     finally:
         effects.unpersist()

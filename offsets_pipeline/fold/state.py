@@ -6,7 +6,8 @@ commit the progress with the open transactions. A fold that did not move its pro
 
 1. side by side:
    quarantine, topics     rows that are not there yet
-   committed_offsets      the higher (log_epoch, record_offset) wins (R10)
+   committed_offsets      appended: of an identity the highest (log_epoch, record_offset) wins (R10); a replay puts
+                          the settled state in place of what was there
    group_records          of each key the last value and the last tombstone; then
    groups                 described anew from group_records, where those may have changed
 2. fold_progress          only if nobody else moved it since it was read
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
@@ -25,6 +27,9 @@ from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
+from offsets_pipeline.fold.summary import Progress
+from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.latest import IDENTITY
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (
@@ -46,12 +51,33 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
-    from offsets_pipeline.fold.summary import Progress, Summary
+    from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
 
 _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
-_NEWER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset > t.record_offset))"
+_FILE_ROWS = 250_000  # rows of a fold that go into one file
+_SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
 _NOT_OLDER = "(s.log_epoch > t.log_epoch OR (s.log_epoch = t.log_epoch AND s.record_offset >= t.record_offset))"
+
+
+class FoldedState:
+    """The state that a fold starts from: how far each log partition is folded, and what must not change meanwhile.
+
+    Of two folds that start from the same state one is refused, whatever it writes first: facts that are older than
+    those of somebody who went on meanwhile would otherwise come to lie on top of them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)  # first: it is older than what is read then
+        self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
+        self.rows = store.as_of(FOLD_PROGRESS.name, self.progress.version)
+        found = self.rows.select(*Progress._fields).collect()
+        self.of_partition = {row["log_partition"]: Progress(*row) for row in found}
+
+    @property
+    def folded_to(self) -> dict[int, int]:
+        """The first record offset of each log partition that is not folded yet."""
+        return {at: progress.folded_to for at, progress in self.of_partition.items()}
 
 
 class StateWriter:
@@ -59,7 +85,8 @@ class StateWriter:
 
     ``replayed`` is empty for a fold that goes on from where the last one ended. For a replay from the start it maps
     each replayed log partition to the record offset it was replayed to: state at or below that which the replay did
-    not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone.
+    not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone. ``whole``
+    says that these are all there are.
     """
 
     def __init__(
@@ -69,33 +96,38 @@ class StateWriter:
         settings: FoldSettings,
         clock: Clock,
         replayed: Mapping[int, int] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         self._store = store
         self._effects = effects
         self._settings = settings
         self._now = timestamp_of(clock)
         self._replayed = dict(replayed or {})
+        self._whole = whole
         self._may_be_first = False
 
-    def write(self, summary: Summary, expected: Mapping[int, int]) -> None:
-        """Write everything. ``summary`` is of the effects; ``expected`` is the progress the fold started from.
+    def write(self, summary: Summary, state: FoldedState | None) -> None:
+        """Write everything. ``summary`` is of the effects; ``state`` is what the fold started from, None for a replay.
 
         Raises WriteConflict where another fold moved the progress since, or overtook a write too often.
         """
-        kinds = summary.kinds
-        self._may_be_first = not expected
+        kinds = frozenset(summary.rows)
+        self._may_be_first = state is None or not state.of_partition
         facts: list[Callable[[], None]] = [partial(self._write_groups, kinds)]
-        if OFFSET in kinds or self._replayed:
-            facts.append(partial(self._merge, COMMITTED_OFFSETS.name, self._merge_offsets))
+        if self._replayed:
+            facts.append(self._replace_offsets)
+        elif OFFSET in kinds and state is not None:
+            facts.append(partial(self._append_offsets, state.offsets, summary.rows[OFFSET]))
         if QUARANTINE_KIND in kinds or self._quarantine_may_shrink():
             facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
         if TOPIC in kinds:
             facts.append(self._write_topics)
-        # a merge is mostly waiting for small jobs, so those into different tables go on side by side
+        # a write is mostly waiting for small jobs, so those into different tables go on side by side
         with ThreadPoolExecutor(len(facts)) as threads:
             for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in facts]:
                 written.result()
-        self._merge_progress(summary, expected)
+        self._write_progress(summary, state or FoldedState(self._store))
 
     def _write_topics(self) -> None:
         unnamed = self._unnamed_topics()
@@ -186,18 +218,41 @@ class StateWriter:
             .execute()
         )
 
-    def _merge_offsets(self) -> None:
-        names = COMMITTED_OFFSETS.names()
-        differs = " OR ".join(f"NOT (s.{name} <=> t.{name})" for name in names)
-        behind = f"t.record_offset < {self._replayed_to('s.log_partition')} AND ({differs})"
-        condition = f"{_NEWER} OR ({behind})" if self._replayed else _NEWER
-        self._merge_facts(
-            COMMITTED_OFFSETS,
-            self._of_kind(OFFSET).select(names),
-            "t.log_partition = s.log_partition AND t.group_id = s.group_id"
-            " AND t.topic = s.topic AND t.partition = s.partition",
-            lambda merge: self._remove_unmatched(merge.whenMatchedUpdateAll(condition), "t.record_offset"),
-        )
+    def _append_offsets(self, table: GuardedWriter, rows: int) -> None:
+        facts = self._of_kind(OFFSET).withColumn("settled", F.lit(table.version == 0))  # alone each is there once
+        if rows <= _FILE_ROWS:
+            facts = facts.coalesce(1)
+        table.append(facts.select(COMMITTED_OFFSETS.names()).sortWithinPartitions(*IDENTITY))
+
+    def _replace_offsets(self) -> None:
+        """Put what was replayed in place of what it covers.
+
+        Facts that a stream appends at this moment, from an older state, must not come to lie on settled ones. Where
+        it does so again and again, what was replayed goes beside them, as facts of which the highest wins.
+        """
+        attempts = count()
+
+        def replace() -> None:
+            settled = next(attempts) < _SETTLED_ATTEMPTS
+            table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
+            rows = self._of_kind(OFFSET).withColumn("settled", F.lit(settled)).select(COMMITTED_OFFSETS.names())
+            rows = rows.sortWithinPartitions(*IDENTITY)
+            if table.version:
+                here = F.col("log_partition").isin(list(self._replayed))
+                newer = self._store.read(COMMITTED_OFFSETS.name).where(
+                    ~here | F.expr(f"record_offset >= {self._replayed_to('log_partition')}")
+                )
+                rows = rows.unionByName(newer.withColumn("settled", F.col("settled") & ~here))
+            replaced = None
+            if not self._whole:
+                replaced = f"log_partition IN ({', '.join(map(str, self._replayed))})"
+                rows = rows.where(replaced)
+            if settled:
+                table.overwrite(rows, replaced)
+            else:
+                table.overwrite_unguarded(rows, replaced)
+
+        self._merge(COMMITTED_OFFSETS.name, replace)
 
     def _group_facts(self, kinds: frozenset[str]) -> DataFrame | None:
         """The facts about groups that have to be written; None where there are none.
@@ -278,37 +333,37 @@ class StateWriter:
             lambda merge: self._remove_unmatched(merge.whenMatchedUpdateAll(condition), "t.record_offset"),
         )
 
-    def _merge_progress(self, summary: Summary, expected: Mapping[int, int]) -> None:
-        source = self._progress_rows(summary.progress, expected)
-        if PENDING in summary.kinds:
-            source = source.join(pending_arrays(self._effects), "log_partition", "left")
+    def _write_progress(self, summary: Summary, state: FoldedState) -> None:
+        moved = [self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress]
+        rows = self._progress_rows(moved)
+        if PENDING in summary.rows:
+            rows = rows.join(pending_arrays(self._effects), "log_partition", "left")
         else:
-            source = source.withColumn("pending", F.lit(None).cast(_PENDING_ARRAY))
-        source = source.withColumn("pending", F.coalesce("pending", F.array().cast(_PENDING_ARRAY)))
-        source = source.withColumn("folded_at", self._now)
-        values: dict[str, str | Column] = {name: f"s.{name}" for name in FOLD_PROGRESS.names()}
-        if self._replayed:
-            condition, counted = "t.folded_to <= s.folded_to", values
-        else:
-            condition = "t.folded_to = s.expected"
-            counted = values | {name: f"t.{name} + s.{name}" for name in ("records", "unknown_records")}
-        merge = (
-            self._store.delta(FOLD_PROGRESS.name)
-            .alias("t")
-            .merge(source.alias("s"), "t.log_partition = s.log_partition")
-            .whenMatchedUpdate(condition=condition, set=counted)
-            .whenNotMatchedInsert(condition="s.expected = 0", values=values)
-        )
-        written = merge.execute().first()
-        if written is None or written["num_affected_rows"] != len(summary.progress):
-            raise WriteConflict("fold_progress was moved by another fold")
+            rows = rows.withColumn("pending", F.lit(None).cast(_PENDING_ARRAY))
+        rows = rows.withColumn("pending", F.coalesce("pending", F.array().cast(_PENDING_ARRAY)))
+        rows = rows.withColumn("folded_at", self._now).select(FOLD_PROGRESS.names())
+        others = state.of_partition.keys() - {row.log_partition for row in moved}
+        if others:
+            rows = rows.unionByName(state.rows.where(F.col("log_partition").isin(list(others))))
+        state.progress.overwrite(rows.coalesce(1))
 
-    def _progress_rows(self, progress: Sequence[Progress], expected: Mapping[int, int]) -> DataFrame:
+    def _moved(self, row: Progress, before: Progress | None) -> Progress:
+        """The progress of a log partition after this fold. Raises WriteConflict where a replay is behind it."""
+        if before is None:
+            return row
+        if not self._replayed:
+            return row._replace(
+                records=before.records + row.records, unknown_records=before.unknown_records + row.unknown_records
+            )
+        if row.folded_to < before.folded_to:
+            raise WriteConflict("fold_progress was moved by another fold")
+        return row
+
+    def _progress_rows(self, progress: Sequence[Progress]) -> DataFrame:
         """The progress as a literal in the plan: a row for each log partition."""
         rows = ", ".join(
-            f"({row.log_partition}, {LOG_EPOCH}, {row.folded_to}L, {row.records}L, {row.unknown_records}L, "
-            f"{expected.get(row.log_partition, 0)}L)"
+            f"({row.log_partition}, {LOG_EPOCH}, {row.folded_to}L, {row.records}L, {row.unknown_records}L)"
             for row in progress
         )
-        columns = "log_partition, log_epoch, folded_to, records, unknown_records, expected"
+        columns = "log_partition, log_epoch, folded_to, records, unknown_records"
         return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")  # noqa: S608 - numbers

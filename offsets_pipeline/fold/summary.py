@@ -29,11 +29,11 @@ class Progress(NamedTuple):
 class Summary:
     """What a fold amounts to.
 
-    ``kinds`` of effects there are, ``progress`` by log partition, and the log partitions into which rows came
-    ``behind`` the folded position.
+    ``rows`` by kind of effect, ``progress`` by log partition, and the log partitions into which rows came ``behind``
+    the folded position.
     """
 
-    kinds: frozenset[str]
+    rows: dict[str, int]
     progress: tuple[Progress, ...]
     behind: list[int]
 
@@ -45,17 +45,19 @@ class Summary:
 
 def summarise(effects: DataFrame, settings: Settings) -> Summary:
     """Count the effects. Raises UndecodableRecord where there is one and the settings say to stop (R6)."""
-    kinds = frozenset(row["kind"] for row in effects.groupBy("kind").count().collect())
-    if QUARANTINE in kinds and settings.log.corrupt_records == "fail":
+    of_progress = F.when(F.col("kind") == PROGRESS, F.struct(*Progress._fields, "replay_from_start"))
+    counted = effects.groupBy("kind").agg(F.count("*").alias("rows"), F.collect_list(of_progress).alias("progress"))
+    by_kind = {row["kind"]: row for row in counted.collect()}
+    if QUARANTINE in by_kind and settings.log.corrupt_records == "fail":
         first = effects.where(F.col("kind") == QUARANTINE).orderBy("log_partition", "record_offset").first()
         assert first is not None  # noqa: S101 - the kind was just counted
         raise UndecodableRecord(
             f"record {first['record_offset']} of log partition {first['log_partition']} does not decode: "
             f'{first["reason"]}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
         )
-    progress = effects.where(F.col("kind") == PROGRESS).collect()
+    progress = by_kind[PROGRESS]["progress"] if PROGRESS in by_kind else []
     return Summary(
-        kinds=kinds,
+        rows={kind: row["rows"] for kind, row in by_kind.items()},
         progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
     )

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.reload import replayed
+from offsets_pipeline.latest import IDENTITY, LATEST_COLUMNS, latest_offsets
 from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store import Store
 
-_IDENTITY = ["log_partition", "group_id", "topic", "partition"]
 _RECORD_KEY = ["log_partition", "group_id", "record_type", "record_key"]
 _GROUP = ["log_partition", "group_id"]
 _EXAMPLES = 5
@@ -60,9 +60,9 @@ def verify_store(store: Store) -> Verification:
         _compare(
             result,
             COMMITTED_OFFSETS.name,
-            _IDENTITY,
-            effects.where("kind = 'offset'").select(COMMITTED_OFFSETS.names()),
-            store.read(COMMITTED_OFFSETS.name),
+            list(IDENTITY),
+            effects.where("kind = 'offset'").select(LATEST_COLUMNS),
+            store.spark.sql(latest_offsets(store.table_name(COMMITTED_OFFSETS.name))),
         )
         _compare_groups(result, store, effects)
         _compare(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.latest import latest_offsets
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.state import StateReader, quoted
 
@@ -55,18 +56,22 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
 
     Raises NoSuchGroup for one that does not exist.
     """
-    only = "" if group_id is None else f" AND group_id = {quoted(group_id)}"
+    only = "TRUE" if group_id is None else f"group_id = {quoted(group_id)}"
     offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
     homes: set[str] = set()
     # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
-    for row in reader.rows(f"SELECT * FROM groups WHERE {_ALIVE}{only} ORDER BY misplaced DESC, group_id", "groups"):
+    for row in reader.rows(
+        f"SELECT * FROM groups WHERE {_ALIVE} AND {only} ORDER BY misplaced DESC, group_id", "groups"
+    ):
         answers[row["group_id"]] = _group(row, names, offsets_partitions)
         if not row["misplaced"]:
             homes.add(row["group_id"])
     if group_id is not None and group_id not in answers:
         raise NoSuchGroup(f"no group {group_id!r} in {reader.location} (GROUP_ID_NOT_FOUND)")
+    if group_id is not None:  # R1: what lies elsewhere answers nothing, and need not be read
+        only += f" AND log_partition = {partition_for(group_id, offsets_partitions)}"
     offsets, pending = _offsets(reader, only), _pending(reader, group_id)
     for name in homes:
         answers[name].offsets = [
@@ -78,9 +83,9 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
 def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, int, int | None, str]]]:
     columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM committed_offsets "
+        f"SELECT {', '.join(columns)} FROM ({latest_offsets('committed_offsets', only)}) o "
         # a negative committed offset answers as no offset, a tombstone has none
-        f"WHERE committed_offset >= 0 AND NOT misplaced{only} ORDER BY group_id, topic, partition",
+        "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
     )
     found: dict[str, list[tuple[str, int, int, int | None, str]]] = defaultdict(list)

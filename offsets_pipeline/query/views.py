@@ -1,6 +1,7 @@
 """The views that users query. Each is one SELECT over the state tables.
 
 ==================  =================================================================================================
+latest_offsets      the latest row of each identity in committed_offsets, tombstones included (R10, R15)
 current_offsets     a row for each committed offset that a fetch answers (R10, R14)
 unstable_offsets    the identities for which a read of stable offsets has to wait (R17)
 consumer_groups     a row for each group that exists (R33, R34)
@@ -14,8 +15,9 @@ import re
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.latest import latest_offsets
 from offsets_pipeline.store import Store
-from offsets_pipeline.tables import TABLES
+from offsets_pipeline.tables import COMMITTED_OFFSETS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 _VIEWS = {
     # a group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none
     "current_offsets": """
-        SELECT o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.commit_timestamp,
-               o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
-        FROM {committed_offsets} o
-        LEFT SEMI JOIN {groups} g
-          ON g.group_id = o.group_id AND g.log_partition = o.log_partition AND g.state <> 'Dead'
+        SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
+               o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
+        FROM ({latest_offsets}) o
+        LEFT ANTI JOIN {groups} g
+          ON g.group_id = o.group_id AND g.log_partition = o.log_partition AND g.state = 'Dead'
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
     "unstable_offsets": """
@@ -86,4 +88,7 @@ def create_views(spark: SparkSession, store: str, schema: str) -> None:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
-    return {name: query.format(**names) for name, query in _VIEWS.items()}
+    latest = latest_offsets(names[COMMITTED_OFFSETS.name])
+    return {"latest_offsets": latest} | {
+        name: query.format(**names, latest_offsets=latest) for name, query in _VIEWS.items()
+    }

@@ -12,13 +12,13 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import StateWriter
+from offsets_pipeline.fold.state import FoldedState, StateWriter
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from offsets_pipeline.fold.summary import Summary
@@ -29,10 +29,10 @@ pytestmark = pytest.mark.streaming
 WRITES = [
     "_merge_group_records",
     "_merge_groups",
-    "_merge_offsets",
+    "_append_offsets",
     "_merge_quarantine",
     "_merge_topics",
-    "_merge_progress",
+    "_write_progress",
 ]
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
 
@@ -94,7 +94,7 @@ def test_fold_that_dies_at_any_write_runs_again(
         for when in ("before", "after"):
             with pytest.MonkeyPatch.context() as patch:
                 died = dying(write, when, patch)
-                if (write, when) == ("_merge_progress", "after"):  # then it did happen, and nobody was told
+                if (write, when) == ("_write_progress", "after"):  # then it did happen, and nobody was told
                     with pytest.raises(Died):
                         fold_batch(store, rows, workbench.settings, CLOCK)
                     assert fold_batch(store, rows, workbench.settings, CLOCK) == 0
@@ -102,7 +102,7 @@ def test_fold_that_dies_at_any_write_runs_again(
                     with pytest.raises(Died):
                         fold_batch(store, rows, workbench.settings, CLOCK)
             assert died == [write]
-        folded = 0 if write == "_merge_progress" else len(part.rows)
+        folded = 0 if write == "_write_progress" else len(part.rows)
         assert fold_batch(store, rows, workbench.settings, CLOCK) == folded
         assert_as_reference(location, [row for row in log if row.record_offset < part.next_offset])
     assert len(rows_of(location, "topics")) == len(WRITES)
@@ -118,7 +118,7 @@ def test_reload_that_dies_at_any_write_runs_again(
         appended(location, part.rows)
     log = log_of(location)
     workbench.fold(location)
-    for write in ("_merge_group_records", "_merge_offsets", "_merge_progress"):
+    for write in ("_merge_group_records", "_replace_offsets", "_write_progress"):
         # what was written wrong is what a reload is for
         workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
         workbench.spark.sql(f"UPDATE delta.`{location}/group_records` SET value = NULL WHERE record_type = 3")
@@ -139,7 +139,7 @@ def test_stream_that_dies_goes_on_where_it_was(
     assert workbench.fold(location) == len(first.rows)
     appended(location, second.rows)
     with pytest.MonkeyPatch.context() as patch:
-        dying("_merge_progress", "before", patch)
+        dying("_write_progress", "before", patch)
         with pytest.raises(StreamFailed) as failed:
             workbench.fold(location)
     assert "\n" not in str(failed.value)
@@ -157,16 +157,16 @@ def test_fold_that_another_overtook_does_not_count_twice(
     store = workbench.open(location)
     overtaken = 0
     with pytest.MonkeyPatch.context() as patch:
-        whole = StateWriter._merge_progress
+        whole = StateWriter._write_progress
 
-        def overtake(self: StateWriter, summary: Summary, expected: Mapping[int, int]) -> None:
+        def overtake(self: StateWriter, summary: Summary, state: FoldedState) -> None:
             nonlocal overtaken
             overtaken += 1
             if overtaken == 1:  # another fold of the same rows ends just before this one does
                 assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(part.rows)
-            whole(self, summary, expected)
+            whole(self, summary, state)
 
-        patch.setattr(StateWriter, "_merge_progress", overtake)
+        patch.setattr(StateWriter, "_write_progress", overtake)
         assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 0
     assert overtaken == 2
     assert_as_reference(location, log_of(location))
