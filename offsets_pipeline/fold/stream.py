@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -72,10 +73,13 @@ def start_fold(
     ``on_batch`` is told each batch's id and how many records it folded.
     """
     failures: list[OffsetsError] = []
+    settler = Settler(settings.fold)
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
+        here = store.in_session(rows.sparkSession)
         try:
-            folded = fold_batch(store.in_session(rows.sparkSession), rows, settings, clock)
+            folded = fold_batch(here, rows, settings, clock)
+            settler.after_fold(here, folded)
         except OffsetsError as error:
             failures.append(error)  # Spark passes on no more of it than a text with its stack
             raise
