@@ -259,9 +259,9 @@ class _Broker:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _error(self, what: str) -> BrokerError:
-        """The log is gone when this is read: so its end goes along."""
-        said = " / ".join(self._read_log()[-3:])
-        return BrokerError(f"{what}; it said last: {said}")
+        """The log is gone when this is read: so its end goes along, without stacks."""
+        said = [line for line in self._read_log() if not line.startswith("\t")][-3:]
+        return BrokerError(f"{what}; it said last: {' / '.join(said)}")
 
 
 @contextmanager
