@@ -54,7 +54,7 @@ $(DONE)/project: pyproject.toml $(DONE)/packages
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(DONE)/spark: $(wildcard conf/jars/*/*) conf/log4j2.properties scripts/fetch_jars.py scripts/find-spark-home $(DONE)/packages
+$(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties scripts/fetch_jars.py scripts/find-spark-home $(DONE)/packages
 	@echo "setup: the JARs ($(JAR_SETS)) into the environment's Spark"
 	spark="$$($(BIN)/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')"
 	$(BIN)/python scripts/fetch_jars.py $(JAR_SETS)
@@ -63,8 +63,18 @@ $(DONE)/spark: $(wildcard conf/jars/*/*) conf/log4j2.properties scripts/fetch_ja
 	cp scripts/find-spark-home $(BIN)/find-spark-home
 	touch $@
 
+# Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
+$(DONE)/kafka: $(wildcard conf/jars/kafka/*) scripts/fetch_jars.py $(DONE)/packages
+	@echo "kafka: a broker's JARs (45 MB) into $(VENV)/kafka"
+	rm -rf $(VENV)/kafka
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka
+	touch $@
+
 .PHONY: setup
 setup: check $(DONE)/packages $(DONE)/project $(DONE)/spark ## the environment in .venv; needs Python 3.11, Java 17, and the network once
+
+.PHONY: kafka
+kafka: setup $(DONE)/kafka ## a real Kafka broker's JARs, which `make bench` starts and measures; needs the network once
 
 .PHONY: run
 run: setup ## a real broker's log, from its segment files to the table of current offsets (STORE=store)
@@ -91,11 +101,11 @@ format: setup ## let ruff format and fix what it can
 	$(BIN)/ruff format .
 
 .PHONY: bench
-bench: setup ## the benchmarks, full size
+bench: setup kafka ## the benchmarks, full size
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: bench-quick
-bench-quick: setup ## the benchmarks, small: do they run, and roughly how fast
+bench-quick: setup kafka ## the benchmarks, small: do they run, and roughly how fast
 	@$(BIN)/python benchmarks/run.py --quick $(ARGS)
 
 .PHONY: lock

@@ -25,6 +25,7 @@ import pyspark
 from pyspark import cloudpickle
 
 from benchmarks import recipe
+from benchmarks.broker import BrokerError, broker_load_seconds
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _DECODE_REPEATS = 3
 _WARM_UP = Shape(commits=20_000, groups=500, tombstones=0.01)
 _ZSTD_SHARE = 0.2  # of the records, where each batch is compressed by itself: that takes long to make
+_BROKER_SHARE = 0.2  # of the records, where a broker loads other logs than that of the reload
 _PARSE_ROWS = 250_000  # handed to the parser at once, as the fold does
 _IDENTITY = ["group_id", "topic", "partition"]
 
@@ -164,6 +166,31 @@ def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
         records.num_rows,
         _timed(_DECODE_REPEATS, lambda: list(map(recipe.decode_commit, keys, values))),
     )
+
+
+# --- a real broker
+
+
+def measure_broker(table: Table, log: GeneratedLog, folder: Path, repeats: int) -> None:
+    """How long a Kafka broker takes to load the log, and smaller ones with other batches."""
+
+    def measure(loaded: GeneratedLog) -> None:
+        codec = loaded.shape.codec.name.lower()
+        table.doing(f"a broker loads {_data(loaded)}, codec {codec}")
+        commits = loaded.shape.commits  # markers are no records to it
+        try:
+            seconds = broker_load_seconds(loaded.folder, loaded.shape.offsets_partitions, commits, repeats)
+        except BrokerError as error:
+            sys.exit(f"bench: {error}")
+        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", _data(loaded), commits, [min(seconds)])
+
+    measure(log)
+    smaller = replace(log.shape, commits=int(log.shape.commits * _BROKER_SHARE))
+    for codec, records_per_batch in ((Codec.NONE, 1), (Codec.NONE, 3), (Codec.NONE, 10), (Codec.ZSTD, 10)):
+        at_most = min(records_per_batch, smaller.identities_per_group)
+        other = generate(replace(smaller, codec=codec, records_per_batch=at_most), folder / "broker")
+        measure(other)
+        shutil.rmtree(other.folder)
 
 
 # --- with Spark
@@ -313,7 +340,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="500000 commits, 200000 to decode")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of ingest, reload, recipe")
+    parser.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help="of the broker's load, ingest, reload, recipe"
+    )
     parser.add_argument("--decode-commits", type=int, default=1_000_000, metavar="N", help="to decode without Spark")
     parser.add_argument("--only", choices=["decode", "spark"], help="leave out the other half")
     parser.add_argument(
@@ -339,11 +368,13 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only != "spark":
             measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
         if options.only != "decode":
+            table.doing(f"generating {shape.commits:,} commits")
+            log = generate(shape, folder / "segments")
+            measure_broker(table, log, folder, options.repeats)  # before Spark is there to compete with it
             bench = Bench(table, folder, options.repeats)
             table.doing("warming up: everything once on a small log")
             bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
-            table.doing(f"generating {shape.commits:,} commits")
-            bench.run(generate(shape, folder / "segments"), "stores", print_lines=True)
+            bench.run(log, "stores", print_lines=True)
     table.doing("done")
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "

@@ -1,6 +1,9 @@
 """Put sets of JARs where every Spark of this environment finds them: into its own `pyspark/jars`.
 
     .venv/bin/python scripts/fetch_jars.py delta [SET]...
+    .venv/bin/python scripts/fetch_jars.py --into FOLDER kafka
+
+Or, for a program that is not Spark and must not share its class path, into a folder of their own.
 
 A set is a folder conf/jars/SET with `ivy.xml` (what to get) and `SHA256SUMS` (what it has to be). The Ivy inside
 pyspark does the download, with its cache inside the environment and not in the user's home. JARs that are in place
@@ -12,6 +15,7 @@ OFFSETS_IVY_SETTINGS may name an Ivy settings file, for who has a mirror.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -28,12 +32,16 @@ class FetchError(Exception):
     """A set cannot be put in place."""
 
 
-def main(sets: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Put the named sets in place."""
+    parser = argparse.ArgumentParser(description="Put sets of JARs, pinned in conf/jars, into this environment.")
+    parser.add_argument("sets", nargs="*", metavar="SET", help="a folder of conf/jars")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to, if not into Spark's own folder")
+    options = parser.parse_args(arguments)
     try:
         spark_jars = find_spark_jars()
-        for name in sets:
-            put_in_place(name, spark_jars)
+        for name in options.sets:
+            put_in_place(name, spark_jars, options.into or spark_jars)
     except FetchError as error:
         print(f"fetch_jars: error: {error}", file=sys.stderr)
         return 1
@@ -48,25 +56,26 @@ def find_spark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def put_in_place(name: str, spark_jars: Path) -> None:
-    """Make sure that every JAR of the set is in `spark_jars`, with the sum that it should have."""
+def put_in_place(name: str, spark_jars: Path, place: Path) -> None:
+    """Make sure that every JAR of the set is in `place`, with the sum that it should have; `spark_jars` has the Ivy."""
     folder = SETS / name
     if not (folder / "ivy.xml").is_file():
         raise FetchError(f"no set of JARs named {name}: {folder / 'ivy.xml'} is missing")
     wanted = read_sums(folder / "SHA256SUMS")
-    if all(sha256(spark_jars / jar) == digest for jar, digest in wanted.items()):
+    if all(sha256(place / jar) == digest for jar, digest in wanted.items()):
         return
     work = Path(sys.prefix) / "ivy"
     work.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=work) as staging:
         fetched = retrieve(folder / "ivy.xml", spark_jars, work, Path(staging))
         compare(folder, wanted, fetched)
+        place.mkdir(exist_ok=True)
         for jar in fetched:
-            # Under its own name only when it is whole: a killed run leaves no half JAR on Spark's class path.
-            half = spark_jars / f"{jar.name}.part"
+            # Under its own name only when it is whole: a killed run leaves no half JAR on a class path.
+            half = place / f"{jar.name}.part"
             shutil.copyfile(jar, half)
-            half.replace(spark_jars / jar.name)
-    print(f"{name}: {len(wanted)} JARs put into {os.path.relpath(spark_jars)}")
+            half.replace(place / jar.name)
+    print(f"{name}: {len(wanted)} JARs put into {os.path.relpath(place)}")
 
 
 def read_sums(path: Path) -> dict[str, str]:
@@ -129,4 +138,4 @@ def compare(folder: Path, wanted: dict[str, str], fetched: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TARGETS = ["setup", "run", "test", "lint", "format", "bench", "bench-quick", "lock", "clean"]
+TARGETS = ["setup", "kafka", "run", "test", "lint", "format", "bench", "bench-quick", "lock", "clean"]
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
 

@@ -1,0 +1,316 @@
+"""Measures how long a real Kafka broker takes to load a log of `generate.py`: what a reload has to be held against.
+
+    python benchmarks/broker.py --commits 1000000 --records-per-batch 10
+
+One KRaft node on loopback, with a heap of 768 MB, the JVM options of Kafka's own start script, and default settings but
+for one replica of everything. It makes `__consumer_offsets` itself, and is stopped; the generated segments take the
+place of its empty ones. Then it is started once unmeasured, to rebuild the indexes and to warm the page cache, and
+after that as often as is measured, each time in a new JVM.
+
+The time is the broker's own account: in its log, from the first partition that is scheduled to the last that is loaded.
+`make kafka` fetches the JARs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
+
+from benchmarks.generate import Shape, add_shape_options, generate, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+KAFKA_JARS = Path(sys.prefix) / "kafka"
+
+_JVM = (
+    # The heap, then what kafka-run-class.sh says by default.
+    *("-Xms768m", "-Xmx768m"),
+    *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+    *("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
+)
+_SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+offsets.topic.num.partitions={offsets_partitions}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+# Milliseconds since 1970, then the message: no zone, no clock change in between.
+_LOGGING = """
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{UNIX_MILLIS} %p %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+logger.loading.name = org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime
+logger.loading.level = info
+"""
+_SCHEDULED = re.compile(
+    r"(\d+) INFO \[GroupCoordinator id=\d+\] Scheduling loading of metadata from __consumer_offsets-"
+)
+_FINISHED = re.compile(
+    r"(\d+) INFO \[GroupCoordinator id=\d+\] Finished loading of metadata from __consumer_offsets-(\d+) with epoch \d+ "
+    r"in .* Loaded (\d+) records which total to \d+ bytes\."
+)
+_FAILED = re.compile(r"\d+ ERROR \[GroupCoordinator id=\d+\] (Failed to load metadata from __consumer_offsets-.*)")
+
+_CLUSTER_ID = "b2Zmc2V0cy1waXBlbGluZQ"  # any 16 bytes in base64
+_PATIENCE_SECONDS = 600  # for any one step
+_POLL_SECONDS = 0.1
+_ANSWER_SECONDS = 10
+_FIND_COORDINATOR = 10  # the API's key
+
+
+class BrokerError(Exception):
+    """The broker cannot be measured; the message says in one line why."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What a broker's log tells of a load: of each log partition that is loaded how many records that were.
+
+    ``started_ms`` and ``ended_ms`` are when the first was scheduled and the last finished; None if none was.
+    """
+
+    records: dict[int, int]
+    started_ms: int | None
+    ended_ms: int | None
+
+    @property
+    def seconds(self) -> float:
+        """From the first line to the last."""
+        if self.started_ms is None or self.ended_ms is None:
+            raise BrokerError("the broker loaded no partition of __consumer_offsets")
+        return (self.ended_ms - self.started_ms) / 1000
+
+
+def read_loading(lines: Iterable[str]) -> Loading:
+    """Find the lines of a load in a broker's log; those of other topics and of other matters are passed over.
+
+    Raises:
+        BrokerError: a partition could not be loaded.
+    """
+    records: dict[int, int] = {}
+    started_ms = ended_ms = None
+    for line in lines:
+        if failed := _FAILED.match(line):
+            raise BrokerError(f"the broker says: {failed[1]}")
+        if (scheduled := _SCHEDULED.match(line)) and started_ms is None:
+            started_ms = int(scheduled[1])
+        if finished := _FINISHED.match(line):
+            ended_ms = int(finished[1])
+            records[int(finished[2])] = int(finished[3])
+    return Loading(records, started_ms, ended_ms)
+
+
+def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, repeats: int = 3) -> list[float]:
+    """Seconds that a broker takes to load a log, of each start.
+
+    Args:
+        segments: has a folder ``__consumer_offsets-N`` with segment files for each log partition. They are copied to a
+            temporary folder beside it, which is removed at the end.
+        offsets_partitions: how many log partitions there are.
+        records: how many records the broker has to count while it loads. It does not count markers.
+        repeats: how many starts are measured.
+
+    Raises:
+        BrokerError: the broker's JARs are missing, it does not start or load, or it loaded another number of records.
+    """
+    if not KAFKA_JARS.is_dir():
+        raise BrokerError(f"no broker in {KAFKA_JARS}: run `make kafka`")
+    with (
+        _ended_by_sigterm(),
+        tempfile.TemporaryDirectory(prefix="offsets-broker-", dir=segments.parent) as temporary,
+    ):
+        broker = _Broker(Path(temporary), offsets_partitions)
+        broker.format()
+        broker.load(make_log=True)
+        broker.replace_segments(segments)
+        loadings = [broker.load() for _ in range(1 + repeats)]
+    for loading in loadings:
+        loaded = sum(loading.records.values())
+        if loaded != records:
+            raise BrokerError(f"the broker loaded {loaded} records of {records}: its time tells nothing")
+    return [loading.seconds for loading in loadings[1:]]
+
+
+class _Broker:
+    """A broker and its data, below one folder; it runs only within `load`."""
+
+    def __init__(self, folder: Path, offsets_partitions: int) -> None:
+        self._offsets_partitions = offsets_partitions
+        self._data = folder / "data"
+        self._log = folder / "broker.log"
+        self._settings = folder / "server.properties"
+        self._logging = folder / "log4j2.properties"
+        self._port, controller_port = _free_ports(2)
+        self._settings.write_text(
+            _SETTINGS.format(
+                port=self._port,
+                controller_port=controller_port,
+                data=self._data,
+                offsets_partitions=offsets_partitions,
+            ),
+            encoding="utf-8",
+        )
+        self._logging.write_text(_LOGGING, encoding="utf-8")
+
+    def format(self) -> None:
+        """Make the data folder."""
+        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(self._settings))
+        with self._running("kafka.tools.StorageTool", *arguments) as process:
+            if process.wait(_PATIENCE_SECONDS) != 0:
+                raise self._error("the broker's storage cannot be formatted")
+
+    def load(self, *, make_log: bool = False) -> Loading:
+        """Start the broker, have it make its offsets log if asked to, wait until all of that is loaded, and stop it."""
+        with self._running("kafka.Kafka", str(self._settings)) as process:
+            if make_log:
+                self._wait(process, "is not there", self._finds_coordinator)
+            self._wait(process, "did not load its offsets", self._has_loaded)
+        return self._read_loading()
+
+    def replace_segments(self, segments: Path) -> None:
+        """Put other segments where the broker's are, without index; which topic that is stays."""
+        for log_partition in range(self._offsets_partitions):
+            name = f"__consumer_offsets-{log_partition}"
+            for path in (self._data / name).iterdir():
+                if path.name != "partition.metadata":
+                    path.unlink()
+            for path in (segments / name).glob("*.log"):
+                shutil.copyfile(path, self._data / name / path.name)
+
+    @contextmanager
+    def _running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A program out of Kafka's JARs, which is told to end when its block does."""
+        java_home = os.environ.get("JAVA_HOME")
+        java = str(Path(java_home, "bin", "java")) if java_home else "java"
+        options = (*_JVM, f"-Dlog4j2.configurationFile={self._logging}", "-classpath", f"{KAFKA_JARS}/*")
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [java, *options, program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(_PATIENCE_SECONDS)
+            except BaseException:  # whoever waits has lost patience too
+                process.kill()
+                process.wait()
+                raise
+
+    def _wait(self, process: subprocess.Popen[bytes], otherwise: str, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not done():
+            if process.poll() is not None:
+                raise self._error("the broker ended by itself")
+            if time.monotonic() > deadline:
+                raise self._error(f"the broker {otherwise} after {_PATIENCE_SECONDS} s")
+            time.sleep(_POLL_SECONDS)
+
+    def _finds_coordinator(self) -> bool:
+        """Ask who coordinates some group: a broker without an offsets log then makes one."""
+        group_id = b"any"
+        # version 0, correlation id 0, no client id
+        request = struct.pack(">hhihh", _FIND_COORDINATOR, 0, 0, -1, len(group_id)) + group_id
+        try:
+            with closing(socket.create_connection(("127.0.0.1", self._port), _ANSWER_SECONDS)) as connection:
+                connection.sendall(struct.pack(">i", len(request)) + request)
+                answer = connection.makefile("rb").read(10)
+        except OSError:  # it does not listen yet
+            return False
+        return answer[8:] == b"\x00\x00"  # behind size and correlation id: no error
+
+    def _has_loaded(self) -> bool:
+        return len(self._read_loading().records) == self._offsets_partitions
+
+    def _read_loading(self) -> Loading:
+        return read_loading(self._read_log())
+
+    def _read_log(self) -> list[str]:
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def _error(self, what: str) -> BrokerError:
+        """The log is gone when this is read: so its end goes along, without stacks."""
+        said = [line for line in self._read_log() if not line.startswith("\t")][-3:]
+        return BrokerError(f"{what}; it said last: {' / '.join(said)}")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM raises SystemExit: else whoever ends this program would leave a broker behind."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on, for now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def main() -> None:
+    """Measure one log that the command line describes."""
+    parser = argparse.ArgumentParser(
+        description="Measure how long a Kafka broker takes to load a log of consumers' commits.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="starts that are measured")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    add_shape_options(parser, Shape(tombstones=0.01))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="offsets-bench-", dir=options.folder) as temporary:
+        log = generate(shape_of(options), Path(temporary) / "segments")
+        try:
+            seconds = broker_load_seconds(
+                log.folder, log.shape.offsets_partitions, log.shape.commits, repeats=options.repeats
+            )
+        except BrokerError as error:
+            sys.exit(f"broker: error: {error}")
+    each = ", ".join(f"{second:.2f}" for second in seconds)
+    print(
+        f"{log.shape.commits:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each: "
+        f"{each} s, at best {log.shape.commits / min(seconds):,.0f} records/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
