@@ -113,10 +113,13 @@ class FoldSettings(_Section):
     """Milliseconds from the start of one batch of a continuous fold to the next; 0 is as soon as the last one ended."""
 
     settle_rows: int = _setting(100_000, _WholeNumber(1, _INT32_MAX))
-    """Offsets that a stream may append before it settles them, which rewrites `committed_offsets`."""
+    """Rows that a stream may append on top of a state table before it settles them, which rewrites the table."""
 
     settle_percent: int = _setting(5, _WholeNumber(0, 100))
-    """The same as a share of the settled offsets: the larger of the two counts."""
+    """The same as a share of the settled rows: the larger of the two counts."""
+
+    settle_files: int = _setting(100, _WholeNumber(1, _INT32_MAX))
+    """Files that may lie on top, however few rows they hold."""
 
     max_retries: int = _setting(10, _WholeNumber(0, 100))
     """How often a write that another writer overtook is tried again; 0 is never."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrameWriter, SparkSession
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.layers import LayeredTable
 
 MIRRORED = "mirrored"
 OWNED = "owned"
@@ -186,6 +187,10 @@ class Store:
         """The table as it was at this version."""
         return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")  # noqa: S608
 
+    def latest(self, layered: LayeredTable) -> DataFrame:
+        """The newest row of each key of a state table in layers."""
+        return self.spark.sql(layered.latest(self.table_name(layered.table.name)))
+
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
         if self.location.startswith(_SCHEMA_PREFIX):
@@ -226,7 +231,7 @@ class Store:
         return found
 
     def files(self, name: str) -> DataFrame:
-        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), has_deleted_rows."""
+        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, has_deleted_rows."""
         newest = self._newest(name)
         files = DataFrame(newest.allFiles().toDF(), self.spark)
         return files.select(
@@ -234,6 +239,7 @@ class Store:
             "path",
             "size",
             "stats",
+            F.col("partitionValues.settled").alias("settled"),
             F.col("deletionVector").isNotNull().alias("has_deleted_rows"),
         )
 

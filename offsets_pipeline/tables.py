@@ -3,13 +3,15 @@
 ======================  =============================================================================================
 log                     the records as they came, raw: the truth that everything else can be made from again
 log_partitions          where each log partition starts and ends
-committed_offsets       the highest visible record of each identity, tombstones included (R10, R15), in two layers
+committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
 group_records           the last value and the last tombstone of each key of a group's records (R14)
 groups                  one row a group, described from its records (R33, R34)
 topics                  names of topic ids, as far as the sources told (R35)
 quarantine              what did not decode, with the reason and the raw bytes (R6)
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
+
+The three tables with a column `settled` have two layers (layers.py): query them through the views.
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ _MISPLACED = Column(
     "misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False
 )
 
+_SETTLED = Column("settled", _BOOLEAN, "in the layer with each key once; else on top, and newer", nullable=False)
+
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
     Column("leader_epoch", _INT, "leader epoch of the last consumed record, where the client sent one"),
@@ -134,8 +138,7 @@ LOG_PARTITIONS = Table(
 
 COMMITTED_OFFSETS = Table(
     "committed_offsets",
-    "The visible record with the highest record offset of each (group, topic, partition), tombstones included: "
-    "settled ones, each once, and newer ones of later folds. The view latest_offsets has the latest of each.",
+    "The visible record with the highest record offset of each (group, topic, partition), tombstones included.",
     (
         _LOG_PARTITION,
         _GROUP_ID,
@@ -145,7 +148,7 @@ COMMITTED_OFFSETS = Table(
         _LOG_EPOCH,
         _RECORD_OFFSET,
         _MISPLACED,
-        Column("settled", _BOOLEAN, "holds each identity once; else a fact newer than what is settled", nullable=False),
+        _SETTLED,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
     partitioned_by=("settled",),
@@ -163,8 +166,10 @@ GROUP_RECORDS = Table(
         Column("value", _BINARY, "the last value, raw"),
         Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
         _LOG_EPOCH,
+        _SETTLED,
     ),
-    _STATE_PROPERTIES,
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id"},
+    partitioned_by=("settled",),
 )
 
 _MEMBER = StructType(
@@ -209,8 +214,10 @@ GROUPS = Table(
         _LOG_EPOCH,
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
+        _SETTLED,
     ),
-    _STATE_PROPERTIES,
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,state"},
+    partitioned_by=("settled",),
 )
 
 TOPICS = Table(

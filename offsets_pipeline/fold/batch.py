@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import FoldedState, StateWriter
+from offsets_pipeline.fold.state import FoldedState, FoldWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
@@ -38,7 +38,7 @@ def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            StateWriter(store, effects, settings.fold, clock).write(summary, state)
+            FoldWriter(store, effects, settings.fold, clock).write(summary, state)
         if summary.behind:
             reload_partitions(store, summary.behind, settings, clock)
         return summary.records

@@ -17,9 +17,10 @@ from offsets_pipeline.fold.groups import (
     live_records,
 )
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.log.files import log_files, read_log_file, shared_out
 from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.tables import FOLD_PROGRESS, GROUPS, LOG
+from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -154,7 +155,7 @@ def described_groups(group_records: DataFrame, offsets_partitions: int) -> DataF
 
     A group that was removed comes out as Dead.
     """
-    schema = GROUPS.schema()
+    schema = DESCRIBED.schema()
 
     def describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrow_schema = _arrow_schema_of_groups()
@@ -195,7 +196,7 @@ def described_groups(group_records: DataFrame, offsets_partitions: int) -> DataF
 def _arrow_schema_of_groups() -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - runs on an executor
 
-    schema: pa.Schema = to_arrow_schema(GROUPS.schema(), timezone="UTC")
+    schema: pa.Schema = to_arrow_schema(DESCRIBED.schema(), timezone="UTC")
     return schema
 
 

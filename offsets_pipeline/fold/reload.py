@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidPartitionCount
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
-from offsets_pipeline.fold.state import StateWriter
+from offsets_pipeline.fold.state import ReplayWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
@@ -50,8 +50,8 @@ def _reload_once(store: Store, partitions: list[int] | None, settings: Settings,
         summary = summarise(effects, settings)
         if summary.records:
             ends = {each.log_partition: each.folded_to for each in summary.progress}
-            writer = StateWriter(store, effects, settings.fold, clock, ends, whole=partitions is None)
-            writer.write(summary, None)
+            writer = ReplayWriter(store, effects, settings.fold, clock, ends, whole=partitions is None)
+            writer.write(summary)
         return summary.records
     finally:
         effects.unpersist()

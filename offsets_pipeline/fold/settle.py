@@ -1,62 +1,81 @@
-"""Settling: putting the facts that folds appended into the settled layer of `committed_offsets`.
+"""Settling: putting what folds appended on top of a state table into its settled layer.
 
-It rewrites the table, so it is done when enough lies on top: then a commit is written a bounded number of times on
-average, and whoever reads looks at a bounded number of rows more.
+It rewrites the table, so it is done when enough lies on top: then a row is written a bounded number of times on
+average, and whoever reads looks at a bounded number of rows and files more.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.latest import latest_offsets
-from offsets_pipeline.tables import COMMITTED_OFFSETS
+from offsets_pipeline.layers import LAYERED, LayeredTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
-
     from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.store import Store
 
+_LOOK_EVERY = 10  # folds
+
 
 class Settler:
-    """Settles a store's offsets whenever that is due; told of each fold how much it brought."""
+    """Settles the tables of a store whenever that is due; told of each fold how many records it folded."""
 
     def __init__(self, settings: FoldSettings) -> None:
         self._settings = settings
-        self._on_top: int | None = None  # no more than so many rows; None: not counted yet
+        self._folds = self._records = 0
 
-    def after_fold(self, store: Store, records: int) -> bool:
-        """Settle if what lies on top now is due; returns whether it did."""
-        if self._on_top is not None:
-            self._on_top += records
-            if self._on_top < self._settings.settle_rows:
-                return False
-        rows = {row["settled"]: row["count"] for row in _layers(store)}
-        self._on_top = rows.get(False, 0)
-        if self._on_top < max(self._settings.settle_rows, rows.get(True, 0) * self._settings.settle_percent // 100):
-            return False
-        settled = settle(store)
-        self._on_top = 0 if settled else None
-        return settled
+    def after_fold(self, store: Store, records: int) -> list[str]:
+        """Settle what is due; returns the names of the tables that were settled."""
+        self._folds += records > 0
+        self._records += records
+        if self._folds < _LOOK_EVERY and self._records < self._settings.settle_rows:
+            return []
+        self._folds = self._records = 0
+        return [each.table.name for each in LAYERED if self._is_due(layers_of(store, each)) and settle(store, each)]
+
+    def _is_due(self, layers: Layers) -> bool:
+        share = layers.settled_rows * self._settings.settle_percent // 100
+        return (
+            layers.rows_on_top >= max(self._settings.settle_rows, share)
+            or layers.files_on_top >= self._settings.settle_files
+        )
 
 
-def settle(store: Store) -> bool:
-    """Put the latest row of each identity into the settled layer; False where somebody wrote meanwhile.
+class Layers(NamedTuple):
+    """How much of a table lies where."""
+
+    settled_rows: int
+    rows_on_top: int
+    files_on_top: int
+
+
+def layers_of(store: Store, layered: LayeredTable) -> Layers:
+    """How much of the table lies where, by what the table's own log says of its files."""
+    on_top = F.col("settled") == "false"
+    rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
+    found = (
+        store.files(layered.table.name)
+        .agg(F.sum(F.when(~on_top, rows)), F.sum(F.when(on_top, rows)), F.count(F.when(on_top, 1)))
+        .first()
+    )
+    assert found is not None  # noqa: S101 - an aggregate has a row
+    return Layers(*(each or 0 for each in found))
+
+
+def settle(store: Store, layered: LayeredTable) -> bool:
+    """Put the newest row of each key into the settled layer; False where somebody wrote meanwhile.
 
     Then nothing was changed, and the next time will do.
     """
-    table = GuardedWriter(store, COMMITTED_OFFSETS.name)
-    rows = store.spark.sql(latest_offsets(store.table_name(COMMITTED_OFFSETS.name)))
+    name = layered.table.name
+    table = GuardedWriter(store, name)
+    rows = store.latest(layered).withColumn("settled", F.lit(True))
     try:
-        table.overwrite(rows.withColumn("settled", F.lit(True)).select(COMMITTED_OFFSETS.names()))
+        table.overwrite(rows.select(layered.table.names()))
     except WriteConflict:
         return False
     return True
-
-
-def _layers(store: Store) -> list[Row]:
-    return store.read(COMMITTED_OFFSETS.name).groupBy("settled").count().collect()

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.reload import replayed
-from offsets_pipeline.latest import IDENTITY, LATEST_COLUMNS, latest_offsets
+from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store import Store
 
-_RECORD_KEY = ["log_partition", "group_id", "record_type", "record_key"]
-_GROUP = ["log_partition", "group_id"]
 _EXAMPLES = 5
 
 
@@ -60,9 +58,9 @@ def verify_store(store: Store) -> Verification:
         _compare(
             result,
             COMMITTED_OFFSETS.name,
-            list(IDENTITY),
-            effects.where("kind = 'offset'").select(LATEST_COLUMNS),
-            store.spark.sql(latest_offsets(store.table_name(COMMITTED_OFFSETS.name))),
+            list(OFFSETS.key),
+            effects.where("kind = 'offset'").select(OFFSETS.columns),
+            store.latest(OFFSETS),
         )
         _compare_groups(result, store, effects)
         _compare(
@@ -82,21 +80,25 @@ def verify_store(store: Store) -> Verification:
 
 
 def _compare_groups(result: Verification, store: Store, effects: DataFrame) -> None:
-    records = effects.where("kind IN ('group_record', 'group_commit')").select(GROUP_RECORDS.names())
-    of_state = store.read(GROUP_RECORDS.name)
+    records = effects.where("kind IN ('group_record', 'group_commit')").select(RECORDS.columns)
+    of_state = store.latest(RECORDS)
     # of commits the state notes no more than it takes to tell that a group exists; `groups` shows whether it did
     _compare(
-        result, GROUP_RECORDS.name, _RECORD_KEY, records.where("record_type <> 1"), of_state.where("record_type <> 1")
+        result,
+        GROUP_RECORDS.name,
+        list(RECORDS.key),
+        records.where("record_type <> 1"),
+        of_state.where("record_type <> 1"),
     )
     described = described_groups(records, store.properties.offsets_partitions)
-    columns = [name for name in GROUPS.names() if name not in ("members", "record_offset")]
+    columns = [name for name in DESCRIBED.columns if name not in ("members", "record_offset")]
     alive = described.where("state <> 'Dead'").select(*columns, _as_json("members")).persist()
     _compare(
         result,
         GROUPS.name,
-        _GROUP,
+        list(DESCRIBED.key),
         alive,
-        store.read(GROUPS.name).where("state <> 'Dead'").select(*columns, _as_json("members")),
+        store.latest(DESCRIBED).where("state <> 'Dead'").select(*columns, _as_json("members")),
     )
     result.groups = alive.count()
     alive.unpersist()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.latest import latest_offsets
+from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.state import StateReader, quoted
 
@@ -63,7 +63,8 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
     homes: set[str] = set()
     # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
     for row in reader.rows(
-        f"SELECT * FROM groups WHERE {_ALIVE} AND {only} ORDER BY misplaced DESC, group_id", "groups"
+        f"SELECT * FROM ({DESCRIBED.latest('groups', only)}) g WHERE {_ALIVE} ORDER BY misplaced DESC, group_id",
+        "groups",
     ):
         answers[row["group_id"]] = _group(row, names, offsets_partitions)
         if not row["misplaced"]:
@@ -83,7 +84,7 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
 def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, int, int | None, str]]]:
     columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({latest_offsets('committed_offsets', only)}) o "
+        f"SELECT {', '.join(columns)} FROM ({OFFSETS.latest('committed_offsets', only)}) o "
         # a negative committed offset answers as no offset, a tombstone has none
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",

@@ -1,7 +1,6 @@
 """The views that users query. Each is one SELECT over the state tables.
 
 ==================  =================================================================================================
-latest_offsets      the latest row of each identity in committed_offsets, tombstones included (R10, R15)
 current_offsets     a row for each committed offset that a fetch answers (R10, R14)
 unstable_offsets    the identities for which a read of stable offsets has to wait (R17)
 consumer_groups     a row for each group that exists (R33, R34)
@@ -15,9 +14,9 @@ import re
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NoSuchStore
-from offsets_pipeline.latest import latest_offsets
+from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.store import Store
-from offsets_pipeline.tables import COMMITTED_OFFSETS, TABLES
+from offsets_pipeline.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +26,7 @@ _VIEWS = {
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
-        FROM ({latest_offsets}) o
+        FROM {committed_offsets} o
         LEFT ANTI JOIN {groups} g
           ON g.group_id = o.group_id AND g.log_partition = o.log_partition AND g.state = 'Dead'
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
@@ -44,7 +43,7 @@ _VIEWS = {
         SELECT group_id, group_type, state, protocol_type, coalesce(protocol, '') AS assignor, generation, group_epoch,
                assignment_epoch, leader, state_timestamp, size(members) AS member_count, log_partition, record_offset,
                misplaced
-        FROM {groups}
+        FROM {groups} g
         WHERE state <> 'Dead'
     """,
     "group_members": """
@@ -53,7 +52,7 @@ _VIEWS = {
                coalesce(m.assigned.topic, t.topic, m.assigned.topic_id) AS topic, m.assigned.partition
         FROM (
             SELECT group_id, member, assigned
-            FROM {groups} LATERAL VIEW explode(members) AS member
+            FROM {groups} g LATERAL VIEW explode(members) AS member
             LATERAL VIEW OUTER explode(member.assignment) AS assigned
             WHERE state <> 'Dead' AND NOT misplaced
         ) m
@@ -88,7 +87,6 @@ def create_views(spark: SparkSession, store: str, schema: str) -> None:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
-    latest = latest_offsets(names[COMMITTED_OFFSETS.name])
-    return {"latest_offsets": latest} | {
-        name: query.format(**names, latest_offsets=latest) for name, query in _VIEWS.items()
-    }
+    for layered in (OFFSETS, DESCRIBED):
+        names[layered.table.name] = f"({layered.latest(names[layered.table.name])})"
+    return {name: query.format(**names) for name, query in _VIEWS.items()}

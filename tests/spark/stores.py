@@ -17,7 +17,7 @@ from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.fold.verify import Verification, verify_store
 from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
-from offsets_pipeline.latest import latest_offsets
+from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
@@ -119,8 +119,9 @@ def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: b
 
 
 def table(location: Path | str, name: str) -> pa.Table:
-    """A table of a store, read without Spark, timestamps as microseconds; of committed_offsets the latest rows."""
-    rows = f"({latest_offsets(name)})" if name == "committed_offsets" else name
+    """A table of a store, read without Spark, timestamps as microseconds; of one in layers the newest rows."""
+    layered = {each.table.name: each for each in LAYERED}
+    rows = f"({layered[name].latest(name)})" if name in layered else name
     found = StateReader(str(location)).select(f"SELECT * FROM {rows} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))

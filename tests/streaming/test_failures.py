@@ -12,7 +12,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import FoldedState, StateWriter
+from offsets_pipeline.fold.state import FoldedState, FoldWriter, ReplayWriter, StateWriter
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.streaming
 
 WRITES = [
-    "_merge_group_records",
-    "_merge_groups",
+    "_append_group_records",
+    "_append_groups",
     "_append_offsets",
     "_merge_quarantine",
     "_merge_topics",
@@ -44,7 +44,8 @@ class Died(Exception):
 def dying(write: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
     """Make this write raise before or after it is done; returns where it is noted that it did."""
     died: list[str] = []
-    whole = getattr(StateWriter, write)
+    owner = next(each for each in (StateWriter, FoldWriter, ReplayWriter) if write in vars(each))
+    whole = getattr(owner, write)
 
     def half(self: StateWriter, *args: object) -> None:
         if when == "after":
@@ -52,7 +53,7 @@ def dying(write: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
         died.append(write)
         raise Died(f"{when} {write}")
 
-    patch.setattr(StateWriter, write, half)
+    patch.setattr(owner, write, half)
     return died
 
 
@@ -118,7 +119,7 @@ def test_reload_that_dies_at_any_write_runs_again(
         appended(location, part.rows)
     log = log_of(location)
     workbench.fold(location)
-    for write in ("_merge_group_records", "_replace_offsets", "_write_progress"):
+    for write in ("_replace_groups", "_replace_offsets", "_write_progress"):
         # what was written wrong is what a reload is for
         workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
         workbench.spark.sql(f"UPDATE delta.`{location}/group_records` SET value = NULL WHERE record_type = 3")
