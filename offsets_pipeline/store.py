@@ -181,11 +181,7 @@ class Store:
 
     def snapshot(self, name: str) -> DataFrame:
         """The table as it is now, also if it is read again later."""
-        return self.as_of(name, self.version(name))
-
-    def as_of(self, name: str, version: int) -> DataFrame:
-        """The table as it was at this version."""
-        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")  # noqa: S608
+        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {self.version(name)}")  # noqa: S608
 
     def latest(self, layered: LayeredTable) -> DataFrame:
         """The newest row of each key of a state table in layers."""

@@ -46,9 +46,9 @@ from offsets_pipeline.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 _FILE_ROWS = 250_000  # rows of a fold that go into one file
+_FEW = 20_000  # groups that may be named one by one; more are joined, which takes more jobs
 _SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
 
 
@@ -68,12 +69,12 @@ class FoldedState:
     """
 
     def __init__(self, store: Store) -> None:
-        # these first: they are then older than the progress that is read
+        # these first: what is read then is no older, and if it is newer, what is written is refused
         self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)
         self.group_records = GuardedWriter(store, GROUP_RECORDS.name)
         self.groups = GuardedWriter(store, GROUPS.name)
         self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
-        self.rows = store.as_of(FOLD_PROGRESS.name, self.progress.version)
+        self.rows = store.read(FOLD_PROGRESS.name)
         found = self.rows.select(*Progress._fields).collect()
         self.of_partition = {row["log_partition"]: Progress(*row) for row in found}
 
@@ -214,27 +215,23 @@ class FoldWriter(StateWriter):
         facts = self._group_facts(summary)
         if facts is None:
             return
-        records = facts
+        most = sum(summary.rows.get(kind, 0) for kind in (GROUP_COMMIT, GROUP_RECORD))
+        records = facts.withColumn("news", F.lit(True))
         if self._state.group_records.version:
-            touched = F.broadcast(facts.select(*DESCRIBED.key).distinct())
-            known = self._store.latest(RECORDS).join(touched, list(DESCRIBED.key), "left_semi")
-            records = facts.unionByName(known)
-        records = _combined(records).persist()
+            known = self._of_groups(self._store.read(GROUP_RECORDS.name).select(RECORDS.columns), facts, most)
+            records = records.unionByName(known.withColumn("news", F.lit(False)))
+        records = _combined(records, F.max("news").alias("news")).persist()
         try:
-            most = sum(summary.rows.get(kind, 0) for kind in (GROUP_COMMIT, GROUP_RECORD))
-            self._append_group_records(records, facts, most)
+            self._append_group_records(records, most)
             self._append_groups(records, most)
         finally:
             records.unpersist()
 
-    def _append_group_records(self, records: DataFrame, facts: DataFrame, most: int) -> None:
-        if self._state.group_records.version:
-            said = F.broadcast(facts.select(*RECORDS.key).distinct())
-            records = records.join(said, list(RECORDS.key), "left_semi")
-        self._append(RECORDS, self._state.group_records, records, most)
+    def _append_group_records(self, records: DataFrame, most: int) -> None:
+        self._append(RECORDS, self._state.group_records, records.where("news"), most)
 
     def _append_groups(self, records: DataFrame, most: int) -> None:
-        described = described_groups(records, self._store.properties.offsets_partitions)
+        described = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
         self._append(DESCRIBED, self._state.groups, described, most)
 
     def _group_facts(self, summary: Summary) -> DataFrame | None:
@@ -249,12 +246,30 @@ class FoldWriter(StateWriter):
             return facts.unionByName(commits)
         if GROUP_COMMIT not in summary.rows:
             return facts
+        news = self._of_unknown_groups(commits, summary.rows[GROUP_COMMIT])
+        if GROUP_RECORD not in summary.rows:
+            return news
+        told = self._of_groups(commits, facts, summary.rows[GROUP_RECORD])
+        return facts.unionByName(told) if news is None else facts.unionByName(told).unionByName(news)
+
+    def _of_groups(self, rows: DataFrame, facts: DataFrame, most: int) -> DataFrame:
+        """Those rows that are about a group which the facts, ``most`` at the most, are about."""
         key = list(DESCRIBED.key)
-        alive = self._store.latest(DESCRIBED).where("state <> 'Dead'").select(key)
-        news = commits.join(alive, key, "left_anti")
-        if GROUP_RECORD in summary.rows:
-            return facts.unionByName(news).unionByName(commits.join(facts.select(key), key, "left_semi"))
-        return None if news.isEmpty() else news
+        if most > _FEW:
+            return rows.join(F.broadcast(facts.select(key).distinct()), key, "left_semi")
+        return rows.where(_is_one_of(facts.select(key).distinct().collect()))
+
+    def _of_unknown_groups(self, commits: DataFrame, most: int) -> DataFrame | None:
+        """Those commits whose groups the state does not know, or knows to be dead; None: there are none."""
+        key = list(DESCRIBED.key)
+        rows = self._store.read(GROUPS.name).select(*key, "state", "record_offset")
+        if most > _FEW:
+            states = rows.groupBy(key).agg(F.max_by("state", "record_offset").alias("state"))
+            return commits.join(states.where("state <> 'Dead'"), key, "left_anti")
+        groups = set(commits.select(key).collect())
+        states = rows.where(_is_one_of(groups)).groupBy(key).agg(F.max_by("state", "record_offset").alias("state"))
+        unknown = groups - set(states.where("state <> 'Dead'").select(key).collect())
+        return commits.where(_is_one_of(unknown)) if unknown else None
 
 
 class ReplayWriter(StateWriter):
@@ -398,15 +413,21 @@ class ReplayWriter(StateWriter):
             )
 
 
-def _combined(records: DataFrame) -> DataFrame:
-    """Of each key the last value and the last tombstone, of rows that each know some of it; RECORDS.columns."""
-    return (
-        records.groupBy(*RECORDS.key)
-        .agg(
-            F.max("value_offset").alias("value_offset"),
-            F.max_by("value", "value_offset").alias("value"),
-            F.max("tombstone_offset").alias("tombstone_offset"),
-            F.max("log_epoch").alias("log_epoch"),
-        )
-        .select(RECORDS.columns)
+def _combined(records: DataFrame, *more: Column) -> DataFrame:
+    """Of each key the last value and the last tombstone, of rows that each know some of it."""
+    return records.groupBy(*RECORDS.key).agg(
+        F.max("value_offset").alias("value_offset"),
+        F.max_by("value", "value_offset").alias("value"),
+        F.max("tombstone_offset").alias("tombstone_offset"),
+        F.max("log_epoch").alias("log_epoch"),
+        *more,
     )
+
+
+def _is_one_of(groups: Collection[Row]) -> Column:
+    """Whether a row is about one of these groups, each a row of log partition and group id.
+
+    A group of that name in another log partition of these passes too (R1: it is misplaced); it is only looked at.
+    """
+    partitions, names = ({group[column] for group in groups} for column in range(2))
+    return F.col("log_partition").isin(partitions) & F.col("group_id").isin(names)
