@@ -45,6 +45,8 @@ _WORK_CONF: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Bytes of keys and values: 65536 records are some 10 MB, enough for numpy to work in bulk.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # As the tasks of an ingest write them; Spark's default is a type that Parquet itself calls outdated.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The snapshot of a table's own transaction log is small here; the default of 50 tasks costs seconds a write.
     "spark.databricks.delta.snapshotPartitions": "2",
 }

@@ -40,7 +40,8 @@ _CHECKPOINTS = "_checkpoints"
 _RECURSIVELY = True
 _UNKNOWN = ""  # a table property cannot be null
 _CREATION = f"{_PROPERTY}creation"  # which of several who created a store at once did
-_BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # the folder is there, its first commit is not yet
+# the folder is there, its first commit is not yet, or not yet seen
+_BEING_CREATED = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_TABLE_NOT_FOUND"}
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ class Store:
             except (*CONFLICTS, AnalysisException) as error:
                 if self._has_table(table):
                     return  # somebody else is creating the same store: as good
-                if isinstance(error, AnalysisException) and error.getCondition() != _BEING_CREATED:
+                if isinstance(error, AnalysisException) and error.getCondition() not in _BEING_CREATED:
                     raise
                 raise WriteConflict(f"another writer creates {self.table_name(table.name)}") from error
 

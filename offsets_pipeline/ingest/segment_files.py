@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
+from offsets_pipeline.filesystems import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,14 +59,6 @@ class FoundLog:
             else:
                 rounds.append([folder])
         return rounds
-
-
-def open_path(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it."""
-    if "://" in path:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
-        return found
-    return fs.LocalFileSystem(), path
 
 
 def find_log(paths: Iterable[str]) -> FoundLog:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
-from pyspark.accumulators import AccumulatorParam
 
-from offsets_pipeline.ingest.segment_files import LogFolder, open_path
+from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.ingest.segment_files import LogFolder
+from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.record.segment import Damage, read_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark import Accumulator
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
+
+    from offsets_pipeline.log.file_writer import LogFilePlace, WrittenFile
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4
@@ -27,6 +30,11 @@ _PARSED = (
     "log_partition int, record_offset bigint, record_timestamp timestamp, key binary, value binary, "
     "producer_id bigint, producer_epoch smallint, control_type string, source string"
 )
+
+_NO_END = 2**63 - 1
+
+#: Record offsets by log partition.
+Offsets = dict[int, int]
 
 
 @dataclass(frozen=True)
@@ -42,47 +50,82 @@ class FileReport:
     torn_tail: str | None = None
 
 
-#: Reports by log partition and file: a task that runs twice reports the same twice.
-Reports = dict[tuple[int, str], FileReport]
+@dataclass
+class Written:
+    """What reading folders found: a report for each file, how many records were wanted, the files they are in now."""
+
+    reports: list[FileReport] = field(default_factory=list)
+    records: int = 0
+    files: list[WrittenFile] = field(default_factory=list)
 
 
-class GatheredReports(AccumulatorParam[Reports]):
-    """How the reports of all tasks come together."""
+def write_segments(
+    spark: SparkSession, folders: list[LogFolder], after: Offsets, place: LogFilePlace | None
+) -> Written:
+    """Write the records behind the record offsets ``after`` to files of the table `log`.
 
-    def zero(self, value: Reports) -> Reports:  # noqa: ARG002
-        """No reports."""
-        return {}
+    Without a place they are only counted.
+    """
 
-    def addInPlace(  # noqa: N802 - Spark's name
-        self, value1: Reports, value2: Reports
-    ) -> Reports:
-        """Those of both."""
-        value1.update(value2)
-        return value1
+    def write(some: Iterable[LogFolder]) -> Iterator[Written]:
+        written = Written()
+        writer = None if place is None else LogFileWriter(place)
+        for folder in some:
+            for batch in _read_folder(folder, written.reports):
+                wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition)))
+                written.records += wanted.num_rows
+                if writer is not None:
+                    writer.write(wanted)
+        if writer is not None:
+            written.files = writer.close()
+        yield written
+
+    whole = Written()
+    for part in _sliced(spark, folders).mapPartitions(write).collect():
+        whole.reports += part.reports
+        whole.records += part.records
+        whole.files += part.files
+    return whole
 
 
-def parsed_segments(spark: SparkSession, folders: list[LogFolder], reports: Accumulator[Reports]) -> DataFrame:
+def parsed_segments(
+    spark: SparkSession, folders: list[LogFolder], after: Offsets | None = None, up_to: Offsets | None = None
+) -> DataFrame:
     """The records of these folders, with the columns of the table `log` that a file tells.
 
-    ``reports`` is complete when the result was computed once.
+    Of a log partition with a record offset in ``after`` or ``up_to`` only those that lie behind the one and not
+    behind the other.
     """
+    after, up_to = after or {}, up_to or {}
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                folder = LogFolder(row["log_partition"], tuple(row["files"]), row["start_offset"])
-                yield from _read_folder(folder, reports)
+                partition = row["log_partition"]
+                for records in _read_folder(LogFolder(partition, tuple(row["files"]), row["start_offset"]), []):
+                    end = _rows_up_to(records, up_to.get(partition, _NO_END))
+                    yield records.slice(0, end).slice(_rows_up_to(records, after.get(partition)))
+                    if end < records.num_rows:
+                        break
 
-    rows = [(folder.log_partition, list(folder.files), folder.start_offset) for folder in folders]
-    # neighbours stay together, so that a file of the table holds a range of log partitions, in order
-    slices = min(len(rows), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    listed = spark.createDataFrame(
-        spark.sparkContext.parallelize(rows, slices), "log_partition int, files array<string>, start_offset bigint"
-    )
+    rows = _sliced(spark, folders).map(lambda each: (each.log_partition, list(each.files), each.start_offset))
+    listed = spark.createDataFrame(rows, "log_partition int, files array<string>, start_offset bigint")
     return listed.mapInArrow(read, _PARSED)
 
 
-def _read_folder(folder: LogFolder, reports: Accumulator[Reports]) -> Iterator[pa.RecordBatch]:
+def _sliced(spark: SparkSession, folders: list[LogFolder]) -> RDD[LogFolder]:
+    # neighbours stay together, so that a file of the table holds a range of log partitions, in order
+    slices = min(len(folders), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return spark.sparkContext.parallelize(folders, slices)
+
+
+def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
+    """How many of the first records lie at record offsets up to ``last``: they increase (R2)."""
+    return 0 if last is None else int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
+
+
+def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.RecordBatch]:
+    """The records of a folder in ascending order; the report of each file is added once it is read."""
     last = folder.start_offset - 1
     for path in folder.files:
         source = "/".join(path.split("/")[-2:])
@@ -90,12 +133,11 @@ def _read_folder(folder: LogFolder, reports: Accumulator[Reports]) -> Iterator[p
         with opened(path) as data:
             reader = read_segment(data, source=path, max_records=_BATCH_ROWS)
             for batch in reader.batches():
-                offsets = batch["record_offset"].to_numpy()
-                first = int(np.searchsorted(offsets, last, side="right"))  # R2: they increase
+                first = _rows_up_to(batch, last)
                 overlapping += first if last >= folder.start_offset else 0
                 fresh = batch.slice(first)
                 if fresh.num_rows:
-                    last = int(offsets[-1])
+                    last = fresh["record_offset"][-1].as_py()
                     records += fresh.num_rows
                     yield _log_columns(fresh, folder.log_partition, source)
             damage = list(reader.damage)
@@ -104,16 +146,19 @@ def _read_folder(folder: LogFolder, reports: Accumulator[Reports]) -> Iterator[p
                     Damage(0, 0, f"{overlapping} records lie at offsets that the segment before it holds", b"")
                 )
             torn = reader.torn_tail
-            report = FileReport(
-                log_partition=folder.log_partition,
-                source=source,
-                start_offset=max(folder.start_offset, _base_offset(path)),
-                end_offset=reader.end_offset,
-                records=records,
-                damage=tuple(damage),
-                torn_tail=None if torn is None else f"{torn.length} bytes at position {torn.position}: {torn.reason}",
+            reports.append(
+                FileReport(
+                    log_partition=folder.log_partition,
+                    source=source,
+                    start_offset=max(folder.start_offset, _base_offset(path)),
+                    end_offset=reader.end_offset,
+                    records=records,
+                    damage=tuple(damage),
+                    torn_tail=None
+                    if torn is None
+                    else f"{torn.length} bytes at position {torn.position}: {torn.reason}",
+                )
             )
-        reports.add({(folder.log_partition, path): report})
 
 
 def _log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -20,7 +21,7 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
-from offsets_pipeline.ingest.segment_reader import FileReport, GatheredReports, Reports, opened, parsed_segments
+from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.log.partitioning import partitions_for
@@ -34,14 +35,14 @@ from offsets_pipeline.tables import LOG, LOG_EPOCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
 
 _LOOK_BYTES = 64 * 1024  # how much of a file's start is looked at before anything is created
-_LOOK_KEYS = 200
+_LOOK_KEYS = 50
+_PLACE = ["log_partition", "record_offset"]
 _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value", "producer_id", "control_type"))
 
 
@@ -92,11 +93,11 @@ def ingest_segments(
             added, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
             appends += added > 0
             report.added += added
-            report.files += files.values()
+            report.files += files
         _note(LogNotes(store, settings, clock), report, found)
     except BaseException as error:
         store.discard(appends)
-        if isinstance(error, PySparkException) and (ours := raised_on_executor(error)) is not None:
+        if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
             raise ours from None
         raise
     return report
@@ -193,51 +194,49 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
 # --- what is appended
 
 
-def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, Reports]:
+def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, list[FileReport]]:
     """Append what one copy of some log partitions holds and the log does not."""
-    appender = LogAppender(store)
     spark = store.spark
-    reports: Accumulator[Reports] = spark.sparkContext.accumulator({}, GatheredReports())
-    parsed = parsed_segments(spark, folders, reports)
+    appender = LogAppender(store)
+    place = appender.place(clock)  # before the log is looked at: what others append from here on is noticed
     log = store.read(LOG.name).where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
-    ends = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
-    if ends:
-        parsed = parsed.persist()
-    try:
-        rows = _new_rows(parsed, log, ends, store.location)
-        if ends and rows.isEmpty():
-            return 0, reports.value
-        added = appender.append(
-            rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(LOG_EPOCH))
-        )
-        return added, reports.value
-    finally:
-        if ends:
-            parsed.unpersist()
+    ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
+    known = [folder for folder in folders if folder.log_partition in ends]
+    overlap = parsed_segments(spark, known, up_to=ends) if known else None
+    missing = _missing(overlap, log, store.location) if overlap is not None else 0
+    if missing:
+        place = None  # rows that Spark picked out are no task's to write
+    written = write_segments(spark, folders, ends, place)
+    if not written.records and not missing:
+        return 0, written.reports
+    if place is not None:
+        return appender.append_files(written.files), written.reports
+    rows = parsed_segments(spark, folders, after=ends).withColumn("backfill", F.lit(False))
+    if overlap is not None and missing:
+        rows = rows.unionByName(overlap.join(log, _PLACE, "left_anti").withColumn("backfill", F.lit(True)))
+    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(LOG_EPOCH))
+    return appender.append(rows), written.reports
 
 
-def _new_rows(parsed: DataFrame, log: DataFrame, ends: dict[int, int], location: str) -> DataFrame:
-    """The rows that the log does not hold, marked where they lie behind rows that it holds.
+def _missing(overlap: DataFrame, log: DataFrame, location: str) -> int:
+    """How many of the rows before its end the log does not hold.
 
     Raises ConflictingLog where it holds another record at the same record offset.
     """
-    if not ends:
-        return parsed.withColumn("backfill", F.lit(False))
-    end = F.coalesce(
-        F.create_map(*[F.lit(item) for pair in ends.items() for item in pair])[F.col("log_partition")], F.lit(-1)
-    )
-    ahead = parsed.where(F.col("record_offset") > end).withColumn("backfill", F.lit(False))
-    overlap = parsed.where(F.col("record_offset") <= end)
-    at = ["log_partition", "record_offset"]
-    same_place = overlap.alias("n").join(log.alias("l"), at)
-    conflict = same_place.where(f"NOT ({_SAME_RECORD})").orderBy(*at).select(*at, "n.source", "l.appended_at").first()
+    held = overlap.alias("n").join(log.withColumn("held", F.lit(True)).alias("l"), _PLACE, "left")
+    where = [*_PLACE, "n.source", "l.appended_at"]
+    found = held.select(
+        F.count_if(F.col("l.held").isNull()).alias("missing"),
+        F.min(F.when(F.expr(f"l.held AND NOT ({_SAME_RECORD})"), F.struct(*where))).alias("conflict"),
+    ).first()
+    assert found is not None  # noqa: S101 - an aggregate has a row
+    conflict = found["conflict"]
     if conflict is not None:
         raise ConflictingLog(
             f"record {conflict['record_offset']} of log partition {conflict['log_partition']} in {conflict['source']} "
             f"is not the record that {location} holds there: these segments are of another log; use another store"
         )
-    behind = overlap.join(log.select(*at), at, "left_anti").withColumn("backfill", F.lit(True))
-    return ahead.unionByName(behind)
+    return int(found["missing"])
 
 
 def _note(notes: LogNotes, report: IngestReport, found: FoundLog) -> None:

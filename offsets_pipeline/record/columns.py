@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.compression import CODEC_MASK, Codec, decompress
+from offsets_pipeline.record.compression import CODEC_MASK, Codec, decompress, decompress_frames
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.record.legacy import LegacyRecord
 from offsets_pipeline.record.records import (
@@ -40,6 +40,8 @@ _CONTROL_OTHER = 2
 _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
 _MAX_BINARY_BYTES = 2**31 - 1  # Arrow's binary has int32 offsets
+
+_FRAMES_AT_ONCE = 1000
 
 BATCH_HEADER = np.dtype(
     [
@@ -133,12 +135,8 @@ class _Payloads:
         end = position + b.LOG_OVERHEAD + headers["batch_length"]
         codec = headers["attributes"] & CODEC_MASK
         if codec.any():
-            payloads = [
-                self._payload(index, int(batch_codec), data[first:last])
-                for index, (batch_codec, first, last) in enumerate(
-                    zip(codec.tolist(), start.tolist(), end.tolist(), strict=True)
-                )
-            ]
+            frames = [data[first:last] for first, last in zip(start.tolist(), end.tolist(), strict=True)]
+            payloads = self._payloads(codec, frames)
             self.data = pa.py_buffer(b"".join([*payloads, b"\x00"]))  # never empty: numpy takes from it
             self.end: Int64s = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
             self.start: Int64s = np.concatenate([np.zeros(1, dtype=np.int64), self.end[:-1]])
@@ -151,6 +149,17 @@ class _Payloads:
             size = int(self.end[index] - self.start[index])
             self.reason.setdefault(index, f"{self.count[index]} records do not fit into {size} bytes")
         self.count[list(self.reason)] = 0
+
+    def _payloads(self, codec: Int64s, frames: list[memoryview]) -> list[bytes | memoryview]:
+        together: dict[int, bytes] = {}
+        zstd = np.flatnonzero(codec == Codec.ZSTD).tolist()
+        for first in range(0, len(zstd), _FRAMES_AT_ONCE):
+            some = zstd[first : first + _FRAMES_AT_ONCE]
+            together.update(zip(some, decompress_frames([frames[each] for each in some]) or (), strict=False))
+        return [
+            together[index] if index in together else self._payload(index, batch_codec, frames[index])
+            for index, batch_codec in enumerate(codec.tolist())
+        ]
 
     def _payload(self, index: int, codec: int, data: memoryview) -> bytes | memoryview:
         if codec == Codec.NONE:

@@ -1,8 +1,9 @@
 """The five codecs of Kafka's log, as its Java client frames them."""
 
+import secrets
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 import cramjam
@@ -24,6 +25,8 @@ class Codec(IntEnum):
 
 _GZIP_WBITS = 31  # zlib's way of asking for a gzip frame; for small batches it is four times as fast as cramjam
 _INT32 = struct.Struct(">i")
+
+_MARK_BYTES = 16
 
 # xerial snappy:    "\x82SNAPPY\0", int32 version, int32 compatible version, then chunks of int32 length, snappy block
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -59,6 +62,21 @@ def decompress(codec: int, data: bytes, *, legacy_lz4: bool = False) -> bytes:
     except (cramjam.DecompressionError, zlib.error, ValueError) as error:
         raise CorruptRecord("payload", f"does not decompress as {Codec(codec).name.lower()}: {error}") from error
     raise CorruptRecord("payload", f"unknown compression codec {codec}")
+
+
+def decompress_frames(frames: Sequence[bytes | memoryview]) -> list[bytes] | None:
+    """The bytes of zstd payloads, many in one call; None where one of them does not decompress.
+
+    For small payloads that is some ten times as fast: a decoder takes longer to set up than to run. Frames may follow
+    one another in zstd, but then nothing tells where one ends: a frame of random bytes between them does.
+    """
+    mark = secrets.token_bytes(_MARK_BYTES)
+    framed_mark = bytes(cramjam.zstd.compress(mark))
+    try:
+        parts = bytes(cramjam.zstd.decompress(framed_mark.join(frames))).split(mark)
+    except cramjam.DecompressionError:
+        return None
+    return parts if len(parts) == len(frames) else None  # one that is cut short swallows the mark behind it
 
 
 def compress(codec: Codec, data: bytes) -> bytes:

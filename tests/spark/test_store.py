@@ -10,12 +10,14 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
 from offsets_pipeline.tables import TABLES
 from tests.logs import oracle
-from tests.spark.stores import assert_as_reference, copied, differences, log_of, segments_of
+from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,6 +149,7 @@ def test_store_in_a_schema_of_the_catalog_works_from_end_to_end(workbench: Workb
     assert workbench.verify(schema).equal
     assert workbench.ingest(schema, segments_of(capture)).added == 0
     folder = workbench.open(schema).folder().removeprefix("file:")
+    assert LogAppender(workbench.open(schema)).place(CLOCK) == LogFilePlace(f"{folder}/log", CLOCK.now_ms())
     assert differences(folder, oracle(capture)) == []
     assert_as_reference(folder, log_of(folder))
     workbench.spark.sql(f"DELETE FROM {schema.removeprefix('schema:')}.committed_offsets")

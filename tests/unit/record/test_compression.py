@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.compression import Codec, compress, decompress
+from offsets_pipeline.record.compression import Codec, compress, decompress, decompress_frames
 from offsets_pipeline.record.corrupt import CorruptRecord
 
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -86,3 +86,29 @@ def test_bad_legacy_lz4_is_corrupt(data: bytes) -> None:
 def test_other_codecs_are_corrupt(codec: int) -> None:
     with pytest.raises(CorruptRecord, match=f"unknown compression codec {codec}"):
         decompress(codec, b"")
+
+
+def _without_size(data: bytes) -> bytes:
+    """A frame whose header does not say how much it holds, as a stream writes it."""
+    compressor = cramjam.zstd.Compressor()
+    for start in range(0, len(data), 10):
+        compressor.compress(data[start : start + 10])
+    return bytes(compressor.finish())
+
+
+@settings(deadline=None, derandomize=True)
+@given(payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=30), sized=st.booleans())
+def test_zstd_frames_are_decompressed_together(payloads: list[bytes], *, sized: bool) -> None:
+    frames = [compress(Codec.ZSTD, each) if sized else _without_size(each) for each in payloads]
+    assert decompress_frames([memoryview(each) for each in frames]) == payloads
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("sized", [True, False])
+def test_zstd_frames_of_which_one_is_broken_are_none(at: int, sized: bool) -> None:
+    payload = random.Random(5).randbytes(50) * 3
+    frame = compress(Codec.ZSTD, payload) if sized else _without_size(payload)
+    for broken in (b"no frame at all", b"\xff" + frame, *(frame[:length] for length in range(1, len(frame)))):
+        frames = [frame] * 3
+        frames[at] = broken
+        assert decompress_frames(frames) is None

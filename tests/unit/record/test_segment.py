@@ -325,6 +325,13 @@ def test_a_payload_that_does_not_decompress_is_damage(codec: Codec, payload: byt
     assert len(reader.damage) == 1
 
 
+def test_a_zstd_payload_that_does_not_decompress_costs_its_batch_only() -> None:
+    healthy = [batch_of(GOOD, 1, base_offset=at, codec=Codec.ZSTD if at % 2 else Codec.NONE) for at in range(1, 9)]
+    reader, rows = read(_frame_compressed(compress(Codec.ZSTD, GOOD)[:-1], Codec.ZSTD) + b"".join(healthy))
+    assert [row["record_offset"] for row in rows] == list(range(1, 9))
+    assert len(reader.damage) == 1
+
+
 def test_an_unknown_codec_is_damage() -> None:
     reader, rows = read(_frame_compressed(GOOD, 5) + batch_of(GOOD, 1, base_offset=5))
     assert [row["record_offset"] for row in rows] == [5]

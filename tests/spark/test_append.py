@@ -1,0 +1,211 @@
+"""Appends of files that tasks wrote: read alike by everybody, once each, and by one writer at a time."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.ingest import segments
+from offsets_pipeline.ingest.segment_files import find_log
+from offsets_pipeline.ingest.segment_reader import write_segments
+from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.rows import LogRow
+from tests.logs import LogPartition, capture_rows
+from tests.spark.segments import batches_of, write_segment
+from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.log.file_writer import WrittenFile
+    from offsets_pipeline.store import Store
+    from tests.spark.stores import Workbench
+
+CAPTURE = "4.2.0-txn-open"  # has transactions, markers and tombstones
+
+
+def capture_log() -> list[LogRow]:
+    rows = [row for of_one in capture_rows(CAPTURE).values() for row in of_one]
+    return sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
+
+
+def actions_of(store: Path, kind: str) -> list[dict[str, Any]]:
+    """The actions of a kind in the commits to the table `log`."""
+    commits = sorted((store / "log" / "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    return [line[kind] for line in lines if kind in line]
+
+
+def files_for(store: Store, appender: LogAppender, source: Path) -> list[WrittenFile]:
+    """What tasks write for an append of all records of a data folder."""
+    place = appender.place(CLOCK)
+    assert place is not None
+    return write_segments(store.spark, find_log([str(source)]).folders, {}, place).files
+
+
+def test_spark_reads_from_the_files_what_the_segments_hold(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(5), tmp_path / "a store")
+    report = workbench.ingest(location, segments_of(CAPTURE))
+    assert log_of(location) == capture_log()  # without Spark
+    store = workbench.open(location)
+    assert read_by_spark(store) == capture_log()
+    found = store.read("log").collect()
+    assert report.added == len(found)
+    with_producer = [row for row in found if row["producer_id"] is not None]
+    assert {row["producer_epoch"] for row in with_producer} == {0}
+    assert {row["producer_epoch"] for row in found if row not in with_producer} == {None}
+    written = store.read("log").select(
+        F.unix_millis("appended_at").alias("at"), F.unix_millis("record_timestamp").alias("made"), "*"
+    )
+    assert {(row["at"], row["log_epoch"], row["backfill"]) for row in written.collect()} == {(CLOCK.now_ms(), 0, False)}
+    assert all(row["made"] > 1_700_000_000_000 for row in written.collect())
+    # what the commit says of its files is what they hold, and files are skipped by it
+    adds = actions_of(location, "add")
+    assert {add["path"] for add in adds} == {path.name for path in (location / "log").glob("*.parquet")}
+    for add in adds:
+        rows = pq.read_table(location / "log" / add["path"])
+        stats = json.loads(add["stats"])
+        assert stats["numRecords"] == rows.num_rows
+        for name in ("log_partition", "record_offset"):
+            values = rows[name].to_pylist()
+            assert (stats["minValues"][name], stats["maxValues"][name]) == (min(values), max(values))
+        assert rows == rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+    history = store.delta("log").history(1).first()
+    assert history is not None
+    assert (history["operation"], history["operationMetrics"]["numOutputRows"]) == ("WRITE", str(len(found)))
+    assert store.read("log").where(F.col("appended_at") == F.timestamp_millis(F.lit(CLOCK.now_ms()))).count() == len(
+        found
+    )
+
+
+def read_by_spark(store: Store) -> list[LogRow]:
+    found = store.read("log").orderBy("log_partition", "record_offset").select(list(LogRow._fields)).collect()
+    rows = [LogRow(*row) for row in found]
+    return [row._replace(key=_bytes(row.key), value=_bytes(row.value)) for row in rows]
+
+
+def _bytes(binary: bytes | None) -> bytes | None:
+    return None if binary is None else bytes(binary)
+
+
+@pytest.mark.parametrize("by_files", [(True, True), (True, False), (False, True)])
+def test_of_two_appends_that_began_at_one_version_the_second_is_refused(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, by_files: tuple[bool, bool]
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    store = workbench.open(location)
+    rows = workbench.open(_one_record(workbench, empty, tmp_path)).read("log")
+    appends = [_begun(store, files=files, rows=rows) for files in by_files]
+    assert appends[0]() == (len(capture_log()) if by_files[0] else 1)
+    before, held = versions(location), table(location, "log").num_rows
+    with pytest.raises(WriteConflict):
+        appends[1]()
+    assert versions(location) == before
+    assert table(location, "log").num_rows == held
+
+
+def _begun(store: Store, *, files: bool, rows: DataFrame) -> Callable[[], int]:
+    """An append that has looked at the table, and ends when it is called."""
+    appender = LogAppender(store)
+    return (
+        partial(appender.append_files, files_for(store, appender, segments_of(CAPTURE)))
+        if files
+        else partial(appender.append, rows)
+    )
+
+
+def _one_record(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> Path:
+    log = LogPartition(0)
+    log.commit(("g", "t", 0), 1)
+    other = copied(empty(1), tmp_path / "other")
+    workbench.ingest(other, write_segment(tmp_path / "one", 0, b"".join(batches_of(log.rows))))
+    return other
+
+
+def test_table_that_is_changed_while_tasks_write_refuses_their_files(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    store = workbench.open(location)
+    appender = LogAppender(store)
+    files = files_for(store, appender, segments_of(CAPTURE))
+    store.spark.sql(f"ALTER TABLE {store.table_name('log')} ADD CONSTRAINT few CHECK (record_offset < 3)")
+    with pytest.raises(WriteConflict):
+        appender.append_files(files)
+    assert rows_of(location, "log") == []
+
+
+def test_files_of_an_ingest_that_died_are_not_in_the_log(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    store = workbench.open(location)
+    assert files_for(store, LogAppender(store), segments_of(CAPTURE))
+    assert rows_of(location, "log") == []
+    assert workbench.ingest(location, segments_of(CAPTURE)).added == len(capture_log())
+    assert log_of(location) == capture_log()
+
+
+def test_overtaken_ingest_looks_again_and_appends_only_what_is_missing(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    one = segments_of(CAPTURE) / f"__consumer_offsets-{max(capture_rows(CAPTURE))}"
+    inner: list[int] = []
+
+    def overtaken(*arguments: Any) -> object:  # noqa: ANN401
+        done = write_segments(*arguments)
+        if not inner:
+            inner.append(0)
+            inner[0] = workbench.ingest(location, one).added
+        return done
+
+    monkeypatch.setattr(segments, "write_segments", overtaken)
+    report = workbench.ingest(location, segments_of(CAPTURE))
+    assert (inner[0], report.added) == (
+        len(capture_rows(CAPTURE)[max(capture_rows(CAPTURE))]),
+        len(capture_log()) - inner[0],
+    )
+    assert log_of(location) == capture_log()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ADD CONSTRAINT no_such_key CHECK (key IS NULL OR length(key) < 100000)",
+        "ADD COLUMN note STRING",
+        "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+    ],
+)
+def test_table_that_its_owner_changed_is_left_to_spark_s_own_writer(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, change: str
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    store = workbench.open(location)
+    assert LogAppender(store).place(CLOCK) is not None
+    store.spark.sql(f"ALTER TABLE {store.table_name('log')} {change}")
+    assert LogAppender(store).place(CLOCK) is None
+    report = workbench.ingest(location, segments_of(CAPTURE))
+    assert report.added == sum(file.records for file in report.files) == len(capture_log())
+    assert read_by_spark(store) == capture_log()
+    assert workbench.ingest(location, segments_of(CAPTURE)).added == 0
+
+
+def test_folder_that_arrow_does_not_reach_is_left_to_spark_s_own_writer(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(5), tmp_path / "store")
+    monkeypatch.setattr("offsets_pipeline.log.append._folder", lambda store: f"nowhere://{store.location}")
+    assert workbench.ingest(location, segments_of(CAPTURE)).added == len(capture_log())
+    assert log_of(location) == capture_log()

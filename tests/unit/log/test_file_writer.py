@@ -1,0 +1,140 @@
+"""Files of the log as tasks write them, without Spark: what is in them, and how it is laid out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offsets_pipeline.log import file_writer
+from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, WrittenFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = 1_795_000_000_123
+
+
+def rows(log_partition: int, offsets: range, *, keys: int = 3) -> pa.RecordBatch:
+    count = len(offsets)
+    return pa.RecordBatch.from_pydict(
+        {
+            "log_partition": pa.array([log_partition] * count, pa.int32()),
+            "record_offset": pa.array(offsets, pa.int64()),
+            "record_timestamp": pa.array([1000 * each for each in offsets], pa.timestamp("us", tz="UTC")),
+            "key": pa.array([None if each == 0 else b"key %d" % (each % keys) for each in offsets], pa.binary()),
+            "value": pa.array([None if each == 1 else b"value %d" % each for each in offsets], pa.binary()),
+            "producer_id": pa.array([7 if each == 2 else None for each in offsets], pa.int64()),
+            "producer_epoch": pa.array([1 if each == 2 else None for each in offsets], pa.int16()),
+            "control_type": pa.array(["ABORT" if each == 2 else None for each in offsets], pa.string()),
+            "source": pa.array(["a source"] * count, pa.string()),
+        }
+    )
+
+
+def written(folder: Path, *batches: pa.RecordBatch) -> list[WrittenFile]:
+    writer = LogFileWriter(LogFilePlace(str(folder), NOW_MS))
+    for batch in batches:
+        writer.write(batch)
+    return writer.close()
+
+
+def test_file_holds_the_rows_and_says_what_is_in_it(tmp_path: Path) -> None:
+    batches = [rows(3, range(5)), rows(3, range(5, 9)), rows(4, range(2, 4))]
+    (file,) = written(tmp_path, *batches)
+    found = pq.read_table(tmp_path / file.name)
+    expected = pa.Table.from_batches(batches)
+    for name in expected.column_names:
+        assert found[name].combine_chunks() == expected[name].combine_chunks()
+    assert set(found["appended_at"].cast(pa.int64()).to_pylist()) == {NOW_MS * 1000}
+    assert set(found["log_epoch"].to_pylist()) == {0}
+    assert set(found["backfill"].to_pylist()) == {False}
+    add = json.loads(file.add_action())["add"]
+    assert (add["path"], add["partitionValues"], add["dataChange"]) == (file.name, {}, True)
+    assert add["size"] == (tmp_path / file.name).stat().st_size
+    same = {"log_epoch": 0, "appended_at": "2026-11-18T11:06:40.123Z"}
+    assert json.loads(add["stats"]) == {
+        "numRecords": 11,
+        "minValues": {"log_partition": 3, "record_offset": 0, **same},
+        "maxValues": {"log_partition": 4, "record_offset": 8, **same},
+        "nullCount": {"log_partition": 0, "record_offset": 0, "log_epoch": 0, "appended_at": 0},
+    }
+
+
+def test_types_are_those_that_other_readers_expect(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, rows(0, range(3)))
+    schema = pq.ParquetFile(tmp_path / file.name).schema
+    described = [
+        (column.name, column.physical_type, str(column.logical_type), column.max_definition_level == 0)
+        for column in (schema.column(index) for index in range(len(schema)))
+    ]
+    timestamp = "Timestamp(isAdjustedToUTC=true, timeUnit=microseconds, is_from_converted_type=false, "
+    timestamp += "force_set_converted_type=false)"
+    assert described == [
+        ("log_partition", "INT32", "None", True),
+        ("record_offset", "INT64", "None", True),
+        ("record_timestamp", "INT64", timestamp, False),
+        ("key", "BYTE_ARRAY", "None", False),
+        ("value", "BYTE_ARRAY", "None", False),
+        ("producer_id", "INT64", "None", False),
+        ("producer_epoch", "INT32", "Int(bitWidth=16, isSigned=true)", False),
+        ("control_type", "BYTE_ARRAY", "String", False),
+        ("source", "BYTE_ARRAY", "String", True),
+        ("appended_at", "INT64", timestamp, True),
+        ("log_epoch", "INT32", "None", True),
+        ("backfill", "BOOLEAN", "None", True),
+    ]
+
+
+def test_large_log_partition_has_row_groups_of_its_own_and_small_ones_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_writer, "_SMALL_ROW_GROUP_BYTES", rows(0, range(100)).nbytes)
+    monkeypatch.setattr(file_writer, "_ROW_GROUP_BYTES", rows(0, range(300)).nbytes)
+    small = [rows(partition, range(10)) for partition in range(3)]
+    large = [rows(3, range(start, start + 100)) for start in range(0, 1000, 100)]
+    (file,) = written(tmp_path, *small, *large, rows(4, range(10)), rows(5, range(10)))
+    parquet = pq.ParquetFile(tmp_path / file.name)
+    groups = [
+        sorted(set(parquet.read_row_group(group)["log_partition"].to_pylist()))
+        for group in range(parquet.num_row_groups)
+    ]
+    assert (groups[0], groups[-1]) == ([0, 1, 2, 3], [4, 5])
+    assert groups[1:-1] == [[3]] * (len(groups) - 2) != []
+    table = parquet.read(["log_partition", "record_offset"])
+    assert table == table.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+
+
+def test_large_file_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_writer, "_SMALL_ROW_GROUP_BYTES", 0)
+    monkeypatch.setattr(file_writer, "_FILE_BYTES", 0)
+    found = written(tmp_path, *(rows(partition, range(10)) for partition in range(3)))
+    assert [(file.lowest["log_partition"], file.highest["log_partition"]) for file in found] == [(0, 0), (1, 1), (2, 2)]
+    assert len({file.name for file in found}) == 3
+
+
+def test_keys_of_a_large_row_group_are_all_in_the_dictionary(tmp_path: Path) -> None:
+    (file,) = written(tmp_path, rows(0, range(200_000), keys=100_000))
+    parquet = pq.ParquetFile(tmp_path / file.name)
+    column = parquet.metadata.row_group(0).column(3)
+    assert (column.path_in_schema, column.has_dictionary_page) == ("key", True)
+    # pages behind a fallback would be plain and hold every key: twice the dictionary at least
+    assert column.total_uncompressed_size < 100_000 * (4 + len(b"key 12345")) + 200_000 * 3
+    assert not parquet.metadata.row_group(0).column(4).has_dictionary_page
+
+
+def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
+    assert written(tmp_path, rows(0, range(0))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_table_forbids_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a record lies in no log partition"):
+        written(tmp_path, rows(0, range(-1, 2)))
+    batch = rows(0, range(2))
+    no_source = batch.set_column(8, "source", pa.nulls(2, pa.string()))
+    with pytest.raises(pa.ArrowInvalid, match="'source' is declared non-nullable"):
+        written(tmp_path, no_source)
