@@ -87,6 +87,7 @@ def merge_by_recipe(store: Store) -> None:
         .withColumn("expire_timestamp", F.lit(None).cast("timestamp"))
         .withColumn("log_epoch", F.lit(0))
         .withColumn("misplaced", F.lit(False))
+        .withColumn("settled", F.lit(True))
         .select(COMMITTED_OFFSETS.names())
     )
     (

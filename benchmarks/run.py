@@ -29,9 +29,11 @@ from benchmarks.broker import BrokerError, broker_load_seconds
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
+from offsets_pipeline.fold.dataframes import fold_log
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.ingest.segments import ingest_segments
+from offsets_pipeline.layers import OFFSETS
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
@@ -75,10 +77,6 @@ class Table:
     def add_speed(self, what: str, data: str, records: int, seconds: list[float]) -> None:
         """A line in records a second."""
         self._lines.append(Line(what, data, tuple(seconds), f"{records / statistics.median(seconds):,.0f} records/s"))
-
-    def add_time(self, what: str, data: str, seconds: list[float]) -> None:
-        """A line for a part of the line before it."""
-        self._lines.append(Line(what, data, tuple(seconds), ""))
 
     def add_size(self, what: str, data: str, figure: str) -> None:
         """A line of bytes."""
@@ -171,8 +169,8 @@ def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
 # --- a real broker
 
 
-def measure_broker(table: Table, log: GeneratedLog, folder: Path, repeats: int) -> None:
-    """How long a Kafka broker takes to load the log, and smaller ones with other batches."""
+def measure_broker(table: Table, log: GeneratedLog, folder: Path, repeats: int, *, others: bool) -> None:
+    """How long a Kafka broker takes to load the log, and with ``others`` smaller ones with other batches."""
 
     def measure(loaded: GeneratedLog) -> None:
         codec = loaded.shape.codec.name.lower()
@@ -185,6 +183,8 @@ def measure_broker(table: Table, log: GeneratedLog, folder: Path, repeats: int) 
         table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", _data(loaded), commits, [min(seconds)])
 
     measure(log)
+    if not others:
+        return
     smaller = replace(log.shape, commits=int(log.shape.commits * _BROKER_SHARE))
     for codec, records_per_batch in ((Codec.NONE, 1), (Codec.NONE, 3), (Codec.NONE, 10), (Codec.ZSTD, 10)):
         at_most = min(records_per_batch, smaller.identities_per_group)
@@ -216,26 +216,28 @@ class Bench:
         repeats = self._repeats if print_lines else 1
         folder = self._folder / name
         stores = self._ingest(table, log, folder, repeats, data)
-        reloads, recipes = _Times(), _Times()
+        reloads: list[float] = []
+        folds: list[float] = []
+        recipes: list[float] = []
         reloaded = folder / "reload"
         for repeat in range(repeats):  # by turns, so that both see the same machine
             table.doing(f"reload and recipe, {repeat + 1} of {repeats}")
             shutil.rmtree(reloaded, ignore_errors=True)
             ours = self._copy(stores, reloaded)
-            reloads.add(ours, partial(reload_partitions, ours, None, self._settings, self._clock))
+            folds += _timed(1, partial(_fold_alone, ours))
+            reloads += _timed(1, partial(reload_partitions, ours, None, self._settings, self._clock))
             _check_state(ours, log, "the reload")
             if log.shape.transactional:  # the recipe knows nothing of that
                 continue
             theirs = self._copy(stores, folder / "recipe")
-            recipes.add(theirs, partial(recipe.merge_by_recipe, theirs))
+            recipes += _timed(1, partial(recipe.merge_by_recipe, theirs))
             _check_state(theirs, log, "the recipe")
             _check_same_rows(ours, theirs)
             shutil.rmtree(theirs.location)
-        table.add_speed("reload into an empty state", data, log.records, reloads.whole)
-        table.add_time("  of that, the merge into committed_offsets", "", reloads.merge)
-        if recipes.whole:
-            table.add_speed("the usual recipe into an empty state", data, log.records, recipes.whole)
-            table.add_time("  of that, its MERGE, which runs all of it", "", recipes.merge)
+        table.add_speed("reload into an empty state", data, log.records, reloads)
+        table.add_speed("  of that, the fold: read, compact, replay", data, log.records, folds)
+        if recipes:
+            table.add_speed("the usual recipe into an empty state", data, log.records, recipes)
         table.doing("fold stream")
         streamed = self._copy(stores, folder / "stream")
         table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))
@@ -268,7 +270,7 @@ class Bench:
 
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
         log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
-        identities = store.read(COMMITTED_OFFSETS.name).count()
+        identities = store.latest(OFFSETS).count()
         table.add_size("segment files", _data(log), f"{log.bytes_per_record:.1f} bytes a record")
         table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
         table.add_size(
@@ -280,33 +282,17 @@ def _data(log: GeneratedLog) -> str:
     return f"{log.records:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each"
 
 
-class _Times:
-    """Seconds of some runs, and of the merge into `committed_offsets` within each."""
-
-    def __init__(self) -> None:
-        self.whole: list[float] = []
-        self.merge: list[float] = []
-
-    def add(self, store: Store, run: Callable[[], object]) -> None:
-        """Run, and note how long it took."""
-        self.whole += _timed(1, run)
-        self.merge.append(_merge_seconds(store))
+def _fold_alone(store: Store) -> None:
+    fold_log(store, None).write.format("noop").mode("overwrite").save()
 
 
 def _offsets(store: Store) -> pa.Table:
-    """All rows of `committed_offsets`."""
-    rows = StateReader(store.location).select("SELECT * FROM committed_offsets", COMMITTED_OFFSETS.name)
+    """The newest row of each identity."""
+    name = COMMITTED_OFFSETS.name
+    rows = StateReader(store.location).select(OFFSETS.latest(name), name)
     return rows.cast(
         pa.schema([(each.name, pa.string() if each.type == pa.string_view() else each.type) for each in rows.schema])
     )
-
-
-def _merge_seconds(store: Store) -> float:
-    """How long the last merge into `committed_offsets` took, by Delta's own account."""
-    last = store.delta(COMMITTED_OFFSETS.name).history(1).first()
-    if last is None or last["operation"] != "MERGE":
-        sys.exit("bench: nothing was merged into committed_offsets")
-    return int(last["operationMetrics"]["executionTimeMs"]) / 1000
 
 
 def _table_bytes(store: Store, name: str) -> int:
@@ -348,7 +334,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, help="where the temporary folder is made; 5000000 commits need some 3 GB"
     )
-    add_shape_options(parser, Shape(tombstones=0.01))
+    add_shape_options(parser, Shape(tombstones=0.01, records_per_batch=10))
     known, _ = parser.parse_known_args(arguments)
     if known.quick:
         parser.set_defaults(commits=500_000, decode_commits=200_000)
@@ -370,7 +356,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only != "decode":
             table.doing(f"generating {shape.commits:,} commits")
             log = generate(shape, folder / "segments")
-            measure_broker(table, log, folder, options.repeats)  # before Spark is there to compete with it
+            # before Spark is there to compete with it
+            measure_broker(table, log, folder, options.repeats, others=not options.quick)
             bench = Bench(table, folder, options.repeats)
             table.doing("warming up: everything once on a small log")
             bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
