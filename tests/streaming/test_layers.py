@@ -1,0 +1,136 @@
+"""The two layers of the state tables: what folds append, what is settled, and who is refused (R10, R15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.settle import Settler, layers_of, settle
+from offsets_pipeline.fold.state import FoldedState
+from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.layers import LAYERED, OFFSETS
+from tests.logs import LogPartition
+from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.store import Store
+    from tests.spark.stores import Workbench
+
+pytestmark = pytest.mark.streaming
+
+
+def fold_steps(workbench: Workbench, location: Path, steps: int) -> Store:
+    """Commits, deletions and group records, folded in so many steps; the log has what comes next appended."""
+    store = workbench.open(location)
+    log = LogPartition()
+    for step in range(steps):
+        log.commit(("g", "t", 0), step)
+        log.commit(("g", "t", step + 1), step)
+        log.delete(("g", "t", step))
+        log.group(2, f"classic{step}")
+        appended(location, log.rows)
+        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(log.rows)
+        log.rows.clear()
+    return store
+
+
+def test_settled_or_not_the_state_is_the_same(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 3)
+    assert_as_reference(location, log_of(location))
+    for layered in LAYERED:
+        assert layers_of(store, layered).files_on_top == 2  # the first lies alone, and needs no settling
+        assert settle(store, layered)
+        rows = len(rows_of(location, layered.table.name))
+        assert layers_of(store, layered) == (rows, 0, 0)
+        assert store.read(layered.table.name).count() == rows
+    assert_as_reference(location, log_of(location))
+
+
+def test_stream_settles_when_rows_or_files_on_top_are_many(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = fold_steps(workbench, copied(empty(1), tmp_path / "store"), 3)
+    assert Settler(FoldSettings(settle_rows=1_000)).after_fold(store, 999) == []  # not even looked
+    assert Settler(FoldSettings(settle_rows=1_000)).after_fold(store, 1_000) == []  # looked, and found few
+    names = [layered.table.name for layered in LAYERED]
+    few_files = FoldSettings(settle_rows=1_000, settle_files=2)
+    assert Settler(few_files).after_fold(store, 1_000) == names
+    assert Settler(few_files).after_fold(store, 1_000) == []  # nothing lies on top any more
+
+
+def test_settling_is_put_off_where_a_fold_came_in_between(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 2)
+    whole = GuardedWriter.overwrite
+
+    def overtaken(self: GuardedWriter, rows: object, where: str | None = None) -> None:
+        monkeypatch.undo()
+        log = LogPartition(0, start=100)
+        log.commit(("late", "t", 0), 7)
+        appended(location, log.rows)
+        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
+        whole(self, rows, where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GuardedWriter, "overwrite", overtaken)
+    assert not settle(store, OFFSETS)
+    assert_as_reference(location, log_of(location))
+
+
+def test_fold_whose_start_is_past_is_refused_before_it_writes(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 1)
+    past = FoldedState(store)
+    log = LogPartition(0, start=50)
+    log.commit(("g", "t", 0), 99)
+    appended(location, log.rows)
+    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
+    before = store.version("committed_offsets")
+    stale = store.read("committed_offsets").where("topic = 't'").limit(1).withColumn("committed_offset", F.lit(-5))
+    for write in (past.offsets.append, past.offsets.overwrite):
+        with pytest.raises(WriteConflict, match="another writer wrote to"):
+            write(stale)
+    assert store.version("committed_offsets") == before
+    assert_as_reference(location, log_of(location))
+
+
+def test_reload_that_streams_overtake_goes_beside_what_they_append(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 2)
+    workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
+
+    def overtaken(_: GuardedWriter, rows: object, where: str | None = None) -> None:
+        raise WriteConflict(f"{rows} {where}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        whole = GuardedWriter.overwrite
+
+        def offsets_are_overtaken(self: GuardedWriter, rows: object, where: str | None = None) -> None:
+            if self._table == "committed_offsets":
+                overtaken(self, rows, where)
+            whole(self, rows, where)  # type: ignore[arg-type]
+
+        patch.setattr(GuardedWriter, "overwrite", offsets_are_overtaken)
+        bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(retry_backoff_ms=1)))
+        assert bench.reload(location) == len(log_of(location))
+    assert layers_of(store, OFFSETS).settled_rows == 0
+    assert_as_reference(location, log_of(location))
+    assert settle(store, OFFSETS)
+    assert_as_reference(location, log_of(location))

@@ -1,0 +1,60 @@
+"""Which task reads which files of the log, and what it reads of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from offsets_pipeline.log.files import COLUMNS, LogFile, read_log_file, shared_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def files(*sizes: int) -> list[LogFile]:
+    return [LogFile(f"{number}", size, number, number) for number, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks", "shares"),
+    [
+        ((10, 10, 10, 10), 2, [["0", "1"], ["2", "3"]]),
+        ((10, 10, 10), 8, [["0"], ["1"], ["2"]]),
+        ((90, 5, 5), 2, [["0"], ["1", "2"]]),
+        ((7,), 4, [["0"]]),
+        ((), 4, []),
+    ],
+)
+def test_neighbours_stay_together_and_shares_are_about_equal(
+    sizes: tuple[int, ...], tasks: int, shares: list[list[str]]
+) -> None:
+    assert [[file.path for file in share] for share in shared_out(files(*sizes), tasks)] == shares
+
+
+def test_rows_of_the_wanted_log_partitions_are_read_with_keys_by_dictionary(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "log_partition": pa.array([0, 0, 1, 2], pa.int32()),
+            "record_offset": pa.array([5, 6, 5, 5], pa.int64()),
+            "key": pa.array([b"a", b"a", b"b", b"a"]),
+            "value": pa.array([b"v", None, b"w", b"x"]),
+            "producer_id": pa.array([None] * 4, pa.int64()),
+            "control_type": pa.array([None] * 4, pa.string()),
+            "backfill": [False] * 4,
+            "source": ["not read"] * 4,
+        }
+    )
+    path = str(tmp_path / "a file.parquet")
+    pq.write_table(rows, path, row_group_size=3)
+    (whole,) = [pa.concat_tables(read_log_file(path, None)).unify_dictionaries()]
+    assert whole.column_names == COLUMNS
+    assert pa.types.is_dictionary(whole["key"].type)
+    assert whole["key"].to_pylist() == [b"a", b"a", b"b", b"a"]
+    assert whole["value"].to_pylist() == [b"v", None, b"w", b"x"]
+    chosen = pa.concat_tables(read_log_file(path, {0, 2})).unify_dictionaries().select(["log_partition", "key"])
+    assert chosen["log_partition"].to_pylist() == [0, 0, 2]
+    assert chosen["key"].to_pylist() == [b"a", b"a", b"a"]
+    assert list(read_log_file(path, {9})) == []
