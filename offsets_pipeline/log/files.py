@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store import Store
 
-#: What a fold reads of a file.
-COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type", "backfill"]
+#: What a fold reads of a file. Files of several writers differ in what they say may be null, and in the width of bytes.
+SCHEMA = pa.schema(
+    {
+        "log_partition": pa.int32(),
+        "record_offset": pa.int64(),
+        "key": pa.dictionary(pa.int32(), pa.binary()),
+        "value": pa.binary(),
+        "producer_id": pa.int64(),
+        "control_type": pa.string(),
+        "backfill": pa.bool_(),
+    }
+)
 
 _LOCAL = "file"
 
@@ -69,10 +79,11 @@ def shared_out(files: Sequence[LogFile], tasks: int) -> list[list[LogFile]]:
 
 
 def read_log_file(path: str, partitions: Collection[int] | None) -> Iterator[pa.Table]:
-    """The rows of these log partitions (None: all), a row group at a time: COLUMNS, the key dictionary-encoded."""
+    """The rows of these log partitions (None: all), a row group at a time, with SCHEMA."""
     with pq.ParquetFile(path, read_dictionary=["key"], memory_map=True) as file:
         for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=COLUMNS, use_threads=False)
+            rows = file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
+            rows = pa.Table.from_arrays([rows[each.name].cast(each.type) for each in SCHEMA], schema=SCHEMA)
             if partitions is not None:
                 wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
                 rows = rows if wanted.all() else rows.filter(pa.array(wanted))

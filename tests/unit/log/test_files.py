@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.log.files import COLUMNS, LogFile, read_log_file, shared_out
+from offsets_pipeline.log.files import SCHEMA, LogFile, read_log_file, shared_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,11 +50,30 @@ def test_rows_of_the_wanted_log_partitions_are_read_with_keys_by_dictionary(tmp_
     path = str(tmp_path / "a file.parquet")
     pq.write_table(rows, path, row_group_size=3)
     (whole,) = [pa.concat_tables(read_log_file(path, None)).unify_dictionaries()]
-    assert whole.column_names == COLUMNS
-    assert pa.types.is_dictionary(whole["key"].type)
+    assert whole.schema == SCHEMA
     assert whole["key"].to_pylist() == [b"a", b"a", b"b", b"a"]
     assert whole["value"].to_pylist() == [b"v", None, b"w", b"x"]
     chosen = pa.concat_tables(read_log_file(path, {0, 2})).unify_dictionaries().select(["log_partition", "key"])
     assert chosen["log_partition"].to_pylist() == [0, 0, 2]
     assert chosen["key"].to_pylist() == [b"a", b"a", b"a"]
     assert list(read_log_file(path, {9})) == []
+
+
+def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:
+    columns = {
+        "log_partition": pa.array([0], pa.int32()),
+        "record_offset": pa.array([5], pa.int64()),
+        "key": pa.array([b"a"]),
+        "value": pa.array([b"v"]),
+        "producer_id": pa.array([None], pa.int64()),
+        "control_type": pa.array([None], pa.string()),
+        "backfill": pa.array([False]),
+    }
+    paths = [str(tmp_path / name) for name in ("nullable.parquet", "required.parquet", "large.parquet")]
+    required = pa.schema([pa.field(name, each.type, nullable=bool(each.null_count)) for name, each in columns.items()])
+    pq.write_table(pa.table(columns), paths[0])
+    pq.write_table(pa.table(columns, schema=required), paths[1])
+    large = {name: each.cast(pa.large_binary()) for name, each in columns.items() if name in ("key", "value")}
+    pq.write_table(pa.table(columns | large), paths[2])
+    together = pa.concat_tables(rows for path in paths for rows in read_log_file(path, None)).unify_dictionaries()
+    assert (together["key"].to_pylist(), together["value"].to_pylist()) == ([b"a"] * 3, [b"v"] * 3)
