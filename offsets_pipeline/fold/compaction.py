@@ -133,7 +133,7 @@ def _compact_log_partition(
 def _distinct(keys: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
     """The distinct keys, a null one too, and of each row which it has."""
     if not pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_encode(null_encoding="encode")
+        keys = keys.dictionary_encode()
     encoded = _one_chunk(keys.unify_dictionaries())
     indices = encoded.indices
     if not indices.null_count:

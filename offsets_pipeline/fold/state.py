@@ -75,8 +75,9 @@ class FoldedState:
         self.groups = GuardedWriter(store, GROUPS.name)
         self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
         self.rows = store.read(FOLD_PROGRESS.name)
-        found = self.rows.select(*Progress._fields).collect()
-        self.of_partition = {row["log_partition"]: Progress(*row) for row in found}
+        found = self.rows.select(*Progress._fields, F.size("pending").alias("pending")).collect()
+        self.of_partition = {row["log_partition"]: Progress(*row[: len(Progress._fields)]) for row in found}
+        self.has_pending = any(row["pending"] > 0 for row in found)
 
     @property
     def folded_to(self) -> dict[int, int]:
@@ -202,7 +203,22 @@ class FoldWriter(StateWriter):
         )
 
     def _append_offsets(self, rows: int) -> None:
-        self._append(OFFSETS, self._state.offsets, self._of_kind(OFFSET), rows)
+        facts = self._of_kind(OFFSET)
+        if self._state.has_pending and self._state.offsets.version:
+            facts = self._without_overtaken(facts)
+        self._append(OFFSETS, self._state.offsets, facts, rows)
+
+    def _without_overtaken(self, facts: DataFrame) -> DataFrame:
+        """The facts without those of transactions that a later record overtook before their marker came (R10, R11).
+
+        All others come from behind the folded position, and so are newer than what is there.
+        """
+        key = list(OFFSETS.key)
+        cases = " ".join(f"WHEN log_partition = {at} THEN {end}L" for at, end in self._state.folded_to.items())
+        carried = facts.where(f"record_offset < CASE {cases} ELSE 0L END").select(key)
+        known = self._store.latest(OFFSETS).select(*key, F.col("record_offset").alias("known"))
+        known = known.join(F.broadcast(carried), key, "left_semi")
+        return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
     def _append(self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int) -> None:
         if most <= _FILE_ROWS:

@@ -134,3 +134,25 @@ def test_reload_that_streams_overtake_goes_beside_what_they_append(
     assert_as_reference(location, log_of(location))
     assert settle(store, OFFSETS)
     assert_as_reference(location, log_of(location))
+
+
+def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:  # R10, R11
+    location = copied(empty(1), tmp_path / "store")
+    store = workbench.open(location)
+    log = LogPartition()
+    log.commit(("g", "overtaken", 0), 1, producer_id=7)
+    log.commit(("g", "deleted", 0), 2, producer_id=7)
+    log.commit(("g", "first", 0), 3, producer_id=7)
+    log.commit(("g", "overtaken", 0), 4)
+    log.delete(("g", "deleted", 0))
+    appended(location, log.rows)
+    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 5
+    log.rows.clear()
+    log.end_commit(7)
+    appended(location, log.rows)
+    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
+    live = {row["topic"]: row["committed_offset"] for row in rows_of(location, "committed_offsets")}
+    assert live == {"overtaken": 4, "deleted": None, "first": 3}
+    assert_as_reference(location, log_of(location))

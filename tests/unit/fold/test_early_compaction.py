@@ -58,3 +58,12 @@ def test_what_is_late_or_carried_stays_and_what_is_folded_goes() -> None:
 def test_keys_too_short_to_tell_are_no_commits() -> None:
     keys = pa.array([b"\x00\x01rest", b"\x00\x00", b"\x00\x02", b"\x00", b"", None], pa.binary())
     assert are_commits(keys).tolist() == [True, True, False, False, False, False]
+
+
+def test_keys_that_are_null_are_compacted_in_pieces_too() -> None:  # R3: they are corrupt, and stay for quarantine
+    log = LogPartition(log_partition=0)
+    log.record(None, b"x")
+    log.commit(("g", "t", 0), 1)
+    log.commit(("g", "t", 0), 2)
+    pieces = pa.concat_tables([input_table(log.rows[:1]), input_table(log.rows[1:2]), input_table(log.rows[2:])])
+    assert compact_early(pieces, {})["record_offset"].to_pylist() == [0, 2]
