@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.store import Store
 
-_APPLICATION = "offsets"
+#: The application whose transactions make writers of one table notice each other.
+APPLICATION = "offsets"
 
 
 class GuardedWriter:
@@ -28,6 +29,11 @@ class GuardedWriter:
         self._store = store
         self._table = table
         self.version = store.version(table)  # as of which the table is to be read
+
+    @property
+    def transaction(self) -> int:
+        """The version of the application transaction that a write carries."""
+        return self.version + 1
 
     def append(self, rows: DataFrame) -> int:
         """Append rows that have the table's columns; returns how many.
@@ -57,8 +63,8 @@ class GuardedWriter:
         note = uuid.uuid4().hex
         writer = (
             writer.format("delta")
-            .option("txnAppId", _APPLICATION)
-            .option("txnVersion", self.version + 1)
+            .option("txnAppId", APPLICATION)
+            .option("txnVersion", self.transaction)
             .option("userMetadata", note)
         )
         try:

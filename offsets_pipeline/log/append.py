@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import fs
-from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import arrow_path, open_path
+from offsets_pipeline.guarded import APPLICATION, GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG
@@ -26,23 +25,20 @@ if TYPE_CHECKING:
     from offsets_pipeline.log.file_writer import WrittenFile
     from offsets_pipeline.store import Store
 
-_APPLICATION = "offsets-append"
 _CONSTRAINT = "delta.constraints."
 _COLUMN_MAPPING = "delta.columnMapping.mode"
-_RECENT = 100  # commits that others may have made between an append and the look whether it is there
 
 
 class LogAppender:
     """Appends on the condition that nobody else appended since it was made.
 
-    Plain appends of two writers never conflict in Delta, and would write the same records twice. So each append
-    carries an application transaction whose version is that of the table it started from: of two with the same
-    number Delta refuses the later one, or skips it in silence, and then the commit's own note is not there.
+    Two that append the same records at once would write them twice: `GuardedWriter` refuses one of them, and what
+    tasks wrote is added under the same condition.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._version = store.version(LOG.name) + 1
+        self._guarded = GuardedWriter(store, LOG.name)
         self._transaction: Any = None  # Delta's own, of the JVM
 
     def place(self, clock: Clock) -> LogFilePlace | None:
@@ -74,10 +70,10 @@ class LogAppender:
         delta = jvm.org.apache.spark.sql.delta
         actions = [delta.actions.Action.fromJson(file.add_action()) for file in files]
         now = jvm.scala.Option.apply(int(time.time() * 1000))
-        actions.append(delta.actions.SetTransaction(_APPLICATION, self._version, now))
+        actions.append(delta.actions.SetTransaction(APPLICATION, self._guarded.transaction, now))
         try:
             # to have asked makes Delta refuse the commit where another one of this application comes first
-            if self._transaction.txnVersion(_APPLICATION) >= self._version:
+            if self._transaction.txnVersion(APPLICATION) >= self._guarded.transaction:
                 raise WriteConflict("another writer appended to the log")
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, _metrics(self._store, files))
             self._transaction.commit(_scala_seq(jvm, actions), _append_operation(self._store))
@@ -90,23 +86,7 @@ class LogAppender:
 
         Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
         """
-        note = uuid.uuid4().hex
-        writer = (
-            rows.select(LOG.names())
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", _APPLICATION)
-            .option("txnVersion", self._version)
-            .option("userMetadata", note)
-        )
-        try:
-            self._store.save(writer, LOG.name)
-        except CONFLICTS as conflict:
-            raise WriteConflict("another writer appended to the log") from conflict
-        commit = self._store.delta(LOG.name).history(_RECENT).where(F.col("userMetadata") == note).first()
-        if commit is None:
-            raise WriteConflict("another writer appended to the log")
-        return int(commit["operationMetrics"]["numOutputRows"])
+        return self._guarded.append(rows.select(LOG.names()))
 
 
 # --- Delta's own transaction, which has no name in Python: it commits by the log store that Spark is set up with
