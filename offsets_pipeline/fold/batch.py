@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
+from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import FoldedState, FoldWriter
+from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidPartitionCount
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
-from offsets_pipeline.fold.state import ReplayWriter
+from offsets_pipeline.fold.replay_writer import ReplayWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 

@@ -11,8 +11,10 @@ from pyspark.sql import functions as F
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.state import FoldedState, FoldWriter, ReplayWriter, StateWriter
+from offsets_pipeline.fold.replay_writer import ReplayWriter
+from offsets_pipeline.fold.state import FoldedState, StateWriter
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of

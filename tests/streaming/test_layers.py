@@ -110,21 +110,18 @@ def test_fold_whose_start_is_past_is_refused_before_it_writes(
 
 
 def test_reload_that_streams_overtake_goes_beside_what_they_append(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
     workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
-
-    def overtaken(_: GuardedWriter, rows: object, where: str | None = None) -> None:
-        raise WriteConflict(f"{rows} {where}")
 
     with pytest.MonkeyPatch.context() as patch:
         whole = GuardedWriter.overwrite
 
         def offsets_are_overtaken(self: GuardedWriter, rows: object, where: str | None = None) -> None:
             if self._table == "committed_offsets":
-                overtaken(self, rows, where)
+                raise WriteConflict(f"{rows} {where}")
             whole(self, rows, where)  # type: ignore[arg-type]
 
         patch.setattr(GuardedWriter, "overwrite", offsets_are_overtaken)

@@ -1,4 +1,4 @@
-"""The state tables as dictionaries, written as `fold/state.py` writes them, and compared with the reference."""
+"""The state tables as dictionaries, written as `fold/fold_writer.py` writes them, and compared with the reference."""
 
 from __future__ import annotations
 

@@ -1,0 +1,157 @@
+"""Writing what a replay brings: in place of what is there (R16)."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.dataframes import described_groups
+from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
+from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
+from offsets_pipeline.fold.state import StateWriter, combined_records, offset_of_partition
+from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import Column, DataFrame
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.fold.summary import Progress, Summary
+    from offsets_pipeline.store import Store
+
+_SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
+
+
+class ReplayWriter(StateWriter):
+    """Writes the effects of a replay from the start in place of the state that is there.
+
+    ``replayed`` maps each replayed log partition to the record offset it was replayed to: state below that which the
+    replay did not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone.
+    ``whole`` says that no other log partition has records.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        effects: DataFrame,
+        settings: FoldSettings,
+        clock: Clock,
+        replayed: Mapping[int, int],
+        *,
+        whole: bool,
+    ) -> None:
+        super().__init__(store, effects, settings, clock)
+        self._replayed = dict(replayed)
+        self._whole = whole
+
+    def write(self, summary: Summary) -> None:
+        """Write everything. ``summary`` is of the effects.
+
+        Raises WriteConflict where a fold is ahead of the replay, or others overtook a write too often.
+        """
+        self._write(summary)
+
+    def _facts(self, summary: Summary) -> list[Callable[[], None]]:
+        facts: list[Callable[[], None]] = [
+            self._replace_offsets,
+            partial(self._merge, GROUPS.name, self._replace_groups),
+        ]
+        if QUARANTINE_KIND not in summary.rows and self._quarantine_may_shrink():
+            facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
+        return facts
+
+    def _moved(self, progress: Progress, before: Progress | None) -> Progress:
+        if before is not None and progress.folded_to < before.folded_to:
+            raise WriteConflict("fold_progress was moved by another fold")
+        return progress
+
+    def _replace_offsets(self) -> None:
+        """Put what was replayed in place of what it covers.
+
+        Facts that a stream appends at this moment, from an older state, must not come to lie on settled ones. Where
+        it does so again and again, what was replayed goes beside them, as facts of which the highest wins.
+        """
+        attempts = count()
+
+        def replace() -> None:
+            guarded = next(attempts) < _SETTLED_ATTEMPTS
+            table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
+            rows = self._of_kind(OFFSET).withColumn("settled", F.lit(guarded))
+            newer = None
+            if table.version:
+                newer = self._store.read(COMMITTED_OFFSETS.name).where(
+                    f"record_offset >= {offset_of_partition(self._replayed)}"
+                )
+            self._replace(OFFSETS, table, rows, newer, guarded=guarded)
+
+        self._merge(COMMITTED_OFFSETS.name, replace)
+
+    def _replace_groups(self) -> None:
+        of_records = GuardedWriter(self._store, GROUP_RECORDS.name)
+        of_groups = GuardedWriter(self._store, GROUPS.name)
+        facts = self._of_kind(GROUP_RECORD).unionByName(self._of_kind(GROUP_COMMIT)).select(RECORDS.columns)
+        if of_records.version:
+            facts = facts.unionByName(self._newer_group_records())
+        records = combined_records(facts).persist()
+        try:
+            described = described_groups(records, self._store.properties.offsets_partitions)
+            self._replace(RECORDS, of_records, records.withColumn("settled", F.lit(True)))
+            self._replace(DESCRIBED, of_groups, described.withColumn("settled", F.lit(True)))
+        finally:
+            records.unpersist()
+
+    def _newer_group_records(self) -> DataFrame:
+        """What was said of groups behind the replayed end."""
+
+        def newer(name: str, offset: str) -> Column:
+            return F.when(F.col(offset) >= F.expr(offset_of_partition(self._replayed)), F.col(name)).alias(name)
+
+        rows = self._store.latest(RECORDS).where(F.col("log_partition").isin(list(self._replayed)))
+        kept = rows.select(
+            *RECORDS.key,
+            newer("value", "value_offset"),
+            newer("value_offset", "value_offset"),
+            newer("tombstone_offset", "tombstone_offset"),
+            "log_epoch",
+        )
+        return kept.where("value_offset IS NOT NULL OR tombstone_offset IS NOT NULL").select(RECORDS.columns)
+
+    def _replace(
+        self,
+        layered: LayeredTable,
+        table: GuardedWriter,
+        rows: DataFrame,
+        newer: DataFrame | None = None,
+        *,
+        guarded: bool = True,
+    ) -> None:
+        """Put ``rows`` in place of those of the replayed log partitions; ``newer`` ones stay, on top."""
+        names = layered.table.names()
+        rows = rows.select(names).sortWithinPartitions(*layered.key)
+        if newer is not None:
+            rows = rows.unionByName(newer.withColumn("settled", F.lit(False)).select(names))
+        replayed = f"log_partition IN ({', '.join(map(str, self._replayed))})"
+        if self._whole and table.version:
+            rows = rows.unionByName(self._store.read(layered.table.name).where(f"NOT {replayed}"))
+        overwrite = table.overwrite if guarded else table.overwrite_unguarded
+        overwrite(rows, None if self._whole else replayed)
+
+    def _merge_quarantine(self) -> None:
+        """As in any fold, and records that belong there no more are removed."""
+        replayed_to = offset_of_partition(self._replayed, "t.log_partition")
+        self._quarantine_merge().whenNotMatchedBySourceDelete(f"t.record_offset < {replayed_to}").execute()
+
+    def _quarantine_may_shrink(self) -> bool:
+        """Whether it holds records of the replayed log partitions."""
+        if not self._store.version(QUARANTINE.name):
+            return False
+        here = F.col("log_partition").isin(list(self._replayed)) & F.col("record_offset").isNotNull()
+        return not self._store.read(QUARANTINE.name).where(here).isEmpty()
