@@ -76,8 +76,9 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         JavaMissing: there is no Java to start Spark with, or one older than Spark needs.
     """
     extra = dict(extra_conf or {})
-    running = SparkSession.getActiveSession()
-    if running is not None:
+    if SparkSession.getActiveSession() is not None:
+        # Not the active one: that is the session of a stream's last batch, once a stream ran in this process.
+        running = SparkSession.builder.getOrCreate()
         for key, value in extra.items():
             running.conf.set(key, value)
         return running

@@ -37,6 +37,18 @@ def test_the_running_session_is_returned_with_what_is_asked_of_it(spark: SparkSe
     spark.conf.unset("spark.offsets.test")
 
 
+def test_the_session_of_a_streams_batch_is_not_taken_for_the_running_one(
+    spark: SparkSession, settings: Settings
+) -> None:
+    of_the_batch = spark.newSession()
+    of_the_batch.createDataFrame([(1,)], "n int")  # makes it the active one, as what a batch does makes its session
+    assert spark.getActiveSession() is of_the_batch
+    try:
+        assert build_session("another", settings) is spark
+    finally:
+        spark.createDataFrame([(1,)], "n int")  # active again
+
+
 def test_timestamps_are_utc_and_shuffles_small(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
