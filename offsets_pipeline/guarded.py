@@ -20,20 +20,16 @@ APPLICATION = "offsets"
 class GuardedWriter:
     """Writes to one table, if nobody else wrote to it through such a writer since this one was made.
 
-    Two plain appends never conflict in Delta. So each write carries an application transaction whose version is that
-    of the table it started from: of two with the same number Delta refuses the later one, or skips it in silence, and
-    then the commit's own note is not there. What merely rearranges rows, as OPTIMIZE does, is nobody in this sense.
+    Two plain appends never conflict in Delta. So each write carries the next number of one application's transactions:
+    of two with the same number Delta refuses the later one, or skips it in silence, and then the commit's own note is
+    not there. What merely rearranges rows, as OPTIMIZE does, carries none, and is nobody in this sense.
     """
 
     def __init__(self, store: Store, table: str) -> None:
         self._store = store
         self._table = table
-        self.version = store.version(table)  # as of which the table is to be read
-
-    @property
-    def transaction(self) -> int:
-        """The version of the application transaction that a write carries."""
-        return self.version + 1
+        self.version, last = store.version_and_transaction(table, APPLICATION)  # as of which the table is to be read
+        self._number = last + 1
 
     def append(self, rows: DataFrame) -> int:
         """Append rows that have the table's columns; returns how many.
@@ -64,7 +60,7 @@ class GuardedWriter:
         writer = (
             writer.format("delta")
             .option("txnAppId", APPLICATION)
-            .option("txnVersion", self.transaction)
+            .option("txnVersion", self._number)
             .option("userMetadata", note)
         )
         try:

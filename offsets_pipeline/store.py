@@ -212,6 +212,19 @@ class Store:
         """The table's newest version."""
         return int(self._newest(name).version())
 
+    def version_and_transaction(self, name: str, application: str) -> tuple[int, int]:
+        """The table's newest version, and as of it the last transaction of an application there; -1: none yet."""
+        newest = self._newest(name)
+        summed_up = newest.checksumOpt()  # what Delta writes beside a commit; to look further takes a Spark job
+        known = summed_up.get().setTransactions() if summed_up.isDefined() else summed_up
+        if known.isDefined():
+            found = [known.get().apply(index) for index in range(known.get().size())]
+            return int(newest.version()), max(
+                (int(each.version()) for each in found if each.appId() == application), default=-1
+            )
+        last = newest.transactions().get(application)
+        return int(newest.version()), int(last.get()) if last.isDefined() else -1
+
     def commits(self, name: str, start: int) -> list[dict[str, Any]]:
         """What the commits of the table say of themselves, from version ``start`` on."""
         newest = self._newest(name)

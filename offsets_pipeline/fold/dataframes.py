@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,31 +11,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.fold.compaction import compact_early
-from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
-from offsets_pipeline.fold.groups import (
-    GroupRecordRow,
-    describe_group,
-    live_records,
-)
+from offsets_pipeline.fold.described import described
+from offsets_pipeline.fold.effects import EFFECT_SCHEMA
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.log.files import log_files, read_log_file, shared_out
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.store import Store
 
+    Effects = Iterator[pa.RecordBatch]
+
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
 _COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
 _TASKS_PER_CORE = 2  # that read files: enough to even out what they take
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
-_DEAD = "Dead"
-_GROUP_ROWS = 2_000  # described groups in one Arrow batch
 
 
 def log_rows(log: DataFrame) -> DataFrame:
@@ -67,24 +63,32 @@ def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int])
     long log goes through the shuffle.
     """
     start = dict(folded_to)
+    return _replay(_compacted(rows, start), offsets_partitions, start)
 
+
+def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
             yield from compact_early(table, start).to_batches()
 
-    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
-    return _replay(compacted, offsets_partitions, start)
+    return rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
 
 
-def fold_log(store: Store, partitions: Collection[int] | None) -> DataFrame:
-    """Fold all of these log partitions (None: of all) as the log is now, from their start; EFFECT_SCHEMA."""
+def fold_log(
+    store: Store, partitions: Collection[int] | None, write_state: Callable[[Effects], Effects] | None = None
+) -> DataFrame:
+    """Fold all of these log partitions (None: of all) as the log is now, from their start; EFFECT_SCHEMA.
+
+    ``write_state`` sees the effects in the task that brings them forth, those of whole log partitions, and says what
+    becomes of them.
+    """
     count = store.properties.offsets_partitions
     files = log_files(store, partitions)
     if files is None:
         rows = store.snapshot(LOG.name)
         if partitions is not None:
             rows = rows.where(F.col("log_partition").isin(list(partitions)))
-        return fold(log_rows(rows), count, {})
+        return _replay(_compacted(log_rows(rows), {}), count, {}, write_state)
     wanted = None if partitions is None else frozenset(partitions)
 
     def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -99,15 +103,20 @@ def fold_log(store: Store, partitions: Collection[int] | None) -> DataFrame:
     compacted = store.spark.createDataFrame(paths, "path string").mapInArrow(
         read_and_compact, from_arrow_schema(INPUT_SCHEMA)
     )
-    return _replay(compacted, count, {})
+    return _replay(compacted, count, {}, write_state)
 
 
-def _replay(compacted: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int]) -> DataFrame:
+def _replay(
+    compacted: DataFrame,
+    offsets_partitions: int,
+    folded_to: Mapping[int, int],
+    write_state: Callable[[Effects], Effects] | None = None,
+) -> DataFrame:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, folded_to)
         for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
             replay.add(table)
-        yield from replay.effects()
+        yield from replay.effects() if write_state is None else write_state(replay.effects())
 
     return compacted.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
 
@@ -155,81 +164,8 @@ def described_groups(group_records: DataFrame, offsets_partitions: int) -> DataF
 
     A group that was removed comes out as Dead.
     """
-    schema = DESCRIBED.schema()
-
-    def describe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrow_schema = _arrow_schema_of_groups()
-        described: list[dict[str, object]] = []
-        group: tuple[int, str, int] | None = None
-        records: list[GroupRecordRow] = []
-        for batch in batches:
-            for row in batch.to_pylist():
-                at = (row["log_partition"], row["group_id"], row["log_epoch"])
-                if at != group:
-                    if group is not None:
-                        described.append(_described(group, records, offsets_partitions))
-                    group, records = at, []
-                records.append(
-                    GroupRecordRow(
-                        row["record_type"],
-                        row["record_key"],
-                        row["value_offset"],
-                        row["value"],
-                        row["tombstone_offset"],
-                    )
-                )
-            if len(described) >= _GROUP_ROWS:
-                yield pa.RecordBatch.from_pylist(described, schema=arrow_schema)
-                described = []
-        if group is not None:
-            described.append(_described(group, records, offsets_partitions))
-        if described:
-            yield pa.RecordBatch.from_pylist(described, schema=arrow_schema)
-
     return (
         group_records.repartition("log_partition", "group_id")
         .sortWithinPartitions("log_partition", "group_id", "log_epoch")
-        .mapInArrow(describe, schema)
+        .mapInArrow(partial(described, offsets_partitions=offsets_partitions), DESCRIBED.schema())
     )
-
-
-def _arrow_schema_of_groups() -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - runs on an executor
-
-    schema: pa.Schema = to_arrow_schema(DESCRIBED.schema(), timezone="UTC")
-    return schema
-
-
-def _described(
-    group: tuple[int, str, int], records: list[GroupRecordRow], offsets_partitions: int
-) -> dict[str, object]:
-    log_partition, group_id, log_epoch = group
-    newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
-    common = {
-        "log_partition": log_partition,
-        "group_id": group_id,
-        "log_epoch": log_epoch,
-        "record_offset": newest,
-        "misplaced": partition_for(group_id, offsets_partitions) != log_partition,
-    }
-    live = live_records(records)
-    if live is None:
-        return {"state": _DEAD, **common}
-    description = describe_group(*live)
-    since = description.state_timestamp_ms
-    return {
-        "group_type": description.group_type,
-        "state": description.state,
-        "protocol_type": description.protocol_type,
-        "protocol": description.protocol,
-        "generation": description.generation,
-        "group_epoch": description.group_epoch,
-        "assignment_epoch": description.assignment_epoch,
-        "leader": description.leader,
-        "state_timestamp": None if since is None else min(max(since, EARLIEST_MS), LATEST_MS) * 1000,
-        "members": [
-            {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}
-            for member in description.members
-        ],
-        **common,
-    }

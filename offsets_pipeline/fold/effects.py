@@ -13,6 +13,7 @@ group_record   the last value and the last tombstone of a key of a group's recor
 group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14)
 topic          topic_id, topic: a name of an id that the log told (R35)
 quarantine     record_offset, key, value, reason (R6)
+state_file     state_file: a file of a state table that a replay wrote, as JSON (state_files.py)
 progress       folded_to, records, unknown_records, and replay_from_start: records came in behind the folded position
 =============  =====================================================================================================
 """
@@ -27,6 +28,7 @@ GROUP_RECORD = "group_record"
 GROUP_COMMIT = "group_commit"
 TOPIC = "topic"
 QUARANTINE = "quarantine"
+STATE_FILE = "state_file"
 PROGRESS = "progress"
 
 #: The record type under which the highest commit of a group stands among its records (R14).
@@ -64,6 +66,7 @@ EFFECT_SCHEMA = pa.schema(
         pa.field("records", pa.int64()),
         pa.field("unknown_records", pa.int64()),
         pa.field("replay_from_start", pa.bool_()),
+        pa.field("state_file", pa.string()),
     ]
 )
 

@@ -36,8 +36,8 @@ class FoldWriter(StateWriter):
         self._state = state
         self._write(summary, state)
 
-    def _facts(self, summary: Summary) -> list[Callable[[], None]]:
-        facts: list[Callable[[], None]] = []
+    def _facts(self, summary: Summary) -> list[Callable[[], object]]:
+        facts: list[Callable[[], object]] = []
         if OFFSET in summary.rows:
             facts.append(partial(self._append_offsets, summary.rows[OFFSET]))
         if summary.rows.keys() & {GROUP_COMMIT, GROUP_RECORD}:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidPartitionCount
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
-from offsets_pipeline.fold.replay_writer import ReplayWriter
+from offsets_pipeline.fold.replay_writer import FilesReplayWriter, ReplayWriter, RowsReplayWriter, StateIsAheadError
+from offsets_pipeline.fold.state_files import state_folders, write_state_files
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -24,7 +26,7 @@ def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: 
     """Replay these log partitions (None: all) from their start and put the result in place of their state.
 
     Returns the number of records replayed. Safe beside a running stream: what that folds meanwhile lies above the
-    replayed end and is kept, and where it is ahead of the replay, the replay is made again.
+    replayed end and is kept, and so is its progress.
 
     Raises InvalidPartitionCount for a log partition that the log does not have, UndecodableRecord where the
     settings say so, WriteConflict where other writers came first too often.
@@ -45,12 +47,36 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    effects = fold_log(store, partitions).persist()
+    folders = state_folders(store) if partitions is None else None
+    if folders is not None:
+        try:
+            return _replay_once(store, None, settings, clock, folders)
+        except StateIsAheadError:
+            pass
+    return _replay_once(store, partitions, settings, clock)
+
+
+def _replay_once(
+    store: Store,
+    partitions: list[int] | None,
+    settings: Settings,
+    clock: Clock,
+    folders: Mapping[str, str] | None = None,
+) -> int:
+    """Replay, with ``folders`` so that the tasks write the files of the state there."""
+    count = store.properties.offsets_partitions
+    in_tasks = None if folders is None else partial(write_state_files, folders=folders, offsets_partitions=count)
+    effects = fold_log(store, partitions, in_tasks).persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:
             ends = {each.log_partition: each.folded_to for each in summary.progress}
-            writer = ReplayWriter(store, effects, settings.fold, clock, ends, whole=partitions is None)
+            writer: ReplayWriter
+            if folders is None:
+                whole = partitions is None
+                writer = RowsReplayWriter(store, effects, settings.fold, clock, ends, whole=whole)
+            else:
+                writer = FilesReplayWriter(store, effects, settings.fold, clock, ends)
             writer.write(summary)
         return summary.records
     finally:

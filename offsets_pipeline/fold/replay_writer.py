@@ -1,26 +1,34 @@
-"""Writing what a replay brings: in place of what is there (R16)."""
+"""Writing what a replay brings: in place of what is there (R16).
+
+The tasks that replay write the files of the state themselves, where they can and nothing of the state is newer than the
+replay (`FilesReplayWriter`). Else Spark writes, and what a stream folded meanwhile is kept (`RowsReplayWriter`).
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import described_groups
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
+from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.state import StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
@@ -30,11 +38,118 @@ if TYPE_CHECKING:
 _SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
 
 
+class StateIsAheadError(Exception):
+    """The state holds what is newer than the replay."""
+
+
 class ReplayWriter(StateWriter):
     """Writes the effects of a replay from the start in place of the state that is there.
 
     ``replayed`` maps each replayed log partition to the record offset it was replayed to: state below that which the
     replay did not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone.
+    """
+
+    def __init__(
+        self, store: Store, effects: DataFrame, settings: FoldSettings, clock: Clock, replayed: Mapping[int, int]
+    ) -> None:
+        super().__init__(store, effects, settings, clock)
+        self._replayed = dict(replayed)
+
+    def write(self, summary: Summary) -> None:
+        """Write everything. ``summary`` is of the effects.
+
+        Raises WriteConflict where others overtook a write too often.
+        """
+        self._write(summary)
+
+    def _facts(self, summary: Summary) -> list[Callable[[], object]]:
+        facts = self._state_facts(summary)
+        if QUARANTINE_KIND not in summary.rows and self._quarantine_may_shrink():
+            facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
+        return facts
+
+    def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
+        """What has to be written to the layered tables."""
+        raise NotImplementedError
+
+    def _moved(self, progress: Progress, before: Progress | None) -> Progress | None:
+        return None if before is not None and progress.folded_to < before.folded_to else progress
+
+    def _newer_offsets(self, summary: Summary) -> DataFrame:
+        """What folds wrote of commits behind the replayed end, or of transactions whose markers lie there (R11)."""
+        rows = self._store.read(COMMITTED_OFFSETS.name)
+        behind = f"record_offset >= {offset_of_partition(self._replayed)}"
+        if PENDING not in summary.rows:
+            return rows.where(behind)
+        key = ["log_partition", "record_offset"]
+        pending = self._of_kind(PENDING).select(*key, F.lit(True).alias("was_pending"))
+        return rows.join(F.broadcast(pending), key, "left").where(f"was_pending OR {behind}").drop("was_pending")
+
+    def _newer_group_records(self) -> DataFrame:
+        """What was said of groups behind the replayed end."""
+
+        def newer(name: str, offset: str) -> Column:
+            return F.when(F.col(offset) >= F.expr(offset_of_partition(self._replayed)), F.col(name)).alias(name)
+
+        rows = self._store.latest(RECORDS).where(F.col("log_partition").isin(list(self._replayed)))
+        kept = rows.select(
+            *RECORDS.key,
+            newer("value", "value_offset"),
+            newer("value_offset", "value_offset"),
+            newer("tombstone_offset", "tombstone_offset"),
+            "log_epoch",
+        )
+        return kept.where("value_offset IS NOT NULL OR tombstone_offset IS NOT NULL").select(RECORDS.columns)
+
+    def _merge_quarantine(self) -> None:
+        """As in any fold, and records that belong there no more are removed."""
+        replayed_to = offset_of_partition(self._replayed, "t.log_partition")
+        self._quarantine_merge().whenNotMatchedBySourceDelete(f"t.record_offset < {replayed_to}").execute()
+
+    def _quarantine_may_shrink(self) -> bool:
+        """Whether it holds records of the replayed log partitions."""
+        if not self._store.version(QUARANTINE.name):
+            return False
+        here = F.col("log_partition").isin(list(self._replayed)) & F.col("record_offset").isNotNull()
+        return not self._store.read(QUARANTINE.name).where(here).isEmpty()
+
+
+class FilesReplayWriter(ReplayWriter):
+    """Puts the files that the tasks of a replay of the whole log wrote in place of the state."""
+
+    def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
+        """Raises StateIsAheadError where the state holds what is newer, WriteConflict where a table was changed."""
+        with ThreadPoolExecutor() as threads:
+            begin = inheritable_thread_target(self._store.spark)(partial(FileCommit.begin, self._store))
+            begun = threads.map(begin, (each.table for each in LAYERED))
+            commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
+        if self._state_is_ahead(summary, [name for name, commit in commits.items() if commit and commit.version]):
+            raise StateIsAheadError
+        facts: list[Callable[[], object]] = []
+        for name, commit in commits.items():
+            if commit is None:
+                raise WriteConflict(f"{self._store.table_name(name)} was changed")
+            facts.append(partial(commit.replace, summary.files.get(name, [])))
+        return facts
+
+    def _state_is_ahead(self, summary: Summary, written: list[str]) -> bool:
+        """Whether any of the tables that were ever ``written`` holds what the replay could not see."""
+        newest = {COMMITTED_OFFSETS.name: OFFSETS.order, GROUP_RECORDS.name: RECORDS.order}
+        # of other log partitions everything
+        unseen = f"coalesce({offset_of_partition(self._replayed)}, 0)"
+        found = [
+            self._store.read(name).where(f"{order} >= {unseen}").select("log_partition")
+            for name, order in newest.items()
+            if name in written
+        ]
+        if found and PENDING in summary.rows:
+            found.append(self._newer_offsets(summary).select("log_partition"))
+        return bool(found) and not reduce(DataFrame.unionByName, found).isEmpty()
+
+
+class RowsReplayWriter(ReplayWriter):
+    """Puts the rows of a replay in place of those of the same log partitions.
+
     ``whole`` says that no other log partition has records.
     """
 
@@ -48,32 +163,13 @@ class ReplayWriter(StateWriter):
         *,
         whole: bool,
     ) -> None:
-        super().__init__(store, effects, settings, clock)
-        self._replayed = dict(replayed)
+        super().__init__(store, effects, settings, clock, replayed)
         self._whole = whole
 
-    def write(self, summary: Summary) -> None:
-        """Write everything. ``summary`` is of the effects.
+    def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
+        return [partial(self._replace_offsets, summary), partial(self._merge, GROUPS.name, self._replace_groups)]
 
-        Raises WriteConflict where a fold is ahead of the replay, or others overtook a write too often.
-        """
-        self._write(summary)
-
-    def _facts(self, summary: Summary) -> list[Callable[[], None]]:
-        facts: list[Callable[[], None]] = [
-            self._replace_offsets,
-            partial(self._merge, GROUPS.name, self._replace_groups),
-        ]
-        if QUARANTINE_KIND not in summary.rows and self._quarantine_may_shrink():
-            facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
-        return facts
-
-    def _moved(self, progress: Progress, before: Progress | None) -> Progress:
-        if before is not None and progress.folded_to < before.folded_to:
-            raise WriteConflict("fold_progress was moved by another fold")
-        return progress
-
-    def _replace_offsets(self) -> None:
+    def _replace_offsets(self, summary: Summary) -> None:
         """Put what was replayed in place of what it covers.
 
         Facts that a stream appends at this moment, from an older state, must not come to lie on settled ones. Where
@@ -85,11 +181,7 @@ class ReplayWriter(StateWriter):
             guarded = next(attempts) < _SETTLED_ATTEMPTS
             table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
             rows = self._of_kind(OFFSET).withColumn("settled", F.lit(guarded))
-            newer = None
-            if table.version:
-                newer = self._store.read(COMMITTED_OFFSETS.name).where(
-                    f"record_offset >= {offset_of_partition(self._replayed)}"
-                )
+            newer = self._newer_offsets(summary) if table.version else None
             self._replace(OFFSETS, table, rows, newer, guarded=guarded)
 
         self._merge(COMMITTED_OFFSETS.name, replace)
@@ -107,22 +199,6 @@ class ReplayWriter(StateWriter):
             self._replace(DESCRIBED, of_groups, described.withColumn("settled", F.lit(True)))
         finally:
             records.unpersist()
-
-    def _newer_group_records(self) -> DataFrame:
-        """What was said of groups behind the replayed end."""
-
-        def newer(name: str, offset: str) -> Column:
-            return F.when(F.col(offset) >= F.expr(offset_of_partition(self._replayed)), F.col(name)).alias(name)
-
-        rows = self._store.latest(RECORDS).where(F.col("log_partition").isin(list(self._replayed)))
-        kept = rows.select(
-            *RECORDS.key,
-            newer("value", "value_offset"),
-            newer("value_offset", "value_offset"),
-            newer("tombstone_offset", "tombstone_offset"),
-            "log_epoch",
-        )
-        return kept.where("value_offset IS NOT NULL OR tombstone_offset IS NOT NULL").select(RECORDS.columns)
 
     def _replace(
         self,
@@ -143,15 +219,3 @@ class ReplayWriter(StateWriter):
             rows = rows.unionByName(self._store.read(layered.table.name).where(f"NOT {replayed}"))
         overwrite = table.overwrite if guarded else table.overwrite_unguarded
         overwrite(rows, None if self._whole else replayed)
-
-    def _merge_quarantine(self) -> None:
-        """As in any fold, and records that belong there no more are removed."""
-        replayed_to = offset_of_partition(self._replayed, "t.log_partition")
-        self._quarantine_merge().whenNotMatchedBySourceDelete(f"t.record_offset < {replayed_to}").execute()
-
-    def _quarantine_may_shrink(self) -> bool:
-        """Whether it holds records of the replayed log partitions."""
-        if not self._store.version(QUARANTINE.name):
-            return False
-        here = F.col("log_partition").isin(list(self._replayed)) & F.col("record_offset").isNotNull()
-        return not self._store.read(QUARANTINE.name).where(here).isEmpty()

@@ -57,18 +57,10 @@ if TYPE_CHECKING:
 _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 
 
-class FoldedState:
-    """The state that a fold starts from: how far each log partition is folded, and what must not change meanwhile.
-
-    Of two folds that start from the same state one is refused, whatever it writes first: facts that are older than
-    those of somebody who went on meanwhile would otherwise come to lie on top of them.
-    """
+class FoldedTo:
+    """How far each log partition is folded, and who may move that."""
 
     def __init__(self, store: Store) -> None:
-        # these first: what is read then is no older, and if it is newer, what is written is refused
-        self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)
-        self.group_records = GuardedWriter(store, GROUP_RECORDS.name)
-        self.groups = GuardedWriter(store, GROUPS.name)
         self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
         self.rows = store.read(FOLD_PROGRESS.name)
         found = self.rows.select(*Progress._fields, F.size("pending").alias("pending")).collect()
@@ -81,6 +73,21 @@ class FoldedState:
         return {at: progress.folded_to for at, progress in self.of_partition.items()}
 
 
+class FoldedState(FoldedTo):
+    """The state that a fold starts from: how far each log partition is folded, and what must not change meanwhile.
+
+    Of two folds that start from the same state one is refused, whatever it writes first: facts that are older than
+    those of somebody who went on meanwhile would otherwise come to lie on top of them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        # these first: what is read then is no older, and if it is newer, what is written is refused
+        self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)
+        self.group_records = GuardedWriter(store, GROUP_RECORDS.name)
+        self.groups = GuardedWriter(store, GROUPS.name)
+        super().__init__(store)
+
+
 class StateWriter(ABC):
     """Writes the effects of one fold: what `FoldWriter` and `ReplayWriter` have in common."""
 
@@ -91,14 +98,14 @@ class StateWriter(ABC):
         self._now = timestamp_of(clock)
 
     @abstractmethod
-    def _facts(self, summary: Summary) -> list[Callable[[], None]]:
+    def _facts(self, summary: Summary) -> list[Callable[[], object]]:
         """What has to be written to state tables of this fold's own, each to another table."""
 
     @abstractmethod
-    def _moved(self, progress: Progress, before: Progress | None) -> Progress:
-        """The progress of a log partition after this fold."""
+    def _moved(self, progress: Progress, before: Progress | None) -> Progress | None:
+        """The progress of a log partition after this fold; None: as before."""
 
-    def _write(self, summary: Summary, state: FoldedState | None = None) -> None:
+    def _write(self, summary: Summary, state: FoldedTo | None = None) -> None:
         kinds = summary.rows.keys()
         facts = self._facts(summary)
         if QUARANTINE_KIND in kinds:
@@ -109,7 +116,7 @@ class StateWriter(ABC):
         with ThreadPoolExecutor(max(1, len(facts))) as threads:
             for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in facts]:
                 written.result()
-        self._write_progress(summary, state or FoldedState(self._store))
+        self._write_progress(summary, state or FoldedTo(self._store))
 
     def _merge(self, table: str, write: Callable[[], None]) -> None:
         with_retries(write, f"a write into {table}", self._settings)
@@ -134,23 +141,24 @@ class StateWriter(ABC):
         )
 
     def _write_topics(self) -> None:
-        named = self._store.read(TOPICS.name).select("topic_id")
+        self._merge(TOPICS.name, self._append_topics)
+
+    def _append_topics(self) -> None:
+        topics = GuardedWriter(self._store, TOPICS.name)
         told = self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"])
-        unnamed = told.join(named, "topic_id", "left_anti")
-        if not unnamed.isEmpty():
-            self._merge(TOPICS.name, partial(self._merge_topics, unnamed))
+        named = self._store.read(TOPICS.name).select("topic_id")
+        unnamed = told.join(named, "topic_id", "left_anti").coalesce(1).persist()
+        try:
+            if not unnamed.isEmpty():
+                topics.append(unnamed)
+        finally:
+            unnamed.unpersist()
 
-    def _merge_topics(self, unnamed: DataFrame) -> None:
-        (
-            self._store.delta(TOPICS.name)
-            .alias("t")
-            .merge(unnamed.alias("s"), "t.topic_id = s.topic_id")
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
-
-    def _write_progress(self, summary: Summary, state: FoldedState) -> None:
-        moved = [self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress]
+    def _write_progress(self, summary: Summary, state: FoldedTo) -> None:
+        of_all = (self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress)
+        moved = [row for row in of_all if row is not None]
+        if not moved:
+            return
         rows = self._progress_rows(moved)
         if PENDING in summary.rows:
             rows = rows.join(pending_arrays(self._effects), "log_partition", "left")

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import UndecodableRecord
-from offsets_pipeline.fold.effects import PROGRESS, QUARANTINE
+from offsets_pipeline.fold.effects import PROGRESS, QUARANTINE, STATE_FILE
+from offsets_pipeline.fold.state_files import state_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.file_commit import WrittenFile
 
 
 class Progress(NamedTuple):
@@ -29,13 +31,14 @@ class Progress(NamedTuple):
 class Summary:
     """What a fold amounts to.
 
-    ``rows`` by kind of effect, ``progress`` by log partition, and the log partitions into which rows came ``behind``
-    the folded position.
+    ``rows`` by kind of effect, ``progress`` by log partition, the log partitions into which rows came ``behind`` the
+    folded position, and of each state table the ``files`` that tasks wrote for it.
     """
 
     rows: dict[str, int]
     progress: tuple[Progress, ...]
     behind: list[int]
+    files: dict[str, list[WrittenFile]]
 
     @property
     def records(self) -> int:
@@ -46,7 +49,11 @@ class Summary:
 def summarise(effects: DataFrame, settings: Settings) -> Summary:
     """Count the effects. Raises UndecodableRecord where there is one and the settings say to stop (R6)."""
     of_progress = F.when(F.col("kind") == PROGRESS, F.struct(*Progress._fields, "replay_from_start"))
-    counted = effects.groupBy("kind").agg(F.count("*").alias("rows"), F.collect_list(of_progress).alias("progress"))
+    counted = effects.groupBy("kind").agg(
+        F.count("*").alias("rows"),
+        F.collect_list(of_progress).alias("progress"),
+        F.collect_list("state_file").alias("state_files"),
+    )
     by_kind = {row["kind"]: row for row in counted.collect()}
     if QUARANTINE in by_kind and settings.log.corrupt_records == "fail":
         first = effects.where(F.col("kind") == QUARANTINE).orderBy("log_partition", "record_offset").first()
@@ -56,8 +63,12 @@ def summarise(effects: DataFrame, settings: Settings) -> Summary:
             f'{first["reason"]}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
         )
     progress = by_kind[PROGRESS]["progress"] if PROGRESS in by_kind else []
+    files: dict[str, list[WrittenFile]] = {}
+    for table, file in map(state_file, by_kind[STATE_FILE]["state_files"] if STATE_FILE in by_kind else ()):
+        files.setdefault(table, []).append(file)
     return Summary(
         rows={kind: row["rows"] for kind, row in by_kind.items()},
         progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
+        files=files,
     )

@@ -1,12 +1,10 @@
 """Parquet files of the table `log`, written by tasks without Spark's row by row way, for one commit to take in.
 
-Nobody checks these rows again, as a write of a DataFrame would: the table's constraints hold by what stands here.
+The table's constraints hold by what stands here (file_commit.py).
 """
 
 from __future__ import annotations
 
-import json
-import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.file_commit import WrittenFile
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH
 
@@ -44,38 +43,6 @@ class LogFilePlace:
 
     folder: str
     appended_at_ms: int
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file that lies in the table's folder; it belongs to the table once a commit names it."""
-
-    name: str
-    size: int
-    rows: int
-    lowest: dict[str, int]
-    highest: dict[str, int]
-    appended_at_ms: int
-
-    def add_action(self) -> str:
-        """The action of Delta's protocol that adds it, with the statistics that the table asks for."""
-        appended_at = datetime.fromtimestamp(self.appended_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        same = {"log_epoch": LOG_EPOCH, "appended_at": appended_at.replace("+00:00", "Z")}
-        stats = {
-            "numRecords": self.rows,
-            "minValues": self.lowest | same,
-            "maxValues": self.highest | same,
-            "nullCount": dict.fromkeys([*self.lowest, *same], 0),
-        }
-        add = {
-            "path": self.name,
-            "partitionValues": {},
-            "size": self.size,
-            "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
-            "stats": json.dumps(stats),
-        }
-        return json.dumps({"add": add})
 
 
 class LogFileWriter:
@@ -160,10 +127,12 @@ class _OpenFile:
         self._parquet.close()
         size = int(self._sink.tell())
         self._sink.close()
-        lowest, highest = (
+        lowest, highest = (  # of what the table asks statistics of
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
-        return WrittenFile(self._name, size, self._rows, lowest, highest, appended_at_ms)
+        appended_at = datetime.fromtimestamp(appended_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        same: dict[str, int | str] = {"log_epoch": LOG_EPOCH, "appended_at": appended_at.replace("+00:00", "Z")}
+        return WrittenFile(self._name, size, self._rows, lowest | same, highest | same)
 
 
 def _with_constants(rows: pa.Table, appended_at_ms: int) -> pa.Table:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.log.file_writer import WrittenFile
+    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
@@ -206,6 +206,6 @@ def test_folder_that_arrow_does_not_reach_is_left_to_spark_s_own_writer(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(5), tmp_path / "store")
-    monkeypatch.setattr("offsets_pipeline.log.append._folder", lambda store: f"nowhere://{store.location}")
+    monkeypatch.setattr("offsets_pipeline.file_commit.arrow_path", lambda *parts: f"nowhere://{parts[-1]}")
     assert workbench.ingest(location, segments_of(CAPTURE)).added == len(capture_log())
     assert log_of(location) == capture_log()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,19 +11,22 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
+from offsets_pipeline.file_commit import FileCommit
+from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.replay_writer import ReplayWriter
+from offsets_pipeline.fold.replay_writer import RowsReplayWriter
 from offsets_pipeline.fold.state import FoldedState, StateWriter
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.fold.summary import Summary
     from tests.spark.stores import Workbench
 
@@ -33,7 +37,7 @@ WRITES = [
     "_append_groups",
     "_append_offsets",
     "_merge_quarantine",
-    "_merge_topics",
+    "_append_topics",
     "_write_progress",
 ]
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
@@ -46,7 +50,7 @@ class Died(Exception):
 def dying(write: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
     """Make this write raise before or after it is done; returns where it is noted that it did."""
     died: list[str] = []
-    owner = next(each for each in (StateWriter, FoldWriter, ReplayWriter) if write in vars(each))
+    owner = next(each for each in (StateWriter, FoldWriter, RowsReplayWriter) if write in vars(each))
     whole = getattr(owner, write)
 
     def half(self: StateWriter, *args: object) -> None:
@@ -122,15 +126,48 @@ def test_reload_that_dies_at_any_write_runs_again(
     log = log_of(location)
     workbench.fold(location)
     for write in ("_replace_groups", "_replace_offsets", "_write_progress"):
-        # what was written wrong is what a reload is for
-        workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
-        workbench.spark.sql(f"UPDATE delta.`{location}/group_records` SET value = NULL WHERE record_type = 3")
+        alter(workbench, location)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reload, "state_folders", lambda _: None)
             dying(write, "before", patch)
             with pytest.raises(Died):
                 workbench.reload(location)
     assert workbench.reload(location) == len(log)
     assert_as_reference(location, log)
+
+
+@pytest.mark.slow
+def test_reload_that_dies_between_the_commits_of_its_files_runs_again(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    for part in busy_log(5):
+        appended(location, part.rows)
+    log = log_of(location)
+    workbench.fold(location)
+    for name in ("committed_offsets", "group_records", "groups"):
+        alter(workbench, location)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FileCommit, "replace", partialmethod(replace_but, name, FileCommit.replace))
+            with pytest.raises(Died):
+                workbench.reload(location)
+    assert workbench.reload(location) == len(log)
+    assert_as_reference(location, log)
+
+
+def replace_but(
+    commit: FileCommit, name: str, whole: Callable[[FileCommit, object], int], files: Sequence[WrittenFile]
+) -> int:
+    """Replace a table's files, but die where it has this name."""
+    if commit._table.name == name:
+        raise Died(name)
+    return whole(commit, files)
+
+
+def alter(workbench: Workbench, location: Path) -> None:
+    """Write something wrong into the state: that is what a reload is for."""
+    workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
+    workbench.spark.sql(f"UPDATE delta.`{location}/group_records` SET value = NULL WHERE record_type = 3")
 
 
 def test_stream_that_dies_goes_on_where_it_was(

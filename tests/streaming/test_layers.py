@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.settle import Settler, layers_of, settle
 from offsets_pipeline.fold.state import FoldedState
+from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, OFFSETS
 from tests.logs import LogPartition
@@ -125,6 +127,7 @@ def test_reload_that_streams_overtake_goes_beside_what_they_append(
             whole(self, rows, where)  # type: ignore[arg-type]
 
         patch.setattr(GuardedWriter, "overwrite", offsets_are_overtaken)
+        patch.setattr(reload, "state_folders", lambda _: None)
         bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(retry_backoff_ms=1)))
         assert bench.reload(location) == len(log_of(location))
     assert layers_of(store, OFFSETS).settled_rows == 0
@@ -153,3 +156,41 @@ def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
     live = {row["topic"]: row["committed_offset"] for row in rows_of(location, "committed_offsets")}
     assert live == {"overtaken": 4, "deleted": None, "first": 3}
     assert_as_reference(location, log_of(location))
+
+
+@pytest.mark.slow
+def test_reload_keeps_what_a_stream_folded_since_it_read_the_log(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R11, R16
+    location = copied(empty(2), tmp_path / "store")
+    store = workbench.open(location)
+    log, other = LogPartition(), LogPartition(1)
+    for producer_id in range(3):
+        log.commit(("g", "of a transaction", producer_id), producer_id, producer_id=producer_id)
+    log.commit(("g", "t", 0), 1)
+    log.group(2, "classic")
+    appended(location, log.rows)
+    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(log.rows)
+    rounds = 0
+
+    def overtaken(*arguments: Any) -> object:  # noqa: ANN401
+        """A stream goes on when the replay has read the log; in the second round Spark writes what it brings."""
+        nonlocal rounds
+        summary = summarise(*arguments)
+        log.rows.clear()
+        other.rows.clear()
+        log.end_commit(rounds)
+        log.commit(("g", "t", 0), 10 + rounds)
+        log.group(2, f"classic{rounds}")
+        other.commit(("of another log partition", "t", 0), rounds)
+        appended(location, log.rows + other.rows)
+        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 4
+        rounds += 1
+        return summary
+
+    monkeypatch.setattr(reload, "summarise", overtaken)
+    workbench.reload(location)
+    assert rounds == 2
+    monkeypatch.undo()
+    assert_as_reference(location, log_of(location))
+    assert workbench.verify(location).equal

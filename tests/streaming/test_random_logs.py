@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.fold import reload
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import ABORT, COMMIT, LogRow
 from tests.logs import LogPartition
@@ -60,9 +61,28 @@ def random_log(chosen: random.Random, log_partition: int, records: int) -> list[
     return log.rows
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
+def reload_by_spark(workbench: Workbench, store: Path) -> int:
+    """Where tasks cannot write the state's files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reload, "state_folders", lambda _: None)
+        return workbench.reload(store)
+
+
+def reload_one_by_one(workbench: Workbench, store: Path) -> int:
+    return sum(workbench.reload(store, partition) for partition in range(PARTITIONS))
+
+
+def reload_by_files(workbench: Workbench, store: Path) -> int:
+    return workbench.reload(store)
+
+
+@pytest.mark.parametrize(("seed", "way"), [(11, reload_by_files), (12, reload_by_spark), (13, reload_one_by_one)])
 def test_reference_stream_and_reload_agree_on_a_random_log(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, seed: int
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    tmp_path: Path,
+    seed: int,
+    way: Callable[[Workbench, Path], int],
 ) -> None:
     chosen = random.Random(seed)
     rows = [row for partition in range(PARTITIONS) for row in random_log(chosen, partition, 120)]
@@ -81,5 +101,5 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     assert any(row["misplaced"] for row in state.offsets.values())
     workbench.spark.sql(f"DELETE FROM delta.`{store}/committed_offsets` WHERE record_offset % 2 = 0")
     workbench.spark.sql(f"DELETE FROM delta.`{store}/group_records` WHERE value_offset % 2 = 0")
-    assert workbench.reload(store) == len(rows)
+    assert way(workbench, store) == len(rows)
     assert_as_reference(store, rows)

@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.log import file_writer
-from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, WrittenFile
+from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from offsets_pipeline.file_commit import WrittenFile
 
 NOW_MS = 1_795_000_000_123
 
