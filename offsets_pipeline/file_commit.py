@@ -77,6 +77,7 @@ class FileCommit:
     def __init__(self, store: Store, table: Table) -> None:
         self._store = store
         self._table = table
+        self._there: Any = None  # the files of the table
         log = store.delta(table.name)._jdt.deltaLog()
         uri = log.dataPath().toUri()
         self.folder = arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
@@ -103,10 +104,11 @@ class FileCommit:
             return None
         return begun
 
-    @property
-    def version(self) -> int:
-        """The table's version that this started from."""
-        return int(self._transaction.snapshot().version())
+    def look(self) -> Any:  # noqa: ANN401 - of the JVM
+        """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
+        if self._there is None:
+            self._there = self._transaction.filterFiles()
+        return self._there
 
     def append(self, files: Sequence[WrittenFile]) -> int:
         """Append what the files hold, all of it or nothing; returns how many rows.
@@ -118,7 +120,7 @@ class FileCommit:
 
     def replace(self, files: Sequence[WrittenFile]) -> int:
         """Put what the files hold in place of all that is there; else as `append`."""
-        there = self._transaction.filterFiles()
+        there = self.look()
         now, with_its_rows = int(time.time() * 1000), True
         removed = [there.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(there.size())]
         return self._commit(files, removed, _OVERWRITE)

@@ -48,7 +48,7 @@ _WORK_CONF: Mapping[str, str] = {
     # As the tasks of an ingest write them; Spark's default is a type that Parquet itself calls outdated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The snapshot of a table's own transaction log is small here; the default of 50 tasks costs seconds a write.
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 _LOCAL_CONF: Mapping[str, str] = {

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
+
 from offsets_pipeline.errors import InvalidPartitionCount
+from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
-from offsets_pipeline.fold.replay_writer import FilesReplayWriter, ReplayWriter, RowsReplayWriter, StateIsAheadError
-from offsets_pipeline.fold.state_files import state_folders, write_state_files
+from offsets_pipeline.fold.replay_writer import FilesReplayWriter, ReplayWriter, RowsReplayWriter, StateMovedError
+from offsets_pipeline.fold.state_files import begin_commits, write_state_files
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
@@ -47,12 +52,14 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    folders = state_folders(store) if partitions is None else None
-    if folders is not None:
-        try:
-            return _replay_once(store, None, settings, clock, folders)
-        except StateIsAheadError:
-            pass
+    commits = begin_commits(store) if partitions is None else None  # before the log is read
+    if commits is not None:
+        look = inheritable_thread_target(store.spark)(FileCommit.look)
+        with ThreadPoolExecutor() as threads, suppress(StateMovedError):
+            looking = threads.map(look, commits.values())  # while the tasks replay
+            records = _replay_once(store, None, settings, clock, commits)
+            list(looking)
+            return records
     return _replay_once(store, partitions, settings, clock)
 
 
@@ -61,22 +68,24 @@ def _replay_once(
     partitions: list[int] | None,
     settings: Settings,
     clock: Clock,
-    folders: Mapping[str, str] | None = None,
+    commits: Mapping[str, FileCommit] | None = None,
 ) -> int:
-    """Replay, with ``folders`` so that the tasks write the files of the state there."""
-    count = store.properties.offsets_partitions
-    in_tasks = None if folders is None else partial(write_state_files, folders=folders, offsets_partitions=count)
+    """Replay, with ``commits`` so that the tasks write the files of the state for them."""
+    in_tasks = None
+    if commits is not None:
+        folders = {name: commit.folder for name, commit in commits.items()}
+        in_tasks = partial(write_state_files, folders=folders, offsets_partitions=store.properties.offsets_partitions)
     effects = fold_log(store, partitions, in_tasks).persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:
             ends = {each.log_partition: each.folded_to for each in summary.progress}
             writer: ReplayWriter
-            if folders is None:
+            if commits is None:
                 whole = partitions is None
                 writer = RowsReplayWriter(store, effects, settings.fold, clock, ends, whole=whole)
             else:
-                writer = FilesReplayWriter(store, effects, settings.fold, clock, ends)
+                writer = FilesReplayWriter(store, effects, settings.fold, clock, ends, commits)
             writer.write(summary)
         return summary.records
     finally:

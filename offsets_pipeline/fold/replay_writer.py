@@ -1,45 +1,42 @@
 """Writing what a replay brings: in place of what is there (R16).
 
-The tasks that replay write the files of the state themselves, where they can and nothing of the state is newer than the
-replay (`FilesReplayWriter`). Else Spark writes, and what a stream folded meanwhile is kept (`RowsReplayWriter`).
+The tasks that replay write the files of the state themselves, where they can and nobody writes to the state meanwhile
+(`FilesReplayWriter`). Else Spark writes, and what a stream folded meanwhile is kept (`RowsReplayWriter`).
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.state import StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.file_commit import FileCommit, WrittenFile
     from offsets_pipeline.fold.summary import Progress, Summary
     from offsets_pipeline.store import Store
 
 _SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
 
 
-class StateIsAheadError(Exception):
-    """The state holds what is newer than the replay."""
+class StateMovedError(Exception):
+    """Somebody wrote to the state while the log was replayed."""
 
 
 class ReplayWriter(StateWriter):
@@ -115,36 +112,33 @@ class ReplayWriter(StateWriter):
 
 
 class FilesReplayWriter(ReplayWriter):
-    """Puts the files that the tasks of a replay of the whole log wrote in place of the state."""
+    """Puts the files that the tasks of a replay of the whole log wrote in place of the state.
+
+    ``commits`` of the layered tables were begun before the log was read. So what they find was made from no more of
+    the log than the replay saw, and what was written to the state since makes Delta refuse them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        effects: DataFrame,
+        settings: FoldSettings,
+        clock: Clock,
+        replayed: Mapping[int, int],
+        commits: Mapping[str, FileCommit],
+    ) -> None:
+        super().__init__(store, effects, settings, clock, replayed)
+        self._commits = commits
 
     def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
-        """Raises StateIsAheadError where the state holds what is newer, WriteConflict where a table was changed."""
-        with ThreadPoolExecutor() as threads:
-            begin = inheritable_thread_target(self._store.spark)(partial(FileCommit.begin, self._store))
-            begun = threads.map(begin, (each.table for each in LAYERED))
-            commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
-        if self._state_is_ahead(summary, [name for name, commit in commits.items() if commit and commit.version]):
-            raise StateIsAheadError
-        facts: list[Callable[[], object]] = []
-        for name, commit in commits.items():
-            if commit is None:
-                raise WriteConflict(f"{self._store.table_name(name)} was changed")
-            facts.append(partial(commit.replace, summary.files.get(name, [])))
-        return facts
+        return [partial(_replace_files, commit, summary.files.get(name, [])) for name, commit in self._commits.items()]
 
-    def _state_is_ahead(self, summary: Summary, written: list[str]) -> bool:
-        """Whether any of the tables that were ever ``written`` holds what the replay could not see."""
-        newest = {COMMITTED_OFFSETS.name: OFFSETS.order, GROUP_RECORDS.name: RECORDS.order}
-        # of other log partitions everything
-        unseen = f"coalesce({offset_of_partition(self._replayed)}, 0)"
-        found = [
-            self._store.read(name).where(f"{order} >= {unseen}").select("log_partition")
-            for name, order in newest.items()
-            if name in written
-        ]
-        if found and PENDING in summary.rows:
-            found.append(self._newer_offsets(summary).select("log_partition"))
-        return bool(found) and not reduce(DataFrame.unionByName, found).isEmpty()
+
+def _replace_files(commit: FileCommit, files: Sequence[WrittenFile]) -> None:
+    try:
+        commit.replace(files)
+    except WriteConflict as conflict:
+        raise StateMovedError from conflict
 
 
 class RowsReplayWriter(ReplayWriter):

@@ -39,11 +39,11 @@ _BOUNDED = {each.table.name: each.table.properties["delta.dataSkippingStatsColum
 _SETTLED = {"settled": "true"}
 
 
-def state_folders(store: Store) -> dict[str, str] | None:
-    """The folder of each layered table, by its name; None where tasks cannot write files for all of them."""
-    begun = [FileCommit.begin(store, each.table) for each in LAYERED]
-    folders = {each.table.name: commit.folder for each, commit in zip(LAYERED, begun, strict=True) if commit}
-    return folders if len(folders) == len(LAYERED) else None
+def begin_commits(store: Store) -> dict[str, FileCommit] | None:
+    """Begin a commit of files to each layered table, by its name; None where tasks cannot write them for all."""
+    commits = {each.table.name: FileCommit.begin(store, each.table) for each in LAYERED}
+    begun = {name: commit for name, commit in commits.items() if commit is not None}
+    return begun if len(begun) == len(commits) else None
 
 
 def write_state_files(

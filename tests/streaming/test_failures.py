@@ -128,7 +128,7 @@ def test_reload_that_dies_at_any_write_runs_again(
     for write in ("_replace_groups", "_replace_offsets", "_write_progress"):
         alter(workbench, location)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reload, "state_folders", lambda _: None)
+            patch.setattr(reload, "begin_commits", lambda _: None)
             dying(write, "before", patch)
             with pytest.raises(Died):
                 workbench.reload(location)

@@ -127,7 +127,7 @@ def test_reload_that_streams_overtake_goes_beside_what_they_append(
             whole(self, rows, where)  # type: ignore[arg-type]
 
         patch.setattr(GuardedWriter, "overwrite", offsets_are_overtaken)
-        patch.setattr(reload, "state_folders", lambda _: None)
+        patch.setattr(reload, "begin_commits", lambda _: None)
         bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(retry_backoff_ms=1)))
         assert bench.reload(location) == len(log_of(location))
     assert layers_of(store, OFFSETS).settled_rows == 0

@@ -64,7 +64,7 @@ def random_log(chosen: random.Random, log_partition: int, records: int) -> list[
 def reload_by_spark(workbench: Workbench, store: Path) -> int:
     """Where tasks cannot write the state's files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reload, "state_folders", lambda _: None)
+        patch.setattr(reload, "begin_commits", lambda _: None)
         return workbench.reload(store)
 
 
