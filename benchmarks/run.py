@@ -27,6 +27,7 @@ from pyspark import cloudpickle
 from benchmarks import recipe
 from benchmarks.broker import BrokerError, broker_load_seconds
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
+from benchmarks.living import FULL, QUICK, measure_living
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.fold.dataframes import fold_log
@@ -44,6 +45,8 @@ from offsets_pipeline.tables import COMMITTED_OFFSETS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from benchmarks.living import Size
 
 _DECODE_REPEATS = 3
 _WARM_UP = Shape(commits=20_000, groups=500, tombstones=0.01)
@@ -77,6 +80,14 @@ class Table:
     def add_speed(self, what: str, data: str, records: int, seconds: list[float]) -> None:
         """A line in records a second."""
         self._lines.append(Line(what, data, tuple(seconds), f"{records / statistics.median(seconds):,.0f} records/s"))
+
+    def add_times(self, what: str, data: str, seconds: list[float]) -> None:
+        """A line in seconds, the median."""
+        self._lines.append(Line(what, data, tuple(seconds), f"{statistics.median(seconds):.2f} s"))
+
+    def add_mean(self, what: str, data: str, seconds: list[float]) -> None:
+        """A line in seconds, the mean."""
+        self._lines.append(Line(what, data, tuple(seconds), f"{statistics.mean(seconds):.2f} s"))
 
     def add_size(self, what: str, data: str, figure: str) -> None:
         """A line of bytes."""
@@ -245,6 +256,10 @@ class Bench:
         self._sizes(table, log, streamed)
         shutil.rmtree(folder)
 
+    def live(self, size: Size) -> None:
+        """A store that lives."""
+        measure_living(self._table, self._spark, self._settings, self._folder / "living", size)
+
     def _ingest(self, table: Table, log: GeneratedLog, folder: Path, repeats: int, data: str) -> Path:
         properties = StoreProperties(MIRRORED, log.shape.offsets_partitions)
         seconds = []
@@ -362,6 +377,7 @@ def main(arguments: list[str] | None = None) -> None:
             table.doing("warming up: everything once on a small log")
             bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
             bench.run(log, "stores", print_lines=True)
+            bench.live(QUICK if options.quick else FULL)
     table.doing("done")
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "

@@ -94,6 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     reload_.add_argument(
         "--partition", type=int, action="append", metavar="N", help="only this log partition; may be repeated"
     )
+    maintain = command("maintain", _maintain, "settle and compact the tables, and remove files nobody reads any more")
+    maintain.add_argument(
+        "--checkpoint",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="of a stream that reads the log and keeps it outside of the store; may be repeated",
+    )
     describe = command("describe", _describe, "show groups: state, members, committed offsets")
     which = describe.add_mutually_exclusive_group(required=True)
     which.add_argument("--group", metavar="G", help="one group")
@@ -191,6 +199,14 @@ def _reload(options: argparse.Namespace, settings: Settings) -> int:
 
     records = reload_partitions(_store(options, settings), options.partition, settings, SystemClock())
     print(f"{records} records replayed in {options.store}")
+    return 0
+
+
+def _maintain(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.maintain import Upkeep, maintain_store
+
+    done = maintain_store(_store(options, settings), SystemClock(), options.checkpoint)
+    write_rows(list(Upkeep._fields), done, "table")
     return 0
 
 

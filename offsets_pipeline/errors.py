@@ -32,6 +32,10 @@ class NoSuchStore(OffsetsError):
     """There is nothing at the store's path."""
 
 
+class NoSuchCheckpoint(OffsetsError):
+    """There is no checkpoint of a stream at the path."""
+
+
 class NotAStore(OffsetsError):
     """What is at the store's path is something else, or a store that was only half created."""
 

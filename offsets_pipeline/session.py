@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 
+_NOISE = (b"WARNING: Using incubator modules:", b"Deleted ")
+
 DELTA_CONF: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -101,7 +103,7 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         given = set()
     for key, value in ({k: v for k, v in conf.items() if k not in given} | extra).items():
         builder = builder.config(key, value)
-    with _without_incubator_warning():
+    with _without_noise():
         return builder.getOrCreate()
 
 
@@ -154,10 +156,11 @@ def _program_conf(settings: Settings) -> dict[str, str]:
 
 
 @contextmanager
-def _without_incubator_warning() -> Iterator[None]:
-    """Keep one line of a JVM that is started meanwhile off stderr; all others go there.
+def _without_noise() -> Iterator[None]:
+    """Keep some lines of a JVM that is started meanwhile off the terminal; all others of it go to stderr.
 
-    Spark adds an incubator module to every JVM, and the JVM warns of that in a line that no option takes away.
+    Spark adds an incubator module to every JVM, and the JVM warns of that in a line that no option takes away; and
+    what VACUUM did Delta tells on stdout, which is for the program's answers.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # the JVM runs already, and has said it
         yield
@@ -167,19 +170,21 @@ def _without_incubator_warning() -> Iterator[None]:
     def forward() -> None:
         with open(from_jvm, "rb") as lines, open(stderr, "wb", buffering=0) as out:  # noqa: PTH123 (descriptors)
             for line in lines:
-                if not line.startswith(b"WARNING: Using incubator modules:"):
+                if not line.startswith(_NOISE):
                     out.write(line)
 
-    ours = os.dup(2)
-    os.dup2(to_filter, 2)
+    ours = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    for descriptor in ours:
+        os.dup2(to_filter, descriptor)
     os.close(to_filter)
     # Lives as long as the JVM, which keeps the pipe; nobody waits for it.
     threading.Thread(target=forward, name="jvm-stderr", daemon=True).start()
     try:
         yield
     finally:
-        os.dup2(ours, 2)
-        os.close(ours)
+        for descriptor, duplicate in ours.items():
+            os.dup2(duplicate, descriptor)
+            os.close(duplicate)
 
 
 def _given_to_spark_submit() -> set[str]:

@@ -229,16 +229,25 @@ class Store:
         """What the commits of the table say of themselves, from version ``start`` on."""
         newest = self._newest(name)
         log = newest.deltaLog()
+        return [self._commit(log, version) for version in range(start, newest.version() + 1)]
+
+    def _commit(self, log: Any, version: int) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
         jvm = self.spark._jvm
         assert jvm is not None  # noqa: S101 - only Spark Connect has none
-        found = []
-        for version in range(start, newest.version() + 1):
-            path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
-            for line in log.store().read(path, log.newDeltaHadoopConf()).mkString("\n").splitlines():
-                action = json.loads(line)
-                if "commitInfo" in action:
-                    found.append(action["commitInfo"])
-        return found
+        path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+        lines = log.store().read(path, log.newDeltaHadoopConf()).mkString("\n").splitlines()
+        said: dict[str, Any] = next(
+            (action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action), {}
+        )
+        return said
+
+    def committed_ms(self, name: str, version: int) -> int | None:
+        """When a version of the table was committed; None where it is to come, or its commit is no longer kept."""
+        newest = self._newest(name)
+        log = newest.deltaLog()
+        if version > newest.version() or f"{version:020d}.json" not in self.children(log.logPath().toString()):
+            return None
+        return int(self._commit(log, version)["timestamp"])
 
     def files(self, name: str) -> DataFrame:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, has_deleted_rows."""
@@ -261,9 +270,21 @@ class Store:
         stale_is_fine = False
         return self.delta(name)._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
 
+    def kept_ms(self, name: str) -> int:
+        """How long the files that the table lets go of are kept, in milliseconds: the table's own property."""
+        return int(self._newest(name).deltaLog().tombstoneRetentionMillis(self._newest(name).metadata()))
+
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""
         return f"{self.folder()}/{_CHECKPOINTS}/{query}"
+
+    def checkpoints(self) -> list[str]:
+        """The folders of the checkpoints of all streaming queries of this store."""
+        return [self.checkpoint(query) for query in sorted(self.children(f"{self.folder()}/{_CHECKPOINTS}"))]
+
+    def children(self, folder: str) -> set[str]:
+        """The names in a folder, on whatever storage; none where there is no such folder."""
+        return _children(self.spark, folder)
 
     def folder(self) -> str:
         """The folder that the tables lie in; the catalog tells where a schema keeps its own."""

@@ -72,8 +72,13 @@ class Table:
         return [column.name for column in self.columns]
 
 
-# Deletion vectors make a merge's write smaller and its reads slower: measured slower in all for small changes.
-_STATE_PROPERTIES = {"delta.enableDeletionVectors": "false"}
+_STATE_PROPERTIES = {
+    # They make a merge's write smaller and its reads slower: measured slower in all for small changes.
+    "delta.enableDeletionVectors": "false",
+    # Every batch of a stream writes: what a query may still read is kept for a day, and history is the log's to tell.
+    "delta.deletedFileRetentionDuration": "interval 24 hours",
+    "delta.logRetentionDuration": "interval 24 hours",
+}
 
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
 _LOG_EPOCH = Column("log_epoch", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False)
@@ -115,6 +120,8 @@ LOG = Table(
     ),
     {
         "delta.enableDeletionVectors": "false",
+        # a stream that was away for longer reads the log from its start
+        "delta.logRetentionDuration": "interval 7 days",
         # statistics for skipping files, on where a record lies; never on the raw bytes
         "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_epoch,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
@@ -277,7 +284,12 @@ FOLD_PROGRESS = Table(
         Column("pending", ArrayType(_PENDING), "transactional commits without a marker (R11)"),
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
     ),
-    _STATE_PROPERTIES,
+    _STATE_PROPERTIES
+    | {
+        # rewritten as a whole by every batch, and a checkpoint lists what is kept
+        "delta.deletedFileRetentionDuration": "interval 1 hours",
+        "delta.logRetentionDuration": "interval 1 hours",
+    },
 )
 
 #: In the order in which a store is created: the log last.

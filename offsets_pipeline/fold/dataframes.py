@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
 _COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
-_TASKS_PER_CORE = 2  # that read files: enough to even out what they take
+_TASKS_PER_CORE = 2  # of a replay of the whole log: enough to even out what they take
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
 
 
@@ -103,7 +103,7 @@ def fold_log(
     compacted = store.spark.createDataFrame(paths, "path string").mapInArrow(
         read_and_compact, from_arrow_schema(INPUT_SCHEMA)
     )
-    return _replay(compacted, count, {}, write_state)
+    return _replay(compacted, count, {}, write_state, _TASKS_PER_CORE * context.defaultParallelism)
 
 
 def _replay(
@@ -111,6 +111,7 @@ def _replay(
     offsets_partitions: int,
     folded_to: Mapping[int, int],
     write_state: Callable[[Effects], Effects] | None = None,
+    tasks: int | None = None,
 ) -> DataFrame:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, folded_to)
@@ -118,7 +119,8 @@ def _replay(
             replay.add(table)
         yield from replay.effects() if write_state is None else write_state(replay.effects())
 
-    return compacted.repartition("log_partition").mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
+    shared = compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
+    return shared.mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))
 
 
 def _single_records(rows: pa.Table) -> pa.Table:

@@ -132,8 +132,11 @@ class FoldWriter(StateWriter):
             states = rows.groupBy(key).agg(F.max_by("state", "record_offset").alias("state"))
             return commits.join(states.where("state <> 'Dead'"), key, "left_anti")
         groups = set(commits.select(key).collect())
-        states = rows.where(_is_one_of(groups)).groupBy(key).agg(F.max_by("state", "record_offset").alias("state"))
-        unknown = groups - set(states.where("state <> 'Dead'").select(key).collect())
+        newest: dict[tuple[int, str], tuple[int, str]] = {}
+        for *group, state, record_offset in rows.where(_is_one_of(groups)).collect():
+            at = (group[0], group[1])
+            newest[at] = max(newest.get(at, (-1, "")), (record_offset, state))
+        unknown = {group for group in groups if newest.get(tuple(group), (-1, "Dead"))[1] == "Dead"}
         return commits.where(_is_one_of(unknown)) if unknown else None
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark import inheritable_thread_target
-
 from offsets_pipeline.errors import InvalidPartitionCount
-from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
-from offsets_pipeline.fold.replay_writer import FilesReplayWriter, ReplayWriter, RowsReplayWriter, StateMovedError
-from offsets_pipeline.fold.state_files import begin_commits, write_state_files
+from offsets_pipeline.fold.replay_writer import FilesReplayWriter, FoundState, RowsReplayWriter, StateMovedError
+from offsets_pipeline.fold.state_files import write_state_files
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
 
 
@@ -52,41 +49,40 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    commits = begin_commits(store) if partitions is None else None  # before the log is read
-    if commits is not None:
-        look = inheritable_thread_target(store.spark)(FileCommit.look)
-        with ThreadPoolExecutor() as threads, suppress(StateMovedError):
-            looking = threads.map(look, commits.values())  # while the tasks replay
-            records = _replay_once(store, None, settings, clock, commits)
-            list(looking)
-            return records
-    return _replay_once(store, partitions, settings, clock)
+    if partitions is None:
+        found = FoundState.of(store)  # before the log is read
+        if found is not None:
+            with found, suppress(StateMovedError):
+                return _replay_by_files(store, found, settings, clock)
+    return _replay_by_rows(store, partitions, settings, clock)
 
 
-def _replay_once(
-    store: Store,
-    partitions: list[int] | None,
-    settings: Settings,
-    clock: Clock,
-    commits: Mapping[str, FileCommit] | None = None,
-) -> int:
-    """Replay, with ``commits`` so that the tasks write the files of the state for them."""
-    in_tasks = None
-    if commits is not None:
-        folders = {name: commit.folder for name, commit in commits.items()}
-        in_tasks = partial(write_state_files, folders=folders, offsets_partitions=store.properties.offsets_partitions)
-    effects = fold_log(store, partitions, in_tasks).persist()
+def _replay_by_files(store: Store, found: FoundState, settings: Settings, clock: Clock) -> int:
+    """Replay the whole log so that the tasks write the files of the state."""
+    write_state = partial(
+        write_state_files, folders=found.folders, offsets_partitions=store.properties.offsets_partitions
+    )
+    effects = fold_log(store, None, write_state).persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            ends = {each.log_partition: each.folded_to for each in summary.progress}
-            writer: ReplayWriter
-            if commits is None:
-                whole = partitions is None
-                writer = RowsReplayWriter(store, effects, settings.fold, clock, ends, whole=whole)
-            else:
-                writer = FilesReplayWriter(store, effects, settings.fold, clock, ends, commits)
-            writer.write(summary)
+            FilesReplayWriter(store, effects, settings.fold, clock, _ends(summary), found).write(summary)
         return summary.records
     finally:
         effects.unpersist()
+
+
+def _replay_by_rows(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
+    effects = fold_log(store, partitions).persist()
+    try:
+        summary = summarise(effects, settings)
+        if summary.records:
+            whole = partitions is None
+            RowsReplayWriter(store, effects, settings.fold, clock, _ends(summary), whole=whole).write(summary)
+        return summary.records
+    finally:
+        effects.unpersist()
+
+
+def _ends(summary: Summary) -> dict[int, int]:
+    return {each.log_partition: each.folded_to for each in summary.progress}

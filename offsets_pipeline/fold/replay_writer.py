@@ -6,29 +6,31 @@ The tasks that replay write the files of the state themselves, where they can an
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
-from offsets_pipeline.fold.state import StateWriter, combined_records, offset_of_partition
+from offsets_pipeline.fold.state import FoldedTo, StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
-    from offsets_pipeline.file_commit import FileCommit, WrittenFile
     from offsets_pipeline.fold.summary import Progress, Summary
     from offsets_pipeline.store import Store
 
@@ -111,12 +113,43 @@ class ReplayWriter(StateWriter):
         return not self._store.read(QUARANTINE.name).where(here).isEmpty()
 
 
-class FilesReplayWriter(ReplayWriter):
-    """Puts the files that the tasks of a replay of the whole log wrote in place of the state.
+class FoundState:
+    """The state as it was before the log was read: commits of files to the layered tables, begun, and the progress.
 
-    ``commits`` of the layered tables were begun before the log was read. So what they find was made from no more of
-    the log than the replay saw, and what was written to the state since makes Delta refuse them.
+    What these find was made from no more of the log than a replay sees, and what anybody writes to the state from here
+    on makes Delta refuse them. Looking takes some small jobs; they run while the tasks replay. End it by `with`.
     """
+
+    def __init__(self, store: Store, commits: dict[str, FileCommit]) -> None:
+        self.commits = commits
+        self.folders = {name: commit.folder for name, commit in commits.items()}
+        self._threads = ThreadPoolExecutor()
+        inherits = inheritable_thread_target(store.spark)
+        self._looking = [self._threads.submit(inherits(commit.look)) for commit in commits.values()]
+        self._progress: Future[FoldedTo] = self._threads.submit(inherits(FoldedTo), store)
+
+    @classmethod
+    def of(cls, store: Store) -> FoundState | None:
+        """Look at the state; None where tasks cannot write files for all of it."""
+        commits = {each.table.name: FileCommit.begin(store, each.table) for each in LAYERED}
+        begun = {name: commit for name, commit in commits.items() if commit is not None}
+        return cls(store, begun) if len(begun) == len(commits) else None
+
+    def progress(self) -> FoldedTo:
+        """How far each log partition was folded."""
+        for each in self._looking:
+            each.result()
+        return self._progress.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+
+class FilesReplayWriter(ReplayWriter):
+    """Puts the files that the tasks of a replay of the whole log wrote in place of the state that was ``found``."""
 
     def __init__(
         self,
@@ -125,20 +158,20 @@ class FilesReplayWriter(ReplayWriter):
         settings: FoldSettings,
         clock: Clock,
         replayed: Mapping[int, int],
-        commits: Mapping[str, FileCommit],
+        found: FoundState,
     ) -> None:
         super().__init__(store, effects, settings, clock, replayed)
-        self._commits = commits
+        self._found = found
+
+    def write(self, summary: Summary) -> None:
+        """As any does, but raises StateMovedError where anybody wrote to the state meanwhile."""
+        try:
+            self._write(summary, self._found.progress())
+        except WriteConflict as conflict:
+            raise StateMovedError from conflict
 
     def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
-        return [partial(_replace_files, commit, summary.files.get(name, [])) for name, commit in self._commits.items()]
-
-
-def _replace_files(commit: FileCommit, files: Sequence[WrittenFile]) -> None:
-    try:
-        commit.replace(files)
-    except WriteConflict as conflict:
-        raise StateMovedError from conflict
+        return [partial(commit.replace, summary.files.get(name, [])) for name, commit in self._found.commits.items()]
 
 
 class RowsReplayWriter(ReplayWriter):

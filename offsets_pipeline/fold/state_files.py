@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.file_commit import FileCommit, WrittenFile
+from offsets_pipeline.file_commit import WrittenFile
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, STATE_FILE, effect_rows
@@ -29,21 +29,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from offsets_pipeline.store import Store
-
 _FILE_ROWS = 1_000_000
 _ROW_GROUP_ROWS = 50_000  # a group's rows lie in one or two: whoever asks for one group reads little
 _COMPRESSION = "zstd"
 _SCHEMAS = {each.table.name: to_arrow_schema(each.schema(), timezone="UTC") for each in LAYERED}
 _BOUNDED = {each.table.name: each.table.properties["delta.dataSkippingStatsColumns"].split(",") for each in LAYERED}
 _SETTLED = {"settled": "true"}
-
-
-def begin_commits(store: Store) -> dict[str, FileCommit] | None:
-    """Begin a commit of files to each layered table, by its name; None where tasks cannot write them for all."""
-    commits = {each.table.name: FileCommit.begin(store, each.table) for each in LAYERED}
-    begun = {name: commit for name, commit in commits.items() if commit is not None}
-    return begun if len(begun) == len(commits) else None
 
 
 def write_state_files(

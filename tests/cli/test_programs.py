@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,9 @@ def test_log_goes_in_and_answers_come_out(root: Path, tmp_path: Path) -> None:
         job(root, "reload", "--store", store, "--partition", "0"),
         f"{len(capture_rows(CAPTURE)[0])} records replayed in {store}",
     )
+    maintained = job(root, "maintain", "--store", store)
+    assert (maintained.returncode, maintained.stderr) == (0, "")
+    assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0$", maintained.stdout, re.MULTILINE)
     assert_describes(root, store)
     assert {path.name for path in tmp_path.iterdir()} == {"a store"}
 

@@ -12,11 +12,10 @@ from pyspark.sql import functions as F
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.file_commit import FileCommit
-from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.replay_writer import RowsReplayWriter
+from offsets_pipeline.fold.replay_writer import FoundState, RowsReplayWriter
 from offsets_pipeline.fold.state import FoldedState, StateWriter
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
@@ -128,7 +127,7 @@ def test_reload_that_dies_at_any_write_runs_again(
     for write in ("_replace_groups", "_replace_offsets", "_write_progress"):
         alter(workbench, location)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reload, "begin_commits", lambda _: None)
+            patch.setattr(FoundState, "of", lambda _: None)
             dying(write, "before", patch)
             with pytest.raises(Died):
                 workbench.reload(location)

@@ -12,6 +12,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.replay_writer import FoundState
 from offsets_pipeline.fold.settle import Settler, layers_of, settle
 from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.summary import summarise
@@ -127,7 +128,7 @@ def test_reload_that_streams_overtake_goes_beside_what_they_append(
             whole(self, rows, where)  # type: ignore[arg-type]
 
         patch.setattr(GuardedWriter, "overwrite", offsets_are_overtaken)
-        patch.setattr(reload, "begin_commits", lambda _: None)
+        patch.setattr(FoundState, "of", lambda _: None)
         bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(retry_backoff_ms=1)))
         assert bench.reload(location) == len(log_of(location))
     assert layers_of(store, OFFSETS).settled_rows == 0

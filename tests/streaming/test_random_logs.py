@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.fold import reload
+from offsets_pipeline.fold.replay_writer import FoundState
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import ABORT, COMMIT, LogRow
 from tests.logs import LogPartition
@@ -64,7 +64,7 @@ def random_log(chosen: random.Random, log_partition: int, records: int) -> list[
 def reload_by_spark(workbench: Workbench, store: Path) -> int:
     """Where tasks cannot write the state's files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reload, "begin_commits", lambda _: None)
+        patch.setattr(FoundState, "of", lambda _: None)
         return workbench.reload(store)
 
 

@@ -1,0 +1,78 @@
+"""Upkeep beside a stream: few files are left, none that nobody reads, and the stream goes on unharmed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.errors import NoSuchCheckpoint
+from offsets_pipeline.layers import LAYERED
+from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.tables import TABLES
+from tests.logs import LogPartition
+from tests.spark.stores import appended, assert_as_reference, copied, log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+
+def live_files(location: Path, table: str) -> set[str]:
+    return set(DeltaTable(location / table).file_uris())
+
+
+def stored_files(location: Path, table: str) -> set[str]:
+    return {str(path) for path in (location / table).rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def appended_steps(location: Path, log: LogPartition, steps: int) -> None:
+    for _ in range(steps):
+        log.commit(("g", "t", log.next_offset % 3), log.next_offset)
+        log.group(2, "classic", generation=log.next_offset)
+        appended(location, log.rows)
+        log.rows.clear()
+
+
+def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    for table in TABLES:
+        workbench.spark.sql(
+            f"ALTER TABLE delta.`{location}/{table.name}` "
+            "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 hours')"
+        )
+    log = LogPartition()
+    for _ in range(2):
+        appended_steps(location, log, 2)
+        assert workbench.fold(location) == 4
+    appended_steps(location, log, 3)  # the stream has not read these
+    unread = live_files(location, "log")
+    store = workbench.open(location)
+    done = {each.table: each for each in maintain_store(store, SystemClock())}
+    assert len(live_files(location, "log")) == 1
+    assert (done["log"].files_before, done["log"].files, done["log"].removed) == (len(unread), 1, 0)
+    assert unread <= stored_files(location, "log")
+    for layered in LAYERED:
+        name = layered.table.name
+        assert stored_files(location, name) == live_files(location, name)
+        assert store.read(name).where("NOT settled").count() == 0
+        assert done[name].removed >= done[name].files_before
+        keys = store.read(name).select(*layered.key)
+        assert keys.count() == keys.distinct().count()
+    assert workbench.fold(location) == 6
+    assert_as_reference(location, log_of(location))
+    maintain_store(store, SystemClock())
+    assert stored_files(location, "log") == live_files(location, "log")
+    assert_as_reference(location, log_of(location))
+
+
+def test_checkpoint_that_is_none_is_refused(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+    store = workbench.open(copied(empty(1), tmp_path / "store"))
+    with pytest.raises(NoSuchCheckpoint, match="elsewhere is no checkpoint of a stream that has read the log: name"):
+        maintain_store(store, SystemClock(), [str(tmp_path / "elsewhere")])
