@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import fs
 from pyspark.sql.types import StructType
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 _CONSTRAINT = "delta.constraints."
 _COLUMN_MAPPING = "delta.columnMapping.mode"
+_ROW_GROUP_ROWS = 50_000  # of the state: a group's rows lie in one or two, whoever asks for one group reads little
+_COMPRESSION = "zstd"
 _APPEND, _OVERWRITE = "Append", "Overwrite"
 
 
@@ -65,6 +70,22 @@ class WrittenFile:
             "stats": json.dumps(stats),
         }
         return json.dumps({"add": add})
+
+
+def written_file(
+    folder: str, rows: pa.Table, bounded: Sequence[str], partition: Mapping[str, str] | None = None
+) -> WrittenFile:
+    """Write rows to a new file in a table's folder; ``bounded`` are columns without nulls to keep statistics of."""
+    system, path = open_path(folder)
+    place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
+    if place:
+        system.create_dir(f"{path}/{place}", recursive=True)
+    name = f"{place}part-{uuid.uuid4()}.{_COMPRESSION}.parquet"  # no two tasks or attempts write the same file
+    with system.open_output_stream(f"{path}/{name}") as sink:
+        pq.write_table(rows, sink, row_group_size=_ROW_GROUP_ROWS, compression=_COMPRESSION, store_schema=False)
+        size = int(sink.tell())
+    lowest, highest = ({each: choose(rows[each]).as_py() for each in bounded} for choose in (pc.min, pc.max))
+    return WrittenFile(name, size, rows.num_rows, lowest, highest, partition or {})
 
 
 class FileCommit:

@@ -22,9 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.file_commit import FileCommit, written_file
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
@@ -62,9 +65,12 @@ class FoldedTo:
 
     def __init__(self, store: Store) -> None:
         self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
+        self.commit = FileCommit.begin(store, FOLD_PROGRESS)
         self.rows = store.read(FOLD_PROGRESS.name)
-        found = self.rows.select(*Progress._fields, F.size("pending").alias("pending")).collect()
+        more = (F.unix_micros("folded_at").alias("folded_at"), F.size("pending").alias("pending"))
+        found = self.rows.select(*Progress._fields, *more).collect()
         self.of_partition = {row["log_partition"]: Progress(*row[: len(Progress._fields)]) for row in found}
+        self.folded_at = {row["log_partition"]: row["folded_at"] for row in found}
         self.has_pending = any(row["pending"] > 0 for row in found)
 
     @property
@@ -96,6 +102,7 @@ class StateWriter(ABC):
         self._effects = effects
         self._settings = settings
         self._now = timestamp_of(clock)
+        self._now_ms = clock.now_ms()
 
     @abstractmethod
     def _facts(self, summary: Summary) -> list[Callable[[], object]]:
@@ -159,6 +166,9 @@ class StateWriter(ABC):
         moved = [row for row in of_all if row is not None]
         if not moved:
             return
+        if state.commit is not None and not state.has_pending and PENDING not in summary.rows:
+            self._replace_progress(moved, state, state.commit)
+            return
         rows = self._progress_rows(moved)
         if PENDING in summary.rows:
             rows = rows.join(pending_arrays(self._effects), "log_partition", "left")
@@ -170,6 +180,19 @@ class StateWriter(ABC):
         if others:
             rows = rows.unionByName(state.rows.where(F.col("log_partition").isin(list(others))))
         state.progress.overwrite(rows.coalesce(1))
+
+    def _replace_progress(self, moved: Sequence[Progress], state: FoldedTo, commit: FileCommit) -> None:
+        """Without a job of Spark's: of all that a small batch takes, its writing would take the longest."""
+        rows = state.of_partition | {row.log_partition: row for row in moved}
+        folded_at = state.folded_at | {row.log_partition: self._now_ms * 1000 for row in moved}
+        table = pa.Table.from_pylist(
+            [
+                row._asdict() | {"log_epoch": LOG_EPOCH, "pending": [], "folded_at": folded_at[at]}
+                for at, row in sorted(rows.items())
+            ],
+            schema=to_arrow_schema(FOLD_PROGRESS.schema(), timezone="UTC"),
+        )
+        commit.replace([written_file(commit.folder, table, ["log_partition"])])
 
     def _progress_rows(self, progress: Sequence[Progress]) -> DataFrame:
         """The progress as a literal in the plan: a row for each log partition."""

@@ -7,18 +7,15 @@ and written where it arises, and nothing but the files' names goes to the driver
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.file_commit import WrittenFile
-from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.file_commit import WrittenFile, written_file
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, STATE_FILE, effect_rows
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _FILE_ROWS = 1_000_000
-_ROW_GROUP_ROWS = 50_000  # a group's rows lie in one or two: whoever asks for one group reads little
-_COMPRESSION = "zstd"
 _SCHEMAS = {each.table.name: to_arrow_schema(each.schema(), timezone="UTC") for each in LAYERED}
 _BOUNDED = {each.table.name: each.table.properties["delta.dataSkippingStatsColumns"].split(",") for each in LAYERED}
 _SETTLED = {"settled": "true"}
@@ -95,20 +90,9 @@ def _of_table(batch: pa.RecordBatch, layered: LayeredTable) -> pa.RecordBatch:
 
 def _written(layered: LayeredTable, rows: pa.Table, folder: str) -> Iterator[WrittenFile]:
     """Write the rows, sorted, to files of the settled layer."""
-    system, path = open_path(folder)
-    place = "/".join(f"{column}={value}" for column, value in _SETTLED.items())
-    system.create_dir(f"{path}/{place}", recursive=True)
     rows = _sorted(rows, layered.key)
     for start in range(0, rows.num_rows, _FILE_ROWS):
-        part = rows.slice(start, _FILE_ROWS)
-        name = f"{place}/part-{uuid.uuid4()}.{_COMPRESSION}.parquet"  # no two tasks or attempts write the same file
-        with system.open_output_stream(f"{path}/{name}") as sink:
-            pq.write_table(part, sink, row_group_size=_ROW_GROUP_ROWS, compression=_COMPRESSION, store_schema=False)
-            size = int(sink.tell())
-        lowest, highest = (
-            {each: choose(part[each]).as_py() for each in _BOUNDED[layered.table.name]} for choose in (pc.min, pc.max)
-        )
-        yield WrittenFile(name, size, part.num_rows, lowest, highest, _SETTLED)
+        yield written_file(folder, rows.slice(start, _FILE_ROWS), _BOUNDED[layered.table.name], _SETTLED)
 
 
 def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
