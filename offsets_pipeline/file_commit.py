@@ -103,9 +103,11 @@ class FileCommit:
         uri = log.dataPath().toUri()
         self.folder = arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
         jvm: Any = store.spark._jvm
-        plan: Any = store.read(table.name)._jdf.queryExecution().analyzed()
-        # the catalog's entry of the table, if it has one
-        self._transaction = log.startTransaction(plan.collectLeaves().head().catalogTable(), jvm.scala.Option.empty())
+        in_catalog = jvm.scala.Option.empty()  # the catalog's entry of the table, if it has one
+        if store.is_schema:
+            plan: Any = store.read(table.name)._jdf.queryExecution().analyzed()
+            in_catalog = plan.collectLeaves().head().catalogTable()
+        self._transaction = log.startTransaction(in_catalog, jvm.scala.Option.empty())
 
     @classmethod
     def begin(cls, store: Store, table: Table) -> FileCommit | None:

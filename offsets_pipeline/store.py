@@ -145,7 +145,7 @@ class Store:
         """
         if not self._created_here or self.version(LOG.name) > appends:
             return
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
             return
         jvm = self.spark._jvm
@@ -190,20 +190,20 @@ class Store:
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             return DeltaTable.forName(self.spark, self.table_name(name))
         return DeltaTable.forPath(self.spark, f"{self.location}/{name}")
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
         """The table as a stream of what is appended to it."""
         reader = self.spark.readStream.format("delta").options(**options)
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             return reader.table(self.table_name(name))
         return reader.load(f"{self.location}/{name}")
 
     def save(self, writer: DataFrameWriter, name: str) -> None:
         """Write to the table with a writer that is set up but for where."""
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             writer.saveAsTable(self.table_name(name))
         else:
             writer.save(f"{self.location}/{name}")
@@ -270,6 +270,11 @@ class Store:
         stale_is_fine = False
         return self.delta(name)._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
 
+    @property
+    def is_schema(self) -> bool:
+        """Whether the tables lie in a schema of the catalog, not in a folder."""
+        return self.location.startswith(_SCHEMA_PREFIX)
+
     def kept_ms(self, name: str) -> int:
         """How long the files that the table lets go of are kept, in milliseconds: the table's own property."""
         return int(self._newest(name).deltaLog().tombstoneRetentionMillis(self._newest(name).metadata()))
@@ -288,7 +293,7 @@ class Store:
 
     def folder(self) -> str:
         """The folder that the tables lie in; the catalog tells where a schema keeps its own."""
-        if not self.location.startswith(_SCHEMA_PREFIX):
+        if not self.is_schema:
             return self.location
         log = self.spark.sql(f"DESCRIBE DETAIL {self.table_name(LOG.name)}").first()
         assert log is not None  # noqa: S101 - the store has a log
@@ -300,7 +305,7 @@ class Store:
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
         builder = DeltaTable.createIfNotExists(self.spark)
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             builder = builder.tableName(self.table_name(table.name))
         else:
             builder = builder.location(f"{self.location}/{table.name}")
@@ -323,7 +328,7 @@ class Store:
         with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
 
     def _has_table(self, table: Table) -> bool:
-        if self.location.startswith(_SCHEMA_PREFIX):
+        if self.is_schema:
             return self.spark.catalog.tableExists(self.table_name(table.name))
         return DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}")
 

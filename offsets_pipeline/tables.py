@@ -78,6 +78,8 @@ _STATE_PROPERTIES = {
     # Every batch of a stream writes: what a query may still read is kept for a day, and history is the log's to tell.
     "delta.deletedFileRetentionDuration": "interval 24 hours",
     "delta.logRetentionDuration": "interval 24 hours",
+    # Whoever opens the table reads so many small commits at the most; Delta's 10 costs every tenth batch a second.
+    "delta.checkpointInterval": "50",
 }
 
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
 from offsets_pipeline.fold.state import FoldedState, StateWriter, combined_records, offset_of_partition
+from offsets_pipeline.fold.state_files import file_on_top
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import GROUP_RECORDS, GROUPS
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.guarded import GuardedWriter
 
 _FILE_ROWS = 250_000  # rows of a fold that go into one file
-_FEW = 20_000  # groups that may be named one by one; more are joined, which takes more jobs
+_FEW = 20_000  # rows that may be looked at one by one; more are joined and written by Spark, which takes more jobs
 
 
 class FoldWriter(StateWriter):
@@ -70,9 +71,14 @@ class FoldWriter(StateWriter):
         return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
     def _append(self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int) -> None:
+        alone = table.version == 0  # then each key is there once
+        commit = self._state.commits[layered.table.name]
+        if most <= _FEW and commit is not None:  # of a small batch, Spark's own writing would take the longest
+            found = rows.select(layered.columns).toArrow()
+            commit.append([file_on_top(layered, found, commit.folder, settled=alone)] if found.num_rows else [])
+            return
         if most <= _FILE_ROWS:
             rows = rows.coalesce(1)
-        alone = table.version == 0  # then each key is there once
         rows = rows.withColumn("settled", F.lit(alone)).select(layered.table.names())
         table.append(rows.sortWithinPartitions(*layered.key))
 

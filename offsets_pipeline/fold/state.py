@@ -33,7 +33,7 @@ from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.summary import Progress
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.layers import RECORDS
+from offsets_pipeline.layers import LAYERED, RECORDS
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (
@@ -91,7 +91,11 @@ class FoldedState(FoldedTo):
         self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)
         self.group_records = GuardedWriter(store, GROUP_RECORDS.name)
         self.groups = GuardedWriter(store, GROUPS.name)
-        super().__init__(store)
+        begin = inheritable_thread_target(store.spark)(partial(FileCommit.begin, store))
+        with ThreadPoolExecutor() as threads:
+            begun = threads.map(begin, (each.table for each in LAYERED))
+            super().__init__(store)
+            self.commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
 
 
 class StateWriter(ABC):

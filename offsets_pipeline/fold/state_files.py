@@ -74,6 +74,12 @@ def write_state_files(
         )
 
 
+def file_on_top(layered: LayeredTable, rows: pa.Table, folder: str, *, settled: bool) -> WrittenFile:
+    """Write the rows, few, to a file in a layered table's folder; they have the table's columns but for the layer."""
+    rows = _sorted(rows.cast(_SCHEMAS[layered.table.name]), layered.key)
+    return written_file(folder, rows, _BOUNDED[layered.table.name], {"settled": str(settled).lower()})
+
+
 def state_file(text: str) -> tuple[str, WrittenFile]:
     """The name of the table, and the file: what an effect of the kind STATE_FILE says."""
     said = json.loads(text)
