@@ -127,6 +127,11 @@ class FileCommit:
             return None
         return begun
 
+    @property
+    def version(self) -> int:
+        """The table's version that this began at."""
+        return int(self._transaction.snapshot().version())
+
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
         """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
         if self._there is None:

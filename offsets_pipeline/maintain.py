@@ -95,7 +95,7 @@ def _vacuum(store: Store, name: str, clock: Clock, unread: int | None) -> int:
     if since_ms is not None and clock.now_ms() - since_ms + _MARGIN_MS > store.kept_ms(name):
         return 0
     store.delta(name).vacuum()
-    ended = [each for each in store.commits(name, version + 1) if each["operation"] == "VACUUM END"]
+    ended = [each for each in store.commits(name, version + 1) if each.get("operation") == "VACUUM END"]
     return sum(int(each["operationMetrics"]["numDeletedFiles"]) for each in ended)
 
 

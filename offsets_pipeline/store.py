@@ -247,7 +247,7 @@ class Store:
         log = newest.deltaLog()
         if version > newest.version() or f"{version:020d}.json" not in self.children(log.logPath().toString()):
             return None
-        return int(self._commit(log, version)["timestamp"])
+        return int(self._commit(log, version).get("timestamp", 0))  # it need not say
 
     def files(self, name: str) -> DataFrame:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, has_deleted_rows."""

@@ -71,8 +71,8 @@ class FoldWriter(StateWriter):
         return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
     def _append(self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int) -> None:
-        alone = table.version == 0  # then each key is there once
         commit = self._state.commits[layered.table.name]
+        alone = (table.version if commit is None else commit.version) == 0  # then each key is there once
         if most <= _FEW and commit is not None:  # of a small batch, Spark's own writing would take the longest
             found = rows.select(layered.columns).toArrow()
             commit.append([file_on_top(layered, found, commit.folder, settled=alone)] if found.num_rows else [])

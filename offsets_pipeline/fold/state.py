@@ -93,9 +93,9 @@ class FoldedState(FoldedTo):
         self.groups = GuardedWriter(store, GROUPS.name)
         begin = inheritable_thread_target(store.spark)(partial(FileCommit.begin, store))
         with ThreadPoolExecutor() as threads:
-            begun = threads.map(begin, (each.table for each in LAYERED))
-            super().__init__(store)
-            self.commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
+            begun = list(threads.map(begin, (each.table for each in LAYERED)))
+        self.commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
+        super().__init__(store)
 
 
 class StateWriter(ABC):

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.replay_writer import FoundState
@@ -18,6 +19,7 @@ from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, OFFSETS
+from offsets_pipeline.tables import COMMITTED_OFFSETS, Table
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
@@ -109,6 +111,34 @@ def test_fold_whose_start_is_past_is_refused_before_it_writes(
         with pytest.raises(WriteConflict, match="another writer wrote to"):
             write(stale)
     assert store.version("committed_offsets") == before
+    assert_as_reference(location, log_of(location))
+
+
+def test_fold_reads_how_far_the_state_is_when_nobody_can_get_in_between_any_more(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 1)
+    log = LogPartition(0, start=50)
+    log.commit(("g", "t", 0), 98)
+    appended(location, log.rows)
+    older = store.read("log").where("record_offset <= 50").persist()
+    assert older.count() > 1
+    log.rows.clear()
+    log.commit(("g", "t", 0), 99)
+    appended(location, log.rows)
+    whole = FileCommit.begin
+
+    def another_is_quicker(begun_in: Store, table: Table) -> FileCommit | None:
+        if table is COMMITTED_OFFSETS:
+            monkeypatch.undo()
+            assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 2
+            assert settle(store, OFFSETS)
+        return whole(begun_in, table)
+
+    monkeypatch.setattr(FileCommit, "begin", another_is_quicker)
+    assert fold_batch(store, older, workbench.settings, CLOCK) == 0
+    assert layers_of(store, OFFSETS).rows_on_top == 0  # nothing older lies on what is settled
     assert_as_reference(location, log_of(location))
 
 
