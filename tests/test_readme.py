@@ -63,6 +63,7 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     assert "0 records added" in output_of("ingest-segments")
     assert "equal: " in output_of("verify")
     assert re.search(r"^log +\d+ +\d+ +1 ", output_of("offsets maintain"), re.MULTILINE)
+    assert output_of("offsets maintain").startswith("TABLE ")  # and nothing that Delta says
     assert output_of("log-info").count("k-stable  Consumer  Stable") == 6
     assert "k-stable" in output_of("current_offsets GROUP BY ALL")
     assert output_of("k-reset").startswith("LOG-PARTITION")
