@@ -78,7 +78,7 @@ def written_file(
     """Write rows to a new file in a table's folder; ``bounded`` are columns without nulls to keep statistics of."""
     system, path = open_path(folder)
     place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
-    if place:
+    if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)
     name = f"{place}part-{uuid.uuid4()}.{_COMPRESSION}.parquet"  # no two tasks or attempts write the same file
     with system.open_output_stream(f"{path}/{name}") as sink:
@@ -132,6 +132,12 @@ class FileCommit:
         """The table's version that this began at."""
         return int(self._transaction.snapshot().version())
 
+    @property
+    def number(self) -> int:
+        """The number of the application's transaction that this commits."""
+        # as of where this began; to have asked makes Delta refuse the commit where another of this application is first
+        return int(self._transaction.txnVersion(APPLICATION)) + 1
+
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
         """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
         if self._there is None:
@@ -157,9 +163,7 @@ class FileCommit:
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
         actions = actions + [delta.Action.fromJson(file.add_action()) for file in files]
-        # as of where this began; to have asked makes Delta refuse the commit where another of this application is first
-        number = self._transaction.txnVersion(APPLICATION) + 1
-        actions.append(delta.SetTransaction(APPLICATION, number, jvm.scala.Option.apply(int(time.time() * 1000))))
+        actions.append(delta.SetTransaction(APPLICATION, self.number, jvm.scala.Option.apply(int(time.time() * 1000))))
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
             self._transaction.commit(_scala_seq(jvm, actions), self._operation(mode))

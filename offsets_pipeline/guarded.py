@@ -29,7 +29,7 @@ class GuardedWriter:
         self._store = store
         self._table = table
         self.version, last = store.version_and_transaction(table, APPLICATION)  # as of which the table is to be read
-        self._number = last + 1
+        self.number = last + 1  # of the application's transaction that a write carries
 
     def append(self, rows: DataFrame) -> int:
         """Append rows that have the table's columns; returns how many.
@@ -60,7 +60,7 @@ class GuardedWriter:
         writer = (
             writer.format("delta")
             .option("txnAppId", APPLICATION)
-            .option("txnVersion", self._number)
+            .option("txnVersion", self.number)
             .option("userMetadata", note)
         )
         try:

@@ -8,7 +8,7 @@ streams: what it rearranges is no change to them, and files that a stream still 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.fold.settle import layers_of, settle
 from offsets_pipeline.layers import LAYERED
+from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def maintain_store(store: Store, clock: Clock, checkpoints: Iterable[str] = ()) 
             if table.name in layered:
                 _settle(store, layered[table.name])
             else:
-                store.delta(table.name).optimize().executeCompaction()
+                with suppress(*CONFLICTS):  # somebody rewrote the same files: the next time will do
+                    store.delta(table.name).optimize().executeCompaction()
             removed = _vacuum(store, table.name, clock, unread if table is LOG else None)
             done.append(Upkeep(table.name, *before, *_live_files(store, table.name), removed))
     return done
@@ -114,11 +116,14 @@ def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | Non
 
 
 def _unread(store: Store, checkpoint: str) -> int | None:
-    """The version of the log that the stream reads next, by the last of its batches that ended."""
-    ended = [int(name) for name in store.children(f"{checkpoint}/commits") if name.isdigit()]
-    if not ended:
+    """The version of the log that the stream reads next, by the last of its batches that ended, or its first plan."""
+    ended, planned = (
+        [int(name) for name in store.children(f"{checkpoint}/{folder}") if name.isdigit()]
+        for folder in ("commits", "offsets")
+    )
+    if not planned:
         return None
-    lines = store.spark.read.text(f"{checkpoint}/offsets/{max(ended)}").collect()
+    lines = store.spark.read.text(f"{checkpoint}/offsets/{max(ended, default=min(planned))}").collect()
     offsets = [json.loads(row["value"]) for row in lines if row["value"].startswith("{")]
     versions = [int(each["reservoirVersion"]) for each in offsets if "reservoirVersion" in each]
     return min(versions, default=None)

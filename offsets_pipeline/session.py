@@ -173,7 +173,7 @@ def _without_noise() -> Iterator[None]:
                 if not line.startswith(_NOISE):
                     out.write(line)
 
-    ours = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
+    ours = {descriptor: os.dup(descriptor) for descriptor in (1, 2) if _is_open(descriptor)}
     for descriptor in ours:
         os.dup2(to_filter, descriptor)
     os.close(to_filter)
@@ -185,6 +185,14 @@ def _without_noise() -> Iterator[None]:
         for descriptor, duplicate in ours.items():
             os.dup2(duplicate, descriptor)
             os.close(duplicate)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _given_to_spark_submit() -> set[str]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FILE_ROWS = 250_000  # rows of a fold that go into one file
 _FEW = 20_000  # rows that may be looked at one by one; more are joined and written by Spark, which takes more jobs
+_FEW_GROUPS = 1_000  # whose records, and what they amount to, may be collected: one may have a thousand members
+_FEW_BYTES = 32 * 1024 * 1024  # of their values
 
 
 class FoldWriter(StateWriter):
@@ -57,7 +59,7 @@ class FoldWriter(StateWriter):
         facts = self._of_kind(OFFSET)
         if self._state.has_pending and self._state.offsets.version:
             facts = self._without_overtaken(facts)
-        self._append(OFFSETS, self._state.offsets, facts, rows)
+        self._append(OFFSETS, self._state.offsets, facts, rows, is_small=rows <= _FEW)
 
     def _without_overtaken(self, facts: DataFrame) -> DataFrame:
         """The facts without those of transactions that a later record overtook before their marker came (R10, R11).
@@ -70,10 +72,12 @@ class FoldWriter(StateWriter):
         known = known.join(F.broadcast(carried), key, "left_semi")
         return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
-    def _append(self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int) -> None:
+    def _append(
+        self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int, *, is_small: bool
+    ) -> None:
         commit = self._state.commits[layered.table.name]
         alone = (table.version if commit is None else commit.version) == 0  # then each key is there once
-        if most <= _FEW and commit is not None:  # of a small batch, Spark's own writing would take the longest
+        if is_small and commit is not None:  # of a small batch, Spark's own writing would take the longest
             found = rows.select(layered.columns).toArrow()
             commit.append([file_on_top(layered, found, commit.folder, settled=alone)] if found.num_rows else [])
             return
@@ -92,18 +96,19 @@ class FoldWriter(StateWriter):
             known = self._of_groups(self._store.read(GROUP_RECORDS.name).select(RECORDS.columns), facts, most)
             records = records.unionByName(known.withColumn("news", F.lit(False)))
         records = combined_records(records, F.max("news").alias("news")).persist()
+        is_small = most <= _FEW_GROUPS and summary.group_bytes <= _FEW_BYTES
         try:
-            self._append_group_records(records, most)
-            self._append_groups(records, most)
+            self._append_group_records(records, most, is_small=is_small)
+            self._append_groups(records, most, is_small=is_small)
         finally:
             records.unpersist()
 
-    def _append_group_records(self, records: DataFrame, most: int) -> None:
-        self._append(RECORDS, self._state.group_records, records.where("news"), most)
+    def _append_group_records(self, records: DataFrame, most: int, *, is_small: bool) -> None:
+        self._append(RECORDS, self._state.group_records, records.where("news"), most, is_small=is_small)
 
-    def _append_groups(self, records: DataFrame, most: int) -> None:
+    def _append_groups(self, records: DataFrame, most: int, *, is_small: bool) -> None:
         described = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
-        self._append(DESCRIBED, self._state.groups, described, most)
+        self._append(DESCRIBED, self._state.groups, described, most, is_small=is_small)
 
     def _group_facts(self, summary: Summary) -> DataFrame | None:
         """The facts about groups that have to be written; None where there are none.

@@ -53,13 +53,32 @@ class ReplayWriter(StateWriter):
     ) -> None:
         super().__init__(store, effects, settings, clock)
         self._replayed = dict(replayed)
+        self._replaced_as: int | None = None  # the number under which the offsets were replaced
 
     def write(self, summary: Summary) -> None:
         """Write everything. ``summary`` is of the effects.
 
-        Raises WriteConflict where others overtook a write too often.
+        Raises WriteConflict where others overtook a write too often, or wrote between two of them.
         """
         self._write(summary)
+        self._shut_out()
+
+    def _shut_out(self) -> None:
+        """Refuse the folds that began between the replay's offsets and its progress.
+
+        These saw the offsets, and not yet how far they reach: what they append is older, and would come to lie on top.
+        Raises WriteConflict where one has appended already: the replay has to be made again.
+        """
+        commit = FileCommit.begin(self._store, COMMITTED_OFFSETS)
+        if commit is None:
+            table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
+            number, rows = table.number, self._store.read(COMMITTED_OFFSETS.name).limit(0)
+            write: Callable[[], object] = partial(table.append, rows)
+        else:
+            number, write = commit.number, partial(commit.append, [])
+        if self._replaced_as is not None and number != self._replaced_as + 1:
+            raise WriteConflict(f"a fold wrote to {self._store.table_name(COMMITTED_OFFSETS.name)} beside a replay")
+        write()
 
     def _facts(self, summary: Summary) -> list[Callable[[], object]]:
         facts = self._state_facts(summary)
@@ -166,7 +185,9 @@ class FilesReplayWriter(ReplayWriter):
     def write(self, summary: Summary) -> None:
         """As any does, but raises StateMovedError where anybody wrote to the state meanwhile."""
         try:
+            self._replaced_as = self._found.commits[COMMITTED_OFFSETS.name].number
             self._write(summary, self._found.progress())
+            self._shut_out()
         except WriteConflict as conflict:
             raise StateMovedError from conflict
 
@@ -210,6 +231,7 @@ class RowsReplayWriter(ReplayWriter):
             rows = self._of_kind(OFFSET).withColumn("settled", F.lit(guarded))
             newer = self._newer_offsets(summary) if table.version else None
             self._replace(OFFSETS, table, rows, newer, guarded=guarded)
+            self._replaced_as = table.number if guarded else None
 
         self._merge(COMMITTED_OFFSETS.name, replace)
 

@@ -152,18 +152,21 @@ class StateWriter(ABC):
         )
 
     def _write_topics(self) -> None:
-        self._merge(TOPICS.name, self._append_topics)
-
-    def _append_topics(self) -> None:
-        topics = GuardedWriter(self._store, TOPICS.name)
-        told = self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"])
         named = self._store.read(TOPICS.name).select("topic_id")
-        unnamed = told.join(named, "topic_id", "left_anti").coalesce(1).persist()
-        try:
-            if not unnamed.isEmpty():
-                topics.append(unnamed)
-        finally:
-            unnamed.unpersist()
+        told = self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"])
+        unnamed = told.join(named, "topic_id", "left_anti")
+        if not unnamed.isEmpty():
+            self._merge(TOPICS.name, partial(self._merge_topics, unnamed))
+
+    def _merge_topics(self, unnamed: DataFrame) -> None:
+        # no append: an ingest that tells the same names merges too
+        (
+            self._store.delta(TOPICS.name)
+            .alias("t")
+            .merge(unnamed.alias("s"), "t.topic_id = s.topic_id")
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
 
     def _write_progress(self, summary: Summary, state: FoldedTo) -> None:
         of_all = (self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import UndecodableRecord
-from offsets_pipeline.fold.effects import PROGRESS, QUARANTINE, STATE_FILE
+from offsets_pipeline.fold.effects import GROUP_RECORD, PROGRESS, QUARANTINE, STATE_FILE
 from offsets_pipeline.fold.state_files import state_file
 
 if TYPE_CHECKING:
@@ -32,13 +32,15 @@ class Summary:
     """What a fold amounts to.
 
     ``rows`` by kind of effect, ``progress`` by log partition, the log partitions into which rows came ``behind`` the
-    folded position, and of each state table the ``files`` that tasks wrote for it.
+    folded position, of each state table the ``files`` that tasks wrote for it, and how many bytes the values of group
+    records have.
     """
 
     rows: dict[str, int]
     progress: tuple[Progress, ...]
     behind: list[int]
     files: dict[str, list[WrittenFile]]
+    group_bytes: int
 
     @property
     def records(self) -> int:
@@ -53,6 +55,7 @@ def summarise(effects: DataFrame, settings: Settings) -> Summary:
         F.count("*").alias("rows"),
         F.collect_list(of_progress).alias("progress"),
         F.collect_list("state_file").alias("state_files"),
+        F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("value_bytes"),
     )
     by_kind = {row["kind"]: row for row in counted.collect()}
     if QUARANTINE in by_kind and settings.log.corrupt_records == "fail":
@@ -71,4 +74,5 @@ def summarise(effects: DataFrame, settings: Settings) -> Summary:
         progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
         files=files,
+        group_bytes=by_kind[GROUP_RECORD]["value_bytes"] if GROUP_RECORD in by_kind else 0,
     )

@@ -36,7 +36,7 @@ WRITES = [
     "_append_groups",
     "_append_offsets",
     "_merge_quarantine",
-    "_append_topics",
+    "_merge_topics",
     "_write_progress",
 ]
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
@@ -52,9 +52,9 @@ def dying(write: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
     owner = next(each for each in (StateWriter, FoldWriter, RowsReplayWriter) if write in vars(each))
     whole = getattr(owner, write)
 
-    def half(self: StateWriter, *args: object) -> None:
+    def half(self: StateWriter, *args: object, **more: object) -> None:
         if when == "after":
-            whole(self, *args)
+            whole(self, *args, **more)
         died.append(write)
         raise Died(f"{when} {write}")
 

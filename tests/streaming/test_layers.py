@@ -15,7 +15,7 @@ from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.replay_writer import FoundState
 from offsets_pipeline.fold.settle import Settler, layers_of, settle
-from offsets_pipeline.fold.state import FoldedState
+from offsets_pipeline.fold.state import FoldedState, FoldedTo, StateWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, OFFSETS
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
@@ -139,6 +142,49 @@ def test_fold_reads_how_far_the_state_is_when_nobody_can_get_in_between_any_more
     monkeypatch.setattr(FileCommit, "begin", another_is_quicker)
     assert fold_batch(store, older, workbench.settings, CLOCK) == 0
     assert layers_of(store, OFFSETS).rows_on_top == 0  # nothing older lies on what is settled
+    assert_as_reference(location, log_of(location))
+
+
+@pytest.mark.parametrize("by_files", [True, False])
+def test_fold_that_began_between_a_reload_s_offsets_and_its_progress_is_refused(
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    by_files: bool,
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 1)
+    log = LogPartition(0, start=50)
+    log.commit(("g", "t", 0), 98)
+    log.commit(("g", "t", 0), 99)
+    appended(location, log.rows)  # not folded yet: the reload is the first to see them
+    if not by_files:
+        monkeypatch.setattr(FoundState, "of", lambda _: None)
+    began: list[FoldedState] = []
+
+    def stale() -> DataFrame:
+        row = store.read("committed_offsets").where("topic = 't' AND partition = 0").limit(1)
+        return row.withColumns({"committed_offset": F.lit(-5).cast("bigint"), "settled": F.lit(False)})
+
+    whole = StateWriter._write_progress
+
+    def between(self: StateWriter, summary: Summary, state: FoldedTo) -> None:
+        began.append(FoldedState(store))
+        if len(began) == 1:  # this one also appends, before the reload ends
+            began[0].offsets.append(stale())
+        whole(self, summary, state)
+
+    monkeypatch.setattr(StateWriter, "_write_progress", between)
+    workbench.reload(location)
+    assert len(began) == 2  # for the first time was of no use
+    with pytest.raises(WriteConflict):
+        began[-1].offsets.append(stale())
+    commit = began[-1].commits["committed_offsets"]
+    assert commit is not None
+    with pytest.raises(WriteConflict):
+        commit.append([])
     assert_as_reference(location, log_of(location))
 
 
