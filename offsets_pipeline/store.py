@@ -277,7 +277,8 @@ class Store:
 
     def kept_ms(self, name: str) -> int:
         """How long the files that the table lets go of are kept, in milliseconds: the table's own property."""
-        return int(self._newest(name).deltaLog().tombstoneRetentionMillis(self._newest(name).metadata()))
+        newest = self._newest(name)
+        return int(newest.deltaLog().tombstoneRetentionMillis(newest.metadata()))
 
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
 from offsets_pipeline.fold.state import FoldedState, StateWriter, combined_records, offset_of_partition
-from offsets_pipeline.fold.state_files import file_on_top
+from offsets_pipeline.fold.state_files import in_order, layer_files
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import GROUP_RECORDS, GROUPS
 
@@ -78,8 +78,8 @@ class FoldWriter(StateWriter):
         commit = self._state.commits[layered.table.name]
         alone = (table.version if commit is None else commit.version) == 0  # then each key is there once
         if is_small and commit is not None:  # of a small batch, Spark's own writing would take the longest
-            found = rows.select(layered.columns).toArrow()
-            commit.append([file_on_top(layered, found, commit.folder, settled=alone)] if found.num_rows else [])
+            found = in_order(layered, rows.select(layered.columns).toArrow())
+            commit.append(list(layer_files(layered, found, commit.folder, settled=alone)))
             return
         if most <= _FILE_ROWS:
             rows = rows.coalesce(1)

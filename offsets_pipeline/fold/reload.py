@@ -14,7 +14,7 @@ from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame
 
@@ -62,27 +62,29 @@ def _replay_by_files(store: Store, found: FoundState, settings: Settings, clock:
     write_state = partial(
         write_state_files, folders=found.folders, offsets_partitions=store.properties.offsets_partitions
     )
-    effects = fold_log(store, None, write_state).persist()
-    try:
-        summary = summarise(effects, settings)
-        if summary.records:
-            FilesReplayWriter(store, effects, settings.fold, clock, _ends(summary), found).write(summary)
-        return summary.records
-    finally:
-        effects.unpersist()
+    return _put_in_place(
+        fold_log(store, None, write_state),
+        settings,
+        lambda effects, summary: FilesReplayWriter(store, effects, settings.fold, clock).write(summary, found),
+    )
 
 
 def _replay_by_rows(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    effects = fold_log(store, partitions).persist()
+    whole = partitions is None
+    return _put_in_place(
+        fold_log(store, partitions),
+        settings,
+        lambda effects, summary: RowsReplayWriter(store, effects, settings.fold, clock).write(summary, whole=whole),
+    )
+
+
+def _put_in_place(effects: DataFrame, settings: Settings, write: Callable[[DataFrame, Summary], None]) -> int:
+    """Let what a replay brings be written, if it is anything; returns the number of records replayed."""
+    effects = effects.persist()
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            whole = partitions is None
-            RowsReplayWriter(store, effects, settings.fold, clock, _ends(summary), whole=whole).write(summary)
+            write(effects, summary)
         return summary.records
     finally:
         effects.unpersist()
-
-
-def _ends(summary: Summary) -> dict[int, int]:
-    return {each.log_partition: each.folded_to for each in summary.progress}

@@ -25,12 +25,10 @@ from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, Layere
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame
 
-    from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.fold.summary import Progress, Summary
     from offsets_pipeline.store import Store
 
@@ -44,23 +42,18 @@ class StateMovedError(Exception):
 class ReplayWriter(StateWriter):
     """Writes the effects of a replay from the start in place of the state that is there.
 
-    ``replayed`` maps each replayed log partition to the record offset it was replayed to: state below that which the
-    replay did not bring forth is removed, and state above it, that a running stream wrote meanwhile, is left alone.
+    Of each replayed log partition state below the replayed end which the replay did not bring forth is removed, and
+    state above it, that a running stream wrote meanwhile, is left alone.
     """
 
-    def __init__(
-        self, store: Store, effects: DataFrame, settings: FoldSettings, clock: Clock, replayed: Mapping[int, int]
-    ) -> None:
-        super().__init__(store, effects, settings, clock)
-        self._replayed = dict(replayed)
-        self._replaced_as: int | None = None  # the number under which the offsets were replaced
+    def _write_replay(self, summary: Summary, progress: FoldedTo | None = None, replaced_as: int | None = None) -> None:
+        """Write everything. Raises WriteConflict where others overtook a write too often, or wrote between two.
 
-    def write(self, summary: Summary) -> None:
-        """Write everything. ``summary`` is of the effects.
-
-        Raises WriteConflict where others overtook a write too often, or wrote between two of them.
+        ``replaced_as`` is the number under which the offsets are replaced, where that is known beforehand.
         """
-        self._write(summary)
+        self._replayed = {each.log_partition: each.folded_to for each in summary.progress}
+        self._replaced_as = replaced_as
+        self._write(summary, progress)
         self._shut_out()
 
     def _shut_out(self) -> None:
@@ -168,26 +161,16 @@ class FoundState:
 
 
 class FilesReplayWriter(ReplayWriter):
-    """Puts the files that the tasks of a replay of the whole log wrote in place of the state that was ``found``."""
+    """Puts the files that the tasks of a replay of the whole log wrote in place of the state that was found."""
 
-    def __init__(
-        self,
-        store: Store,
-        effects: DataFrame,
-        settings: FoldSettings,
-        clock: Clock,
-        replayed: Mapping[int, int],
-        found: FoundState,
-    ) -> None:
-        super().__init__(store, effects, settings, clock, replayed)
+    def write(self, summary: Summary, found: FoundState) -> None:
+        """Write everything. ``summary`` is of the effects; ``found`` is the state as it was before the log was read.
+
+        Raises StateMovedError where anybody wrote to the state meanwhile.
+        """
         self._found = found
-
-    def write(self, summary: Summary) -> None:
-        """As any does, but raises StateMovedError where anybody wrote to the state meanwhile."""
         try:
-            self._replaced_as = self._found.commits[COMMITTED_OFFSETS.name].number
-            self._write(summary, self._found.progress())
-            self._shut_out()
+            self._write_replay(summary, found.progress(), found.commits[COMMITTED_OFFSETS.name].number)
         except WriteConflict as conflict:
             raise StateMovedError from conflict
 
@@ -196,23 +179,15 @@ class FilesReplayWriter(ReplayWriter):
 
 
 class RowsReplayWriter(ReplayWriter):
-    """Puts the rows of a replay in place of those of the same log partitions.
+    """Puts the rows of a replay in place of those of the same log partitions."""
 
-    ``whole`` says that no other log partition has records.
-    """
+    def write(self, summary: Summary, *, whole: bool) -> None:
+        """Write everything. ``summary`` is of the effects; ``whole`` says that no other log partition has records.
 
-    def __init__(
-        self,
-        store: Store,
-        effects: DataFrame,
-        settings: FoldSettings,
-        clock: Clock,
-        replayed: Mapping[int, int],
-        *,
-        whole: bool,
-    ) -> None:
-        super().__init__(store, effects, settings, clock, replayed)
+        Raises WriteConflict where others overtook a write too often, or wrote between two.
+        """
         self._whole = whole
+        self._write_replay(summary)
 
     def _state_facts(self, summary: Summary) -> list[Callable[[], object]]:
         return [partial(self._replace_offsets, summary), partial(self._merge, GROUPS.name, self._replace_groups)]

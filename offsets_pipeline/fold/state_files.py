@@ -1,4 +1,4 @@
-"""Files of the state tables' settled layers, written by the tasks that replay log partitions.
+"""Files of the layered state tables, written without Spark: by the tasks that replay log partitions, or of a few rows.
 
 A task replays whole log partitions, so it has all of each identity and of each group: what it brings forth is sorted
 and written where it arises, and nothing but the files' names goes to the driver, for one commit a table to take in.
@@ -22,14 +22,13 @@ from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, Layere
 from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
 _FILE_ROWS = 1_000_000
 _SCHEMAS = {each.table.name: to_arrow_schema(each.schema(), timezone="UTC") for each in LAYERED}
 _BOUNDED = {each.table.name: each.table.properties["delta.dataSkippingStatsColumns"].split(",") for each in LAYERED}
-_SETTLED = {"settled": "true"}
 
 
 def write_state_files(
@@ -44,9 +43,9 @@ def write_state_files(
     records: list[pa.RecordBatch] = []
     files: list[str] = []
 
-    def write(layered: LayeredTable, batches: Sequence[pa.RecordBatch]) -> None:
+    def write(layered: LayeredTable, rows: pa.Table) -> None:
         name = layered.table.name
-        written = _written(layered, pa.Table.from_batches(batches), folders[name])
+        written = layer_files(layered, rows, folders[name], settled=True)
         files.extend(json.dumps({"table": name, "file": asdict(file)}) for file in written)
 
     for batch in effects:
@@ -54,18 +53,18 @@ def write_state_files(
         if kind == OFFSET:
             offsets.append(_of_table(batch, OFFSETS))
             if sum(each.num_rows for each in offsets) >= _FILE_ROWS:
-                write(OFFSETS, offsets)
+                write(OFFSETS, in_order(OFFSETS, pa.Table.from_batches(offsets)))
                 offsets = []
         elif kind in (GROUP_RECORD, GROUP_COMMIT):
             records.append(_of_table(batch, RECORDS))
         else:
             yield batch
     if offsets:
-        write(OFFSETS, offsets)
+        write(OFFSETS, in_order(OFFSETS, pa.Table.from_batches(offsets)))
     if records:
-        of_groups = _sorted(pa.Table.from_batches(records), RECORDS.key)
-        write(RECORDS, of_groups.to_batches())
-        write(DESCRIBED, list(described(of_groups.to_batches(), offsets_partitions)))
+        of_groups = in_order(RECORDS, pa.Table.from_batches(records))
+        write(RECORDS, of_groups)
+        write(DESCRIBED, pa.Table.from_batches(described(of_groups.to_batches(), offsets_partitions)))
     if files:
         yield effect_rows(
             STATE_FILE,
@@ -74,10 +73,21 @@ def write_state_files(
         )
 
 
-def file_on_top(layered: LayeredTable, rows: pa.Table, folder: str, *, settled: bool) -> WrittenFile:
-    """Write the rows, few, to a file in a layered table's folder; they have the table's columns but for the layer."""
-    rows = _sorted(rows.cast(_SCHEMAS[layered.table.name]), layered.key)
-    return written_file(folder, rows, _BOUNDED[layered.table.name], {"settled": str(settled).lower()})
+def layer_files(layered: LayeredTable, rows: pa.Table, folder: str, *, settled: bool) -> Iterator[WrittenFile]:
+    """Write rows to files of one layer of a table, in its folder; none for no rows.
+
+    They are `in_order`, with the table's columns but for the layer.
+    """
+    name = layered.table.name
+    rows = rows.cast(_SCHEMAS[name])
+    for start in range(0, rows.num_rows, _FILE_ROWS):
+        yield written_file(folder, rows.slice(start, _FILE_ROWS), _BOUNDED[name], {"settled": str(settled).lower()})
+
+
+def in_order(layered: LayeredTable, rows: pa.Table) -> pa.Table:
+    """The rows in the order of their keys."""
+    ranks = [_ranks(rows[name].combine_chunks()) for name in reversed(layered.key)]
+    return rows.take(pa.array(np.lexsort(ranks)))
 
 
 def state_file(text: str) -> tuple[str, WrittenFile]:
@@ -92,17 +102,6 @@ def _of_table(batch: pa.RecordBatch, layered: LayeredTable) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [epoch if field.name == "log_epoch" else batch[field.name].cast(field.type) for field in schema], schema=schema
     )
-
-
-def _written(layered: LayeredTable, rows: pa.Table, folder: str) -> Iterator[WrittenFile]:
-    """Write the rows, sorted, to files of the settled layer."""
-    rows = _sorted(rows, layered.key)
-    for start in range(0, rows.num_rows, _FILE_ROWS):
-        yield written_file(folder, rows.slice(start, _FILE_ROWS), _BOUNDED[layered.table.name], _SETTLED)
-
-
-def _sorted(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    return rows.take(pa.array(np.lexsort([_ranks(rows[name].combine_chunks()) for name in reversed(key)])))
 
 
 def _ranks(column: pa.Array) -> npt.NDArray[np.int64]:

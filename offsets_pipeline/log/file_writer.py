@@ -5,7 +5,6 @@ The table's constraints hold by what stands here (file_commit.py).
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.file_commit import WrittenFile
+from offsets_pipeline.file_commit import COMPRESSION, WrittenFile, new_file_name
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH
 
@@ -27,8 +26,6 @@ _SMALL_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller ones are not worth the reade
 _FILE_BYTES = 512 * 1024 * 1024
 # Above it the keys of a row group would be written one by one: a million records have some ten thousand keys.
 _DICTIONARY_BYTES = 64 * 1024 * 1024
-# Measured: three fifths of what snappy leaves, for a quarter more time to write (docs/adr/0007).
-_COMPRESSION = "zstd"
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
 _DISTINCT = {*_ASCENDING, "value"}  # hardly two alike: a dictionary of them is wasted work
 _BOUNDED = ("log_partition", "record_offset")
@@ -95,12 +92,12 @@ class _OpenFile:
     """A file that is being written."""
 
     def __init__(self, system: fs.FileSystem, folder: str) -> None:
-        self._name = f"part-{uuid.uuid4()}.{_COMPRESSION}.parquet"  # no two tasks or attempts write the same file
+        self._name = new_file_name()
         self._sink = system.open_output_stream(f"{folder}/{self._name}")
         self._parquet = pq.ParquetWriter(
             self._sink,
             _SCHEMA,
-            compression=_COMPRESSION,
+            compression=COMPRESSION,
             use_dictionary=[name for name in _SCHEMA.names if name not in _DISTINCT],
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=_ASCENDING,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.fold.summary import Summary
+    from offsets_pipeline.log.rows import LogRow
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
@@ -120,10 +121,7 @@ def test_reload_that_dies_at_any_write_runs_again(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    for part in busy_log(5):
-        appended(location, part.rows)
-    log = log_of(location)
-    workbench.fold(location)
+    log = busily_folded(workbench, location)
     for write in ("_replace_groups", "_replace_offsets", "_write_progress"):
         alter(workbench, location)
         with pytest.MonkeyPatch.context() as patch:
@@ -140,10 +138,7 @@ def test_reload_that_dies_between_the_commits_of_its_files_runs_again(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    for part in busy_log(5):
-        appended(location, part.rows)
-    log = log_of(location)
-    workbench.fold(location)
+    log = busily_folded(workbench, location)
     for name in ("committed_offsets", "group_records", "groups"):
         alter(workbench, location)
         with pytest.MonkeyPatch.context() as patch:
@@ -152,6 +147,14 @@ def test_reload_that_dies_between_the_commits_of_its_files_runs_again(
                 workbench.reload(location)
     assert workbench.reload(location) == len(log)
     assert_as_reference(location, log)
+
+
+def busily_folded(workbench: Workbench, location: Path) -> list[LogRow]:
+    """Fold a busy log; returns its rows."""
+    for part in busy_log(5):
+        appended(location, part.rows)
+    workbench.fold(location)
+    return log_of(location)
 
 
 def replace_but(
