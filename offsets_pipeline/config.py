@@ -112,6 +112,9 @@ class FoldSettings(_Section):
     trigger_interval_ms: int = _setting(1_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds from the start of one batch of a continuous fold to the next; 0 is as soon as the last one ended."""
 
+    driver_rows: int = _setting(50_000, _WholeNumber(0, _INT32_MAX))
+    """Rows of a batch that are folded in the driver, without tasks of Spark: 0 is none."""
+
     settle_rows: int = _setting(100_000, _WholeNumber(1, _INT32_MAX))
     """Rows that a stream may append on top of a state table before it settles them, which rewrites the table."""
 

@@ -21,15 +21,18 @@ from pyarrow import fs
 from pyspark.sql.types import StructType
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.filesystems import arrow_path, open_path
-from offsets_pipeline.guarded import APPLICATION
+from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.store import last_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.store import Store
     from offsets_pipeline.tables import Table
+
+#: The application whose transactions make writers of one table notice each other (guarded.py).
+APPLICATION = "offsets"
 
 _CONSTRAINT = "delta.constraints."
 _COLUMN_MAPPING = "delta.columnMapping.mode"
@@ -54,15 +57,15 @@ class WrittenFile:
     highest: Mapping[str, int | str]
     partition: Mapping[str, str] = field(default_factory=dict)
 
-    def add_action(self) -> str:
-        """The action of Delta's protocol that adds it, with its statistics."""
+    def add_action(self) -> dict[str, Any]:
+        """The fields of the action of Delta's protocol that adds it, with its statistics."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
             "maxValues": self.highest,
             "nullCount": dict.fromkeys(self.lowest, 0),
         }
-        add = {
+        return {
             "path": self.name,
             "partitionValues": self.partition,
             "size": self.size,
@@ -70,7 +73,6 @@ class WrittenFile:
             "dataChange": True,
             "stats": json.dumps(stats),
         }
-        return json.dumps({"add": add})
 
 
 def new_file_name() -> str:
@@ -106,14 +108,17 @@ class FileCommit:
         self._table = table
         self._there: Any = None  # the files of the table
         log = store.delta(table.name)._jdt.deltaLog()
-        uri = log.dataPath().toUri()
-        self.folder = arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
+        self.folder = store.arrow_folder(table.name)
         jvm: Any = store.spark._jvm
         in_catalog = jvm.scala.Option.empty()  # the catalog's entry of the table, if it has one
         if store.is_schema:
             plan: Any = store.read(table.name)._jdf.queryExecution().analyzed()
             in_catalog = plan.collectLeaves().head().catalogTable()
         self._transaction = log.startTransaction(in_catalog, jvm.scala.Option.empty())
+        #: the number of the application's transaction that this commits
+        self.number = last_transaction(self._transaction.snapshot(), APPLICATION) + 1
+        # as if that had been asked of it: so Delta refuses the commit where another of this application is first
+        self._transaction.readTxn().addOne(APPLICATION)
 
     @classmethod
     def begin(cls, store: Store, table: Table) -> FileCommit | None:
@@ -138,12 +143,6 @@ class FileCommit:
         """The table's version that this began at."""
         return int(self._transaction.snapshot().version())
 
-    @property
-    def number(self) -> int:
-        """The number of the application's transaction that this commits."""
-        # as of where this began; to have asked makes Delta refuse the commit where another of this application is first
-        return int(self._transaction.txnVersion(APPLICATION)) + 1
-
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
         """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
         if self._there is None:
@@ -158,17 +157,29 @@ class FileCommit:
         """
         return self._commit(files, [], _APPEND)
 
-    def replace(self, files: Sequence[WrittenFile]) -> int:
-        """Put what the files hold in place of all that is there; else as `append`."""
-        there = self.look()
+    def replace(self, files: Sequence[WrittenFile], there: Mapping[str, int] | None = None) -> int:
+        """Put what the files hold in place of all that is there; else as `append`.
+
+        ``there`` are the names and sizes of all files of an unpartitioned table as of where this began, for who knows
+        them without a look.
+        """
         now, with_its_rows = int(time.time() * 1000), True
-        removed = [there.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(there.size())]
+        if there is None:
+            found = self.look()
+            removed = [found.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(found.size())]
+        else:
+            removed = [self._action("remove", _remove(name, size, now)) for name, size in there.items()]
         return self._commit(files, removed, _OVERWRITE)
+
+    def _action(self, kind: str, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the JVM
+        """An action of Delta's protocol."""
+        jvm: Any = self._store.spark._jvm
+        return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps({kind: fields}))
 
     def _commit(self, files: Sequence[WrittenFile], actions: list[Any], mode: str) -> int:
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
-        actions = actions + [delta.Action.fromJson(file.add_action()) for file in files]
+        actions = actions + [self._action("add", file.add_action()) for file in files]
         actions.append(delta.SetTransaction(APPLICATION, self.number, jvm.scala.Option.apply(int(time.time() * 1000))))
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
@@ -215,6 +226,18 @@ class FileCommit:
             metric.set(figure)
             metrics.put(name, metric)
         return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(metrics)
+
+
+def _remove(name: str, size: int, now_ms: int) -> dict[str, Any]:
+    """The fields of the action that removes a file."""
+    return {
+        "path": name,
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+        "size": size,
+    }
 
 
 def _scala_seq(jvm: Any, items: Sequence[Any]) -> Any:  # noqa: ANN401 - of the JVM

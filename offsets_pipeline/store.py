@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
+from offsets_pipeline.filesystems import arrow_path
 from offsets_pipeline.retry import CONFLICTS, with_retries
 from offsets_pipeline.tables import LOG, TABLES, Table
 
@@ -194,6 +195,11 @@ class Store:
             return DeltaTable.forName(self.spark, self.table_name(name))
         return DeltaTable.forPath(self.spark, f"{self.location}/{name}")
 
+    def arrow_folder(self, name: str) -> str:
+        """The table's folder for those who read it without Spark: a path, or a URI as Arrow understands it."""
+        uri = self.delta(name)._jdt.deltaLog().dataPath().toUri()
+        return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
+
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
         """The table as a stream of what is appended to it."""
         reader = self.spark.readStream.format("delta").options(**options)
@@ -215,15 +221,7 @@ class Store:
     def version_and_transaction(self, name: str, application: str) -> tuple[int, int]:
         """The table's newest version, and as of it the last transaction of an application there; -1: none yet."""
         newest = self._newest(name)
-        summed_up = newest.checksumOpt()  # what Delta writes beside a commit; to look further takes a Spark job
-        known = summed_up.get().setTransactions() if summed_up.isDefined() else summed_up
-        if known.isDefined():
-            found = [known.get().apply(index) for index in range(known.get().size())]
-            return int(newest.version()), max(
-                (int(each.version()) for each in found if each.appId() == application), default=-1
-            )
-        last = newest.transactions().get(application)
-        return int(newest.version()), int(last.get()) if last.isDefined() else -1
+        return int(newest.version()), last_transaction(newest, application)
 
     def commits(self, name: str, start: int) -> list[dict[str, Any]]:
         """What the commits of the table say of themselves, from version ``start`` on."""
@@ -332,6 +330,22 @@ class Store:
         if self.is_schema:
             return self.spark.catalog.tableExists(self.table_name(table.name))
         return DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}")
+
+
+def last_transaction(snapshot: Any, application: str) -> int:  # noqa: ANN401 - of the JVM
+    """The last transaction of an application as of a snapshot of Delta's; -1: none yet."""
+    summed_up = snapshot.checksumOpt()  # what Delta writes beside a commit; to look further takes a Spark job
+    known = summed_up.get().setTransactions() if summed_up.isDefined() else summed_up
+    if known.isDefined():
+        found = [known.get().apply(index) for index in range(known.get().size())]
+        return max((int(each.version()) for each in found if each.appId() == application), default=-1)
+    last = snapshot.transactions().get(application)
+    return int(last.get()) if last.isDefined() else -1
+
+
+def planned_bytes(rows: DataFrame) -> int:
+    """How many bytes Spark expects to read: of a batch of a stream what its files have, on their storage."""
+    return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
 def normalised(location: str) -> str:

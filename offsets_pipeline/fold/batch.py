@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
+from offsets_pipeline.fold.few import FewWriter, fold_few
 from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.state import FoldedState
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
 
 
@@ -33,6 +35,19 @@ def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
 
 def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
     state = FoldedState(store)
+    few = fold_few(store, rows, state, settings.fold.driver_rows)
+    if few is not None:
+        summary = summarise(few, settings)
+        if summary.records:
+            FewWriter(store, few, settings.fold, clock).write(summary, state)
+    else:
+        summary = _fold_in_tasks(store, rows, state, settings, clock)
+    if summary.behind:
+        reload_partitions(store, summary.behind, settings, clock)
+    return summary.records
+
+
+def _fold_in_tasks(store: Store, rows: DataFrame, state: FoldedState, settings: Settings, clock: Clock) -> Summary:
     effects = fold(
         log_rows(rows).unionByName(carried_rows(state.rows)), store.properties.offsets_partitions, state.folded_to
     ).persist()
@@ -40,8 +55,6 @@ def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
         summary = summarise(effects, settings)
         if summary.records:
             FoldWriter(store, effects, settings.fold, clock).write(summary, state)
-        if summary.behind:
-            reload_partitions(store, summary.behind, settings, clock)
-        return summary.records
+        return summary
     finally:
         effects.unpersist()

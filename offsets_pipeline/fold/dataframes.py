@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -16,6 +17,7 @@ from offsets_pipeline.fold.effects import EFFECT_SCHEMA
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.log.files import log_files, read_log_file, shared_out
+from offsets_pipeline.store import planned_bytes
 from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
 if TYPE_CHECKING:
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
 _COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
 _TASKS_PER_CORE = 2  # of a replay of the whole log: enough to even out what they take
+_FEW_STORED_BYTES = 4 * 1024 * 1024  # of a batch that may be looked at in the driver
+_FEW_BYTES = 32 * 1024 * 1024  # of its rows
+_NOWHERE = -1  # a log partition that there is not
+_TOO_MANY = pa.RecordBatch.from_pylist(
+    [{"log_partition": _NOWHERE, "record_offset": -1, "backfill": False, "records": 0}], schema=INPUT_SCHEMA
+)
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
 
 
@@ -64,6 +72,32 @@ def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int])
     """
     start = dict(folded_to)
     return _replay(_compacted(rows, start), offsets_partitions, start)
+
+
+def few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.Table | None:
+    """Rows of INPUT_SCHEMA, those that count: None where these are more than ``at_most``, or large."""
+    if planned_bytes(rows) > _FEW_STORED_BYTES:  # so a long log is not read twice
+        return None
+    start = dict(folded_to)
+
+    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        few: list[pa.Table] = []
+        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
+            if _are_few(few, at_most):  # else they are read to the end, and let go of
+                few.append(compact_early(table, start))
+        if not _are_few(few, at_most):
+            yield _TOO_MANY
+        elif few:
+            yield from pa.concat_tables(few).to_batches()
+
+    found = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA)).toArrow().cast(INPUT_SCHEMA)
+    too_many = pc.any(pc.equal(found["log_partition"], _NOWHERE)).as_py()
+    return None if too_many or not _are_few([found], at_most) else found
+
+
+def _are_few(tables: list[pa.Table], at_most: int) -> bool:
+    rows, size = sum(each.num_rows for each in tables), sum(each.nbytes for each in tables)
+    return bool(rows <= at_most and size <= _FEW_BYTES)
 
 
 def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
@@ -141,12 +175,11 @@ def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def pending_arrays(effects: DataFrame) -> DataFrame:
-    """The pending commits of each log partition as the array that `fold_progress` holds."""
+def pending_arrays(pending: DataFrame) -> DataFrame:
+    """Effects of the kind PENDING as the array of each log partition that `fold_progress` holds."""
     element = FOLD_PROGRESS.schema()["pending"].dataType.elementType  # type: ignore[attr-defined]
     return (
-        effects.where("kind = 'pending'")
-        .groupBy("log_partition")
+        pending.groupBy("log_partition")
         .agg(
             F.sort_array(
                 F.collect_list(F.struct("record_offset", *[name for name in element.names if name != "record_offset"]))

@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
 from offsets_pipeline.fold.state import FoldedState, StateWriter, combined_records, offset_of_partition
-from offsets_pipeline.fold.state_files import in_order, layer_files
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import GROUP_RECORDS, GROUPS
 
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.guarded import GuardedWriter
 
 _FILE_ROWS = 250_000  # rows of a fold that go into one file
-_FEW = 20_000  # rows that may be looked at one by one; more are joined and written by Spark, which takes more jobs
-_FEW_GROUPS = 1_000  # whose records, and what they amount to, may be collected: one may have a thousand members
-_FEW_BYTES = 32 * 1024 * 1024  # of their values
+_FEW = 20_000  # names of groups that may be collected to stand in a query; more are joined, which takes more jobs
 
 
 class FoldWriter(StateWriter):
@@ -57,9 +54,9 @@ class FoldWriter(StateWriter):
 
     def _append_offsets(self, rows: int) -> None:
         facts = self._of_kind(OFFSET)
-        if self._state.has_pending and self._state.offsets.version:
+        if self._state.has_pending and self._state.writers[OFFSETS.table.name].version:
             facts = self._without_overtaken(facts)
-        self._append(OFFSETS, self._state.offsets, facts, rows, is_small=rows <= _FEW)
+        self._append(OFFSETS, facts, rows)
 
     def _without_overtaken(self, facts: DataFrame) -> DataFrame:
         """The facts without those of transactions that a later record overtook before their marker came (R10, R11).
@@ -72,19 +69,12 @@ class FoldWriter(StateWriter):
         known = known.join(F.broadcast(carried), key, "left_semi")
         return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
-    def _append(
-        self, layered: LayeredTable, table: GuardedWriter, rows: DataFrame, most: int, *, is_small: bool
-    ) -> None:
-        commit = self._state.commits[layered.table.name]
-        alone = (table.version if commit is None else commit.version) == 0  # then each key is there once
-        if is_small and commit is not None:  # of a small batch, Spark's own writing would take the longest
-            found = in_order(layered, rows.select(layered.columns).toArrow())
-            commit.append(list(layer_files(layered, found, commit.folder, settled=alone)))
-            return
+    def _append(self, layered: LayeredTable, rows: DataFrame, most: int) -> None:
+        writer = self._state.writers[layered.table.name]
         if most <= _FILE_ROWS:
             rows = rows.coalesce(1)
-        rows = rows.withColumn("settled", F.lit(alone)).select(layered.table.names())
-        table.append(rows.sortWithinPartitions(*layered.key))
+        rows = rows.withColumn("settled", F.lit(lies_alone(writer))).select(layered.table.names())
+        writer.append(rows.sortWithinPartitions(*layered.key))
 
     def _write_groups(self, summary: Summary) -> None:
         facts = self._group_facts(summary)
@@ -92,23 +82,16 @@ class FoldWriter(StateWriter):
             return
         most = sum(summary.rows.get(kind, 0) for kind in (GROUP_COMMIT, GROUP_RECORD))
         records = facts.withColumn("news", F.lit(True))
-        if self._state.group_records.version:
+        if self._state.writers[RECORDS.table.name].version:
             known = self._of_groups(self._store.read(GROUP_RECORDS.name).select(RECORDS.columns), facts, most)
             records = records.unionByName(known.withColumn("news", F.lit(False)))
         records = combined_records(records, F.max("news").alias("news")).persist()
-        is_small = most <= _FEW_GROUPS and summary.group_bytes <= _FEW_BYTES
         try:
-            self._append_group_records(records, most, is_small=is_small)
-            self._append_groups(records, most, is_small=is_small)
+            self._append(RECORDS, records.where("news"), most)
+            rows = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
+            self._append(DESCRIBED, rows, most)
         finally:
             records.unpersist()
-
-    def _append_group_records(self, records: DataFrame, most: int, *, is_small: bool) -> None:
-        self._append(RECORDS, self._state.group_records, records.where("news"), most, is_small=is_small)
-
-    def _append_groups(self, records: DataFrame, most: int, *, is_small: bool) -> None:
-        described = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
-        self._append(DESCRIBED, self._state.groups, described, most, is_small=is_small)
 
     def _group_facts(self, summary: Summary) -> DataFrame | None:
         """The facts about groups that have to be written; None where there are none.
@@ -118,7 +101,7 @@ class FoldWriter(StateWriter):
         """
         facts = self._of_kind(GROUP_RECORD).select(RECORDS.columns)
         commits = self._of_kind(GROUP_COMMIT).select(RECORDS.columns)
-        if not self._state.groups.version:
+        if not self._state.writers[DESCRIBED.table.name].version:
             return facts.unionByName(commits)
         if GROUP_COMMIT not in summary.rows:
             return facts
@@ -149,6 +132,11 @@ class FoldWriter(StateWriter):
             newest[at] = max(newest.get(at, (-1, "")), (record_offset, state))
         unknown = {group for group in groups if newest.get(tuple(group), (-1, "Dead"))[1] == "Dead"}
         return commits.where(_is_one_of(unknown)) if unknown else None
+
+
+def lies_alone(writer: GuardedWriter) -> bool:
+    """Whether what is appended is all that its table holds: then each key is there once."""
+    return writer.version == 0
 
 
 def _is_one_of(groups: Collection[Row]) -> Column:

@@ -20,7 +20,7 @@ from offsets_pipeline.fold.dataframes import described_groups
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.state import FoldedTo, StateWriter, combined_records, offset_of_partition
-from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.guarded import GuardedWriter, overwrite_unguarded
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
@@ -62,16 +62,13 @@ class ReplayWriter(StateWriter):
         These saw the offsets, and not yet how far they reach: what they append is older, and would come to lie on top.
         Raises WriteConflict where one has appended already: the replay has to be made again.
         """
-        commit = FileCommit.begin(self._store, COMMITTED_OFFSETS)
-        if commit is None:
-            table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
-            number, rows = table.number, self._store.read(COMMITTED_OFFSETS.name).limit(0)
-            write: Callable[[], object] = partial(table.append, rows)
-        else:
-            number, write = commit.number, partial(commit.append, [])
-        if self._replaced_as is not None and number != self._replaced_as + 1:
+        table = GuardedWriter(self._store, COMMITTED_OFFSETS)
+        if self._replaced_as is not None and table.number != self._replaced_as + 1:
             raise WriteConflict(f"a fold wrote to {self._store.table_name(COMMITTED_OFFSETS.name)} beside a replay")
-        write()
+        if table.files is not None:
+            table.files.append([])
+        else:
+            table.append(self._store.read(COMMITTED_OFFSETS.name).limit(0))
 
     def _facts(self, summary: Summary) -> list[Callable[[], object]]:
         facts = self._state_facts(summary)
@@ -202,7 +199,7 @@ class RowsReplayWriter(ReplayWriter):
 
         def replace() -> None:
             guarded = next(attempts) < _SETTLED_ATTEMPTS
-            table = GuardedWriter(self._store, COMMITTED_OFFSETS.name)
+            table = GuardedWriter(self._store, COMMITTED_OFFSETS)
             rows = self._of_kind(OFFSET).withColumn("settled", F.lit(guarded))
             newer = self._newer_offsets(summary) if table.version else None
             self._replace(OFFSETS, table, rows, newer, guarded=guarded)
@@ -211,8 +208,8 @@ class RowsReplayWriter(ReplayWriter):
         self._merge(COMMITTED_OFFSETS.name, replace)
 
     def _replace_groups(self) -> None:
-        of_records = GuardedWriter(self._store, GROUP_RECORDS.name)
-        of_groups = GuardedWriter(self._store, GROUPS.name)
+        of_records = GuardedWriter(self._store, GROUP_RECORDS)
+        of_groups = GuardedWriter(self._store, GROUPS)
         facts = self._of_kind(GROUP_RECORD).unionByName(self._of_kind(GROUP_COMMIT)).select(RECORDS.columns)
         if of_records.version:
             facts = facts.unionByName(self._newer_group_records())
@@ -241,5 +238,8 @@ class RowsReplayWriter(ReplayWriter):
         replayed = f"log_partition IN ({', '.join(map(str, self._replayed))})"
         if self._whole and table.version:
             rows = rows.unionByName(self._store.read(layered.table.name).where(f"NOT {replayed}"))
-        overwrite = table.overwrite if guarded else table.overwrite_unguarded
-        overwrite(rows, None if self._whole else replayed)
+        where = None if self._whole else replayed
+        if guarded:
+            table.overwrite(rows, where)
+        else:
+            overwrite_unguarded(self._store, layered.table, rows, where)

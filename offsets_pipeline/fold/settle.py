@@ -6,12 +6,13 @@ average, and whoever reads looks at a bounded number of rows and files more.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.guarded import rearrange
 from offsets_pipeline.layers import LAYERED, LayeredTable
 
 if TYPE_CHECKING:
@@ -22,22 +23,41 @@ _LOOK_EVERY = 10  # folds
 
 
 class Settler:
-    """Settles the tables of a store whenever that is due; told of each fold how many records it folded."""
+    """Settles the tables of a store whenever that is due, beside the folds of a stream.
 
-    def __init__(self, settings: FoldSettings) -> None:
+    It is told of each fold how many records that folded, and told when there are no more.
+    """
+
+    def __init__(self, store: Store, settings: FoldSettings) -> None:
+        self._store = store
         self._settings = settings
         self._folds = self._records = 0
+        self._thread = ThreadPoolExecutor(1)
+        self._looking: Future[list[str]] | None = None
 
-    def after_fold(self, store: Store, records: int) -> list[str]:
-        """Settle what is due; returns the names of the tables that were settled."""
+    def after_fold(self, records: int) -> None:
+        """Look whether anything is due, if enough was folded and the last look is over. Raises what that one raised."""
         self._folds += records > 0
         self._records += records
         if self._folds < _LOOK_EVERY and self._records < self._settings.settle_rows:
-            return []
+            return
+        if self._looking is not None:
+            if not self._looking.done():
+                return
+            self._looking.result()
         self._folds = self._records = 0
-        return [each.table.name for each in LAYERED if self._is_due(layers_of(store, each)) and settle(store, each)]
+        self._looking = self._thread.submit(self.settle_what_is_due)
 
-    def _is_due(self, layers: Layers) -> bool:
+    def settle_what_is_due(self) -> list[str]:
+        """Settle what is due; returns the names of the tables that were settled."""
+        return [each.table.name for each in LAYERED if self._is_due(each) and settle(self._store, each)]
+
+    def close(self) -> None:
+        """Wait for what goes on."""
+        self._thread.shutdown()
+
+    def _is_due(self, layered: LayeredTable) -> bool:
+        layers = layers_of(self._store, layered)
         share = layers.settled_rows * self._settings.settle_percent // 100
         return (
             layers.rows_on_top >= max(self._settings.settle_rows, share)
@@ -67,15 +87,13 @@ def layers_of(store: Store, layered: LayeredTable) -> Layers:
 
 
 def settle(store: Store, layered: LayeredTable) -> bool:
-    """Put the newest row of each key into the settled layer; False where somebody wrote meanwhile.
+    """Put the newest row of each key into the settled layer; False where somebody replaced what it was made from.
 
-    Then nothing was changed, and the next time will do.
+    Then nothing was changed, and the next time will do. What folds append meanwhile stays on top.
     """
-    name = layered.table.name
-    table = GuardedWriter(store, name)
     rows = store.latest(layered).withColumn("settled", F.lit(True))
     try:
-        table.overwrite(rows.select(layered.table.names()))
+        rearrange(store, layered.table, rows.select(layered.table.names()))
     except WriteConflict:
         return False
     return True

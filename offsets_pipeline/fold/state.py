@@ -20,14 +20,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.file_commit import FileCommit, written_file
+from offsets_pipeline.delta_reader import UNREADABLE, table_as_of, whole
+from offsets_pipeline.file_commit import written_file
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
@@ -37,10 +39,7 @@ from offsets_pipeline.layers import LAYERED, RECORDS
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (
-    COMMITTED_OFFSETS,
     FOLD_PROGRESS,
-    GROUP_RECORDS,
-    GROUPS,
     LOG_EPOCH,
     QUARANTINE,
     TOPICS,
@@ -54,29 +53,57 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.file_commit import FileCommit
     from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
 
+_PROGRESS_SCHEMA = to_arrow_schema(FOLD_PROGRESS.schema(), timezone="UTC")
+_FEW_BYTES = 8 * 1024 * 1024
 _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 
 
 class FoldedTo:
-    """How far each log partition is folded, and who may move that."""
+    """How far each log partition is folded, and who may move that.
+
+    ``files`` are those of `fold_progress`, names and sizes, where they are in the driver's reach. ``pending`` are the
+    open transactional commits, its columns log_partition and pending; None where they are too many to be looked at in
+    the driver, or out of its reach.
+    """
 
     def __init__(self, store: Store) -> None:
-        self.progress = GuardedWriter(store, FOLD_PROGRESS.name)
-        self.commit = FileCommit.begin(store, FOLD_PROGRESS)
+        self.progress = GuardedWriter(store, FOLD_PROGRESS)
         self.rows = store.read(FOLD_PROGRESS.name)
-        more = (F.unix_micros("folded_at").alias("folded_at"), F.size("pending").alias("pending"))
-        found = self.rows.select(*Progress._fields, *more).collect()
-        self.of_partition = {row["log_partition"]: Progress(*row[: len(Progress._fields)]) for row in found}
-        self.folded_at = {row["log_partition"]: row["folded_at"] for row in found}
-        self.has_pending = any(row["pending"] > 0 for row in found)
+        self.files, found = _few_progress_rows(self.progress)
+        self.pending = None if found is None else found.select(["log_partition", "pending"])
+        if found is None:
+            found = self.rows.select(*Progress._fields, "folded_at", F.size("pending").alias("pending")).toArrow()
+            self.has_pending = any(count > 0 for count in found["pending"].to_pylist())
+        else:
+            self.has_pending = bool(pc.sum(pc.list_value_length(found["pending"])).as_py())
+        told = found.select(Progress._fields).to_pylist()
+        self.of_partition = {row["log_partition"]: Progress(**row) for row in told}
+        times = found["folded_at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+        self.folded_at_us = dict(zip(found["log_partition"].to_pylist(), times, strict=True))
 
     @property
     def folded_to(self) -> dict[int, int]:
         """The first record offset of each log partition that is not folded yet."""
         return {at: progress.folded_to for at, progress in self.of_partition.items()}
+
+
+def _few_progress_rows(progress: GuardedWriter) -> tuple[dict[str, int] | None, pa.Table | None]:
+    """The files of `fold_progress` and its rows, without Spark; None where they are large or out of reach."""
+    if progress.files is None:
+        return None, None
+    try:
+        table = table_as_of(progress.files.folder, progress.version)
+        added = pa.table(table.get_add_actions())
+        files = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+        if sum(files.values()) > _FEW_BYTES:
+            return files, None
+        return files, whole(table) if files else _PROGRESS_SCHEMA.empty_table()
+    except UNREADABLE:
+        return None, None
 
 
 class FoldedState(FoldedTo):
@@ -88,22 +115,19 @@ class FoldedState(FoldedTo):
 
     def __init__(self, store: Store) -> None:
         # these first: what is read then is no older, and if it is newer, what is written is refused
-        self.offsets = GuardedWriter(store, COMMITTED_OFFSETS.name)
-        self.group_records = GuardedWriter(store, GROUP_RECORDS.name)
-        self.groups = GuardedWriter(store, GROUPS.name)
-        begin = inheritable_thread_target(store.spark)(partial(FileCommit.begin, store))
+        begin = inheritable_thread_target(store.spark)(partial(GuardedWriter, store))
         with ThreadPoolExecutor() as threads:
             begun = list(threads.map(begin, (each.table for each in LAYERED)))
-        self.commits = {each.table.name: commit for each, commit in zip(LAYERED, begun, strict=True)}
+        self.writers = {each.table.name: writer for each, writer in zip(LAYERED, begun, strict=True)}
         super().__init__(store)
 
 
 class StateWriter(ABC):
     """Writes the effects of one fold: what `FoldWriter` and `ReplayWriter` have in common."""
 
-    def __init__(self, store: Store, effects: DataFrame, settings: FoldSettings, clock: Clock) -> None:
+    def __init__(self, store: Store, effects: DataFrame | pa.Table, settings: FoldSettings, clock: Clock) -> None:
         self._store = store
-        self._effects = effects
+        self._effects = effects  # in the cluster, or here
         self._settings = settings
         self._now = timestamp_of(clock)
         self._now_ms = clock.now_ms()
@@ -123,17 +147,24 @@ class StateWriter(ABC):
             facts.append(partial(self._merge, QUARANTINE.name, self._merge_quarantine))
         if TOPIC in kinds:
             facts.append(self._write_topics)
-        # a write is mostly waiting for small jobs, so those into different tables go on side by side
-        with ThreadPoolExecutor(max(1, len(facts))) as threads:
-            for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in facts]:
-                written.result()
+        self._side_by_side(facts)
         self._write_progress(summary, state or FoldedTo(self._store))
+
+    def _side_by_side(self, writes: Sequence[Callable[[], object]]) -> None:
+        """Writes into different tables: each is mostly waiting."""
+        with ThreadPoolExecutor(max(1, len(writes))) as threads:
+            for written in [threads.submit(inheritable_thread_target(self._store.spark)(write)) for write in writes]:
+                written.result()
 
     def _merge(self, table: str, write: Callable[[], None]) -> None:
         with_retries(write, f"a write into {table}", self._settings)
 
     def _of_kind(self, kind: str) -> DataFrame:
-        return self._effects.where(F.col("kind") == kind).withColumn("log_epoch", F.lit(LOG_EPOCH))
+        if isinstance(self._effects, pa.Table):
+            rows = self._store.spark.createDataFrame(self._effects.filter(pc.equal(self._effects["kind"], kind)))
+        else:
+            rows = self._effects.where(F.col("kind") == kind)
+        return rows.withColumn("log_epoch", F.lit(LOG_EPOCH))
 
     def _merge_quarantine(self) -> None:
         self._quarantine_merge().execute()
@@ -173,12 +204,13 @@ class StateWriter(ABC):
         moved = [row for row in of_all if row is not None]
         if not moved:
             return
-        if state.commit is not None and not state.has_pending and PENDING not in summary.rows:
-            self._replace_progress(moved, state, state.commit)
+        pending = self._open_commits(summary, state)
+        if state.progress.files is not None and pending is not None:
+            self._replace_progress(moved, state, state.progress.files, pending)
             return
         rows = self._progress_rows(moved)
         if PENDING in summary.rows:
-            rows = rows.join(pending_arrays(self._effects), "log_partition", "left")
+            rows = rows.join(pending_arrays(self._of_kind(PENDING)), "log_partition", "left")
         else:
             rows = rows.withColumn("pending", F.lit(None).cast(_PENDING_ARRAY))
         rows = rows.withColumn("pending", F.coalesce("pending", F.array().cast(_PENDING_ARRAY)))
@@ -188,18 +220,31 @@ class StateWriter(ABC):
             rows = rows.unionByName(state.rows.where(F.col("log_partition").isin(list(others))))
         state.progress.overwrite(rows.coalesce(1))
 
-    def _replace_progress(self, moved: Sequence[Progress], state: FoldedTo, commit: FileCommit) -> None:
-        """Without a job of Spark's: of all that a small batch takes, its writing would take the longest."""
+    def _open_commits(self, summary: Summary, state: FoldedTo) -> dict[int, list[dict[str, Any]]] | None:
+        """The open transactional commits of all log partitions after this fold; None: some, not in the driver."""
+        return None if state.has_pending or PENDING in summary.rows else {}
+
+    def _replace_progress(
+        self,
+        moved: Sequence[Progress],
+        state: FoldedTo,
+        commit: FileCommit,
+        pending: Mapping[int, list[dict[str, Any]]],
+    ) -> None:
+        """Without a job of Spark's: of all that a small batch takes, its writing would take the longest.
+
+        ``pending`` are the open transactional commits of all log partitions.
+        """
         rows = state.of_partition | {row.log_partition: row for row in moved}
-        folded_at = state.folded_at | {row.log_partition: self._now_ms * 1000 for row in moved}
+        folded_at_us = state.folded_at_us | {row.log_partition: self._now_ms * 1000 for row in moved}
         table = pa.Table.from_pylist(
             [
-                row._asdict() | {"log_epoch": LOG_EPOCH, "pending": [], "folded_at": folded_at[at]}
+                row._asdict() | {"log_epoch": LOG_EPOCH, "pending": pending.get(at, []), "folded_at": folded_at_us[at]}
                 for at, row in sorted(rows.items())
             ],
-            schema=to_arrow_schema(FOLD_PROGRESS.schema(), timezone="UTC"),
+            schema=_PROGRESS_SCHEMA,
         )
-        commit.replace([written_file(commit.folder, table, ["log_partition"])])
+        commit.replace([written_file(commit.folder, table, ["log_partition"])], state.files)
 
     def _progress_rows(self, progress: Sequence[Progress]) -> DataFrame:
         """The progress as a literal in the plan: a row for each log partition."""

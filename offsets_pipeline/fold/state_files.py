@@ -39,8 +39,8 @@ def write_state_files(
     ``effects`` are those of replaying whole log partitions, EFFECT_SCHEMA, each batch of one kind. What was written
     comes out as effects of the kind STATE_FILE.
     """
-    offsets: list[pa.RecordBatch] = []
-    records: list[pa.RecordBatch] = []
+    offsets: list[pa.Table] = []
+    records: list[pa.Table] = []
     files: list[str] = []
 
     def write(layered: LayeredTable, rows: pa.Table) -> None:
@@ -51,18 +51,18 @@ def write_state_files(
     for batch in effects:
         kind = batch["kind"][0].as_py() if batch.num_rows else None
         if kind == OFFSET:
-            offsets.append(_of_table(batch, OFFSETS))
+            offsets.append(layer_rows(OFFSETS, batch))
             if sum(each.num_rows for each in offsets) >= _FILE_ROWS:
-                write(OFFSETS, in_order(OFFSETS, pa.Table.from_batches(offsets)))
+                write(OFFSETS, in_order(OFFSETS, pa.concat_tables(offsets)))
                 offsets = []
         elif kind in (GROUP_RECORD, GROUP_COMMIT):
-            records.append(_of_table(batch, RECORDS))
+            records.append(layer_rows(RECORDS, batch))
         else:
             yield batch
     if offsets:
-        write(OFFSETS, in_order(OFFSETS, pa.Table.from_batches(offsets)))
+        write(OFFSETS, in_order(OFFSETS, pa.concat_tables(offsets)))
     if records:
-        of_groups = in_order(RECORDS, pa.Table.from_batches(records))
+        of_groups = in_order(RECORDS, pa.concat_tables(records))
         write(RECORDS, of_groups)
         write(DESCRIBED, pa.Table.from_batches(described(of_groups.to_batches(), offsets_partitions)))
     if files:
@@ -79,7 +79,7 @@ def layer_files(layered: LayeredTable, rows: pa.Table, folder: str, *, settled: 
     They are `in_order`, with the table's columns but for the layer.
     """
     name = layered.table.name
-    rows = rows.cast(_SCHEMAS[name])
+    rows = rows.cast(layer_schema(layered))
     for start in range(0, rows.num_rows, _FILE_ROWS):
         yield written_file(folder, rows.slice(start, _FILE_ROWS), _BOUNDED[name], {"settled": str(settled).lower()})
 
@@ -96,11 +96,18 @@ def state_file(text: str) -> tuple[str, WrittenFile]:
     return said["table"], WrittenFile(**said["file"])
 
 
-def _of_table(batch: pa.RecordBatch, layered: LayeredTable) -> pa.RecordBatch:
-    schema = _SCHEMAS[layered.table.name]
-    epoch = pa.repeat(pa.scalar(LOG_EPOCH, pa.int32()), batch.num_rows)
-    return pa.RecordBatch.from_arrays(
-        [epoch if field.name == "log_epoch" else batch[field.name].cast(field.type) for field in schema], schema=schema
+def layer_schema(layered: LayeredTable) -> pa.Schema:
+    """A layered table's columns but for the layer."""
+    return _SCHEMAS[layered.table.name]
+
+
+def layer_rows(layered: LayeredTable, effects: pa.RecordBatch | pa.Table) -> pa.Table:
+    """Effects as rows of a layered table, but for the layer."""
+    epoch = pa.repeat(pa.scalar(LOG_EPOCH, pa.int32()), effects.num_rows)
+    schema = layer_schema(layered)
+    return pa.Table.from_arrays(
+        [epoch if field.name == "log_epoch" else effects[field.name].cast(field.type) for field in schema],
+        schema=schema,
     )
 
 

@@ -33,9 +33,10 @@ _READ_OPTIONS = {
 class FoldStream:
     """A running fold: `await_end` returns when it ends, `stop` ends it."""
 
-    def __init__(self, query: StreamingQuery, failures: list[OffsetsError]) -> None:
+    def __init__(self, query: StreamingQuery, failures: list[OffsetsError], settler: Settler) -> None:
         self._query = query
         self._failures = failures
+        self._settler = settler
 
     @property
     def query(self) -> StreamingQuery:
@@ -44,7 +45,10 @@ class FoldStream:
 
     def stop(self) -> None:
         """Stop between two batches."""
-        self._query.stop()
+        try:
+            self._query.stop()
+        finally:
+            self._settler.close()
 
     def await_end(self) -> None:
         """Wait until the stream ends. Raises what made it end, as an OffsetsError."""
@@ -55,6 +59,8 @@ class FoldStream:
                 raise self._failures[-1] from None
             first_line = str(exception).strip().splitlines()[0]
             raise StreamFailed(f"the fold of the log stopped: {first_line}") from exception
+        finally:
+            self._settler.close()
 
 
 def start_fold(
@@ -73,13 +79,13 @@ def start_fold(
     ``on_batch`` is told each batch's id and how many records it folded.
     """
     failures: list[OffsetsError] = []
-    settler = Settler(settings.fold)
+    settler = Settler(store, settings.fold)
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
         try:
             folded = fold_batch(here, rows, settings, clock)
-            settler.after_fold(here, folded)
+            settler.after_fold(folded)
         except OffsetsError as error:
             failures.append(error)  # Spark passes on no more of it than a text with its stack
             raise
@@ -96,4 +102,4 @@ def start_fold(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.fold.trigger_interval_ms} milliseconds")
-    return FoldStream(writer.start(), failures)
+    return FoldStream(writer.start(), failures, settler)

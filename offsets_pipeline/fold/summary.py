@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import UndecodableRecord
-from offsets_pipeline.fold.effects import GROUP_RECORD, PROGRESS, QUARANTINE, STATE_FILE
+from offsets_pipeline.fold.effects import PROGRESS, QUARANTINE, STATE_FILE
 from offsets_pipeline.fold.state_files import state_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
@@ -27,20 +31,22 @@ class Progress(NamedTuple):
     unknown_records: int
 
 
+_PROGRESS_FIELDS = [*Progress._fields, "replay_from_start"]
+_CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
+
+
 @dataclass(frozen=True)
 class Summary:
     """What a fold amounts to.
 
     ``rows`` by kind of effect, ``progress`` by log partition, the log partitions into which rows came ``behind`` the
-    folded position, of each state table the ``files`` that tasks wrote for it, and how many bytes the values of group
-    records have.
+    folded position, and of each state table the ``files`` that tasks wrote for it.
     """
 
     rows: dict[str, int]
     progress: tuple[Progress, ...]
     behind: list[int]
     files: dict[str, list[WrittenFile]]
-    group_bytes: int
 
     @property
     def records(self) -> int:
@@ -48,19 +54,12 @@ class Summary:
         return sum(each.records for each in self.progress)
 
 
-def summarise(effects: DataFrame, settings: Settings) -> Summary:
+def summarise(effects: DataFrame | pa.Table, settings: Settings) -> Summary:
     """Count the effects. Raises UndecodableRecord where there is one and the settings say to stop (R6)."""
-    of_progress = F.when(F.col("kind") == PROGRESS, F.struct(*Progress._fields, "replay_from_start"))
-    counted = effects.groupBy("kind").agg(
-        F.count("*").alias("rows"),
-        F.collect_list(of_progress).alias("progress"),
-        F.collect_list("state_file").alias("state_files"),
-        F.coalesce(F.sum(F.length("value")), F.lit(0)).alias("value_bytes"),
-    )
-    by_kind = {row["kind"]: row for row in counted.collect()}
+    counted = _counted_here(effects) if isinstance(effects, pa.Table) else _counted(effects)
+    by_kind = {row["kind"]: row for row in counted}
     if QUARANTINE in by_kind and settings.log.corrupt_records == "fail":
-        first = effects.where(F.col("kind") == QUARANTINE).orderBy("log_partition", "record_offset").first()
-        assert first is not None  # noqa: S101 - the kind was just counted
+        first = by_kind[QUARANTINE]["first_corrupt"]
         raise UndecodableRecord(
             f"record {first['record_offset']} of log partition {first['log_partition']} does not decode: "
             f'{first["reason"]}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
@@ -74,5 +73,34 @@ def summarise(effects: DataFrame, settings: Settings) -> Summary:
         progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
         files=files,
-        group_bytes=by_kind[GROUP_RECORD]["value_bytes"] if GROUP_RECORD in by_kind else 0,
     )
+
+
+def _counted(effects: DataFrame) -> Sequence[Mapping[str, Any]]:
+    of_progress = F.when(F.col("kind") == PROGRESS, F.struct(*_PROGRESS_FIELDS))
+    corrupt = F.when(F.col("kind") == QUARANTINE, F.struct(*_CORRUPT_FIELDS))
+    return [
+        row.asDict()
+        for row in effects.groupBy("kind")
+        .agg(
+            F.count("*").alias("rows"),
+            F.collect_list(of_progress).alias("progress"),
+            F.collect_list("state_file").alias("state_files"),
+            F.min(corrupt).alias("first_corrupt"),
+        )
+        .collect()
+    ]
+
+
+def _counted_here(effects: pa.Table) -> Sequence[Mapping[str, Any]]:
+    counted = []
+    for kind in effects["kind"].unique().to_pylist():
+        rows = effects.filter(pc.equal(effects["kind"], kind))
+        row: dict[str, Any] = {"kind": kind, "rows": rows.num_rows}
+        if kind == PROGRESS:
+            row["progress"] = rows.select(_PROGRESS_FIELDS).to_pylist()
+        elif kind == QUARANTINE:
+            order = [(name, "ascending") for name in _CORRUPT_FIELDS]
+            row["first_corrupt"] = rows.select(_CORRUPT_FIELDS).sort_by(order).slice(0, 1).to_pylist()[0]
+        counted.append(row)
+    return counted

@@ -68,7 +68,7 @@ def verify_store(store: Store) -> Verification:
             FOLD_PROGRESS.name,
             ["log_partition"],
             effects.where("kind = 'progress'")
-            .join(pending_arrays(effects), "log_partition", "left")
+            .join(pending_arrays(effects.where("kind = 'pending'")), "log_partition", "left")
             .select("log_partition", "folded_to", _as_json("pending")),
             progress.select("log_partition", "folded_to", _as_json("pending")),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.tables import LOG
@@ -26,13 +25,12 @@ class LogAppender:
     """
 
     def __init__(self, store: Store) -> None:
-        self._guarded = GuardedWriter(store, LOG.name)
-        # open while the tasks write: then Delta refuses the commit also where somebody changes the table meanwhile
-        self._of_files = FileCommit.begin(store, LOG)
+        self._guarded = GuardedWriter(store, LOG)
 
     def place(self, clock: Clock) -> LogFilePlace | None:
         """Where tasks may write files for `append_files`; None where only a DataFrame can be appended."""
-        return None if self._of_files is None else LogFilePlace(self._of_files.folder, clock.now_ms())
+        files = self._guarded.files
+        return None if files is None else LogFilePlace(files.folder, clock.now_ms())
 
     def append_files(self, files: Sequence[WrittenFile]) -> int:
         """Append what tasks wrote to files at `place`, all of it or nothing; returns how many records.
@@ -40,8 +38,8 @@ class LogAppender:
         Raises WriteConflict when somebody else appended meanwhile: then the files belong to nobody, and VACUUM
         removes them.
         """
-        assert self._of_files is not None  # noqa: S101 - there is a place
-        return self._of_files.append(files)
+        assert self._guarded.files is not None  # noqa: S101 - there is a place
+        return self._guarded.files.append(files)
 
     def append(self, rows: DataFrame) -> int:
         """Append rows with the columns of the table `log`; returns how many.

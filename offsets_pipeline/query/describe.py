@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.delta_reader import quoted
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.query.state import StateReader, quoted
+
+if TYPE_CHECKING:
+    from offsets_pipeline.query.state import StateReader
 
 _ALIVE = "state <> 'Dead'"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
+from offsets_pipeline.delta_reader import answer
 from offsets_pipeline.errors import NoSuchStore, NotAStore
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ class StateReader:
 
     def select(self, query: str, *names: str) -> pa.Table:
         """The result of a query over these tables."""
-        builder = QueryBuilder()
-        for name in names:
-            builder.register(name, self.table(name))
-        return pa.table(builder.execute(query).read_all())
+        return answer(query, **{name: self.table(name) for name in names}).read_all()
 
     def rows(self, query: str, *names: str) -> list[dict[str, Any]]:
         """The result of a query whose answer is small."""
@@ -69,8 +67,3 @@ class StateReader:
     def _children(self) -> Sequence[Any]:
         children: Sequence[Any] = fs.LocalFileSystem().get_file_info(fs.FileSelector(self._location))
         return children
-
-
-def quoted(text: str) -> str:
-    """The text as a string literal in SQL."""
-    return "'" + text.replace("'", "''") + "'"

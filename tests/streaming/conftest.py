@@ -1,5 +1,26 @@
-"""Comparisons that tests share say what differs."""
+"""A fold has two ways, and comparisons that tests share say what differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.spark.stores import Workbench
+
 pytest.register_assert_rewrite("tests.unit.fold.state_tables", "tests.spark.stores")
+
+
+@pytest.fixture
+def in_tasks(workbench: Workbench) -> Workbench:
+    """What a test does with stores, where no batch is so small that the driver would fold it."""
+    fold = replace(workbench.settings.fold, driver_rows=0)
+    return replace(workbench, settings=replace(workbench.settings, fold=fold))
+
+
+@pytest.fixture(params=["in the driver", "in tasks"])
+def either_way(request: pytest.FixtureRequest, workbench: Workbench, in_tasks: Workbench) -> Workbench:
+    """The same for both ways in which a batch is folded."""
+    return workbench if request.param == "in the driver" else in_tasks

@@ -13,10 +13,12 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.few import FewWriter
 from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.replay_writer import FoundState, RowsReplayWriter
 from offsets_pipeline.fold.state import FoldedState, StateWriter
+from offsets_pipeline.layers import LAYERED, LayeredTable
 from offsets_pipeline.retry import with_retries
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.streaming
 
 WRITES = [
-    "_append_group_records",
-    "_append_groups",
-    "_append_offsets",
+    "committed_offsets",
+    "group_records",
+    "groups",
     "_merge_quarantine",
     "_merge_topics",
     "_write_progress",
@@ -48,18 +50,30 @@ class Died(Exception):
 
 
 def dying(write: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
-    """Make this write raise before or after it is done; returns where it is noted that it did."""
+    """Make this write raise before or after it is done; returns where it is noted that it did.
+
+    It is a method, or what appends to a table of this name.
+    """
     died: list[str] = []
-    owner = next(each for each in (StateWriter, FoldWriter, RowsReplayWriter) if write in vars(each))
-    whole = getattr(owner, write)
 
-    def half(self: StateWriter, *args: object, **more: object) -> None:
-        if when == "after":
-            whole(self, *args, **more)
-        died.append(write)
-        raise Died(f"{when} {write}")
+    def make_die(owner: type, method: str) -> None:
+        whole = getattr(owner, method)
 
-    patch.setattr(owner, write, half)
+        def half(self: StateWriter, *args: object) -> None:
+            is_it = write == (args[0].table.name if args and isinstance(args[0], LayeredTable) else method)
+            if not is_it or when == "after":
+                whole(self, *args)
+            if is_it:
+                died.append(write)
+                raise Died(f"{when} {write}")
+
+        patch.setattr(owner, method, half)
+
+    if write in {each.table.name for each in LAYERED}:
+        make_die(FoldWriter, "_append")
+        make_die(FewWriter, "_append_rows")
+    else:
+        make_die(next(each for each in (StateWriter, RowsReplayWriter) if write in vars(each)), write)
     return died
 
 
@@ -89,13 +103,13 @@ def busy_log(steps: int) -> list[LogPartition]:
 
 @pytest.mark.slow
 def test_fold_that_dies_at_any_write_runs_again(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     steps = busy_log(len(WRITES))
     for part in steps:
         appended(location, part.rows)
-    log, store = log_of(location), workbench.open(location)
+    log, store = log_of(location), either_way.open(location)
     for write, part in zip(WRITES, steps, strict=True):
         rows = store.read("log").where(F.col("record_offset") < part.next_offset)  # what was folded comes again
         for when in ("before", "after"):
@@ -103,17 +117,18 @@ def test_fold_that_dies_at_any_write_runs_again(
                 died = dying(write, when, patch)
                 if (write, when) == ("_write_progress", "after"):  # then it did happen, and nobody was told
                     with pytest.raises(Died):
-                        fold_batch(store, rows, workbench.settings, CLOCK)
-                    assert fold_batch(store, rows, workbench.settings, CLOCK) == 0
+                        fold_batch(store, rows, either_way.settings, CLOCK)
+                    assert fold_batch(store, rows, either_way.settings, CLOCK) == 0
                 else:
                     with pytest.raises(Died):
-                        fold_batch(store, rows, workbench.settings, CLOCK)
+                        fold_batch(store, rows, either_way.settings, CLOCK)
             assert died == [write]
         folded = 0 if write == "_write_progress" else len(part.rows)
-        assert fold_batch(store, rows, workbench.settings, CLOCK) == folded
+        assert fold_batch(store, rows, either_way.settings, CLOCK) == folded
         assert_as_reference(location, [row for row in log if row.record_offset < part.next_offset])
     assert len(rows_of(location, "topics")) == len(WRITES)
-    assert workbench.verify(location).equal
+    found = either_way.verify(location)
+    assert found.equal, found.examples
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import NoSuchStore, WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold import reload
 from offsets_pipeline.fold.batch import fold_batch
@@ -19,18 +21,19 @@ from offsets_pipeline.fold.state import FoldedState, FoldedTo, StateWriter
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, OFFSETS
+from offsets_pipeline.store import Store
 from offsets_pipeline.tables import COMMITTED_OFFSETS, Table
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.fold.summary import Summary
-    from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
@@ -52,10 +55,10 @@ def fold_steps(workbench: Workbench, location: Path, steps: int) -> Store:
 
 
 def test_settled_or_not_the_state_is_the_same(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 3)
+    store = fold_steps(either_way, location, 3)
     assert_as_reference(location, log_of(location))
     for layered in LAYERED:
         assert layers_of(store, layered).files_on_top == 2  # the first lies alone, and needs no settling
@@ -70,32 +73,104 @@ def test_stream_settles_when_rows_or_files_on_top_are_many(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = fold_steps(workbench, copied(empty(1), tmp_path / "store"), 3)
-    assert Settler(FoldSettings(settle_rows=1_000)).after_fold(store, 999) == []  # not even looked
-    assert Settler(FoldSettings(settle_rows=1_000)).after_fold(store, 1_000) == []  # looked, and found few
-    names = [layered.table.name for layered in LAYERED]
+
+    def settled(settings: FoldSettings, records: int) -> list[str]:
+        before = {each.table.name: store.version(each.table.name) for each in LAYERED}
+        settler = Settler(store, settings)
+        settler.after_fold(records)
+        settler.close()
+        return [name for name, version in before.items() if store.version(name) > version]
+
     few_files = FoldSettings(settle_rows=1_000, settle_files=2)
-    assert Settler(few_files).after_fold(store, 1_000) == names
-    assert Settler(few_files).after_fold(store, 1_000) == []  # nothing lies on top any more
+    assert settled(few_files, 999) == []  # not even looked
+    assert settled(FoldSettings(settle_rows=1_000), 1_000) == []  # looked, and found few
+    assert settled(few_files, 1_000) == [layered.table.name for layered in LAYERED]
+    assert settled(few_files, 1_000) == []  # nothing lies on top any more
 
 
-def test_settling_is_put_off_where_a_fold_came_in_between(
+def test_settling_that_failed_fails_the_fold_that_comes_after(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise NoSuchStore("the disk is gone")
+
+    monkeypatch.setattr("offsets_pipeline.fold.settle.layers_of", broken)
+    settler = Settler(workbench.open(empty(1)), FoldSettings(settle_rows=1))
+    settler.after_fold(1)
+    settler.close()
+    with pytest.raises(NoSuchStore, match="the disk is gone"):
+        settler.after_fold(1)
+
+
+def test_fold_goes_on_while_a_table_is_settled(
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(either_way, location, 2)
+    log = LogPartition(0, start=100)
+    log.commit(("g", "t", 0), 7)
+    log.commit(("late", "t", 0), 8)
+    appended(location, log.rows)
+    assert settled_while(store, tmp_path, lambda: either_way.fold(location))
+    assert layers_of(store, OFFSETS).rows_on_top == 2
+    assert_as_reference(location, log_of(location))
+
+
+def test_settling_is_put_off_where_a_reload_came_in_between(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 2)
+    workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
+    assert not settled_while(store, tmp_path, lambda: workbench.reload(location))
+    assert_as_reference(location, log_of(location))
+
+
+def test_reload_is_made_again_where_a_table_was_settled_in_between(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
-    whole = GuardedWriter.overwrite
+    workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
 
-    def overtaken(self: GuardedWriter, rows: object, where: str | None = None) -> None:
+    def settled_since(*arguments: Any) -> object:  # noqa: ANN401
         monkeypatch.undo()
-        log = LogPartition(0, start=100)
-        log.commit(("late", "t", 0), 7)
-        appended(location, log.rows)
-        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
-        whole(self, rows, where)  # type: ignore[arg-type]
+        assert settle(store, OFFSETS)
+        return summarise(*arguments)
 
-    monkeypatch.setattr(GuardedWriter, "overwrite", overtaken)
-    assert not settle(store, OFFSETS)
+    monkeypatch.setattr(reload, "summarise", settled_since)
+    workbench.reload(location)
     assert_as_reference(location, log_of(location))
+
+
+def settled_while(store: Store, folder: Path, do: Callable[[], object]) -> bool:
+    """Do something while a settling of the offsets has begun to write what it read; whether that settled them."""
+    began, done = folder / "began", folder / "done"
+
+    def waiting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began.touch()
+        seen(done)
+        yield from batches
+
+    whole = Store.latest
+    with ThreadPoolExecutor(1) as threads, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "latest", lambda *of: whole(*of).coalesce(1).mapInArrow(waiting, OFFSETS.schema()))
+        settled = threads.submit(settle, store, OFFSETS)
+        try:
+            seen(began)
+            patch.undo()
+            do()
+        finally:
+            done.touch()
+        return settled.result()
+
+
+def seen(path: Path) -> None:
+    """Wait for a file."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.01)
 
 
 def test_fold_whose_start_is_past_is_refused_before_it_writes(
@@ -110,7 +185,7 @@ def test_fold_whose_start_is_past_is_refused_before_it_writes(
     assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
     before = store.version("committed_offsets")
     stale = store.read("committed_offsets").where("topic = 't'").limit(1).withColumn("committed_offset", F.lit(-5))
-    for write in (past.offsets.append, past.offsets.overwrite):
+    for write in (past.writers["committed_offsets"].append, past.writers["committed_offsets"].overwrite):
         with pytest.raises(WriteConflict, match="another writer wrote to"):
             write(stale)
     assert store.version("committed_offsets") == before
@@ -118,10 +193,10 @@ def test_fold_whose_start_is_past_is_refused_before_it_writes(
 
 
 def test_fold_reads_how_far_the_state_is_when_nobody_can_get_in_between_any_more(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 1)
+    store = fold_steps(either_way, location, 1)
     log = LogPartition(0, start=50)
     log.commit(("g", "t", 0), 98)
     appended(location, log.rows)
@@ -135,12 +210,12 @@ def test_fold_reads_how_far_the_state_is_when_nobody_can_get_in_between_any_more
     def another_is_quicker(begun_in: Store, table: Table) -> FileCommit | None:
         if table is COMMITTED_OFFSETS:
             monkeypatch.undo()
-            assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 2
+            assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 2
             assert settle(store, OFFSETS)
         return whole(begun_in, table)
 
     monkeypatch.setattr(FileCommit, "begin", another_is_quicker)
-    assert fold_batch(store, older, workbench.settings, CLOCK) == 0
+    assert fold_batch(store, older, either_way.settings, CLOCK) == 0
     assert layers_of(store, OFFSETS).rows_on_top == 0  # nothing older lies on what is settled
     assert_as_reference(location, log_of(location))
 
@@ -173,18 +248,18 @@ def test_fold_that_began_between_a_reload_s_offsets_and_its_progress_is_refused(
     def between(self: StateWriter, summary: Summary, state: FoldedTo) -> None:
         began.append(FoldedState(store))
         if len(began) == 1:  # this one also appends, before the reload ends
-            began[0].offsets.append(stale())
+            began[0].writers["committed_offsets"].append(stale())
         whole(self, summary, state)
 
     monkeypatch.setattr(StateWriter, "_write_progress", between)
     workbench.reload(location)
     assert len(began) == 2  # for the first time was of no use
+    late = began[-1].writers["committed_offsets"]
     with pytest.raises(WriteConflict):
-        began[-1].offsets.append(stale())
-    commit = began[-1].commits["committed_offsets"]
-    assert commit is not None
+        late.append(stale())
+    assert late.files is not None
     with pytest.raises(WriteConflict):
-        commit.append([])
+        late.files.append([])
     assert_as_reference(location, log_of(location))
 
 
@@ -214,10 +289,10 @@ def test_reload_that_streams_overtake_goes_beside_what_they_append(
 
 
 def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:  # R10, R11
     location = copied(empty(1), tmp_path / "store")
-    store = workbench.open(location)
+    store = either_way.open(location)
     log = LogPartition()
     log.commit(("g", "overtaken", 0), 1, producer_id=7)
     log.commit(("g", "deleted", 0), 2, producer_id=7)
@@ -225,11 +300,11 @@ def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
     log.commit(("g", "overtaken", 0), 4)
     log.delete(("g", "deleted", 0))
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 5
+    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 5
     log.rows.clear()
     log.end_commit(7)
     appended(location, log.rows)
-    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 1
+    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 1
     live = {row["topic"]: row["committed_offset"] for row in rows_of(location, "committed_offsets")}
     assert live == {"overtaken": 4, "deleted": None, "first": 3}
     assert_as_reference(location, log_of(location))

@@ -79,6 +79,7 @@ def reload_by_files(workbench: Workbench, store: Path) -> int:
 @pytest.mark.parametrize(("seed", "way"), [(11, reload_by_files), (12, reload_by_spark), (13, reload_one_by_one)])
 def test_reference_stream_and_reload_agree_on_a_random_log(
     workbench: Workbench,
+    in_tasks: Workbench,
     empty: Callable[[int], Path],
     tmp_path: Path,
     seed: int,
@@ -88,9 +89,10 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     rows = [row for partition in range(PARTITIONS) for row in random_log(chosen, partition, 120)]
     whole = write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
     store = copied(empty(PARTITIONS), tmp_path / "store")
-    for step, share in enumerate((chosen.uniform(0.2, 0.8), 1.0)):
-        workbench.ingest(store, write_prefix(whole, tmp_path / f"prefix-{step}", share, chosen))
-        workbench.fold(store)
+    shares = sorted(chosen.uniform(0.1, 0.9) for _ in range(3))
+    for step, (share, folds) in enumerate(zip([*shares, 1.0], [workbench, in_tasks] * 2, strict=True)):
+        folds.ingest(store, write_prefix(whole, tmp_path / f"prefix-{step}", share, chosen))
+        folds.fold(store)
         assert_as_reference(store, log_of(store))
     state = state_of(store)
     assert [row for row in log_of(store) if row.control_type is None] == [

@@ -46,7 +46,7 @@ def written(store: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
     chosen = random.Random(1)
@@ -54,15 +54,15 @@ def test_log_that_grows_is_folded_step_by_step_as_the_reference_replays_it(
     for step, share in enumerate((0.3, 0.55, 0.8, 1.0)):
         # every copy holds all of the one before, whole batches and torn ones
         prefix = write_prefix(segments_of("4.2.0-txn-open"), tmp_path / f"prefix-{step}", share, chosen)
-        report = workbench.ingest(store, prefix)
+        report = either_way.ingest(store, prefix)
         torn += sum(file.torn_tail is not None for file in report.files)
         if step == 2:
             shutil.rmtree(store / "_checkpoints")
-        assert workbench.fold(store) == report.added > 0
+        assert either_way.fold(store) == report.added > 0
         assert_as_reference(store, log_of(store))
     assert torn > 0
     assert len(log_of(store)) == len(rows_in("4.2.0-txn-open"))
-    assert workbench.verify(store).equal
+    assert either_way.verify(store).equal
 
 
 def test_fold_without_its_checkpoint_reads_again_and_writes_nothing(
@@ -110,7 +110,7 @@ def test_second_half_that_came_first_is_replayed_behind_the_first(
     assert workbench.fold(store) == 0
 
 
-def test_marker_of_a_later_batch_decides(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
+def test_marker_of_a_later_batch_decides(either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     # R11, R12, R17
     store = copied(empty(1), tmp_path / "store")
     log = LogPartition()
@@ -118,7 +118,7 @@ def test_marker_of_a_later_batch_decides(workbench: Workbench, empty: Callable[[
     def fold_new() -> dict[tuple[str, str], tuple[int, bool]]:
         appended(store, log.rows)
         log.rows.clear()
-        workbench.fold(store)
+        either_way.fold(store)
         assert_as_reference(store, log_of(store))
         return {
             (name, offset["topic"]): (offset["offset"], offset["pending"])
