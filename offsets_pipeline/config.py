@@ -121,7 +121,7 @@ class FoldSettings(_Section):
     settle_percent: int = _setting(5, _WholeNumber(0, 100))
     """The same as a share of the settled rows: the larger of the two counts."""
 
-    settle_files: int = _setting(100, _WholeNumber(1, _INT32_MAX))
+    settle_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
     """Files that may lie on top, however few rows they hold."""
 
     max_retries: int = _setting(10, _WholeNumber(0, 100))

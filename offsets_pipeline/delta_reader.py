@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.filesystems import open_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a table: its name there, bytes, rows as far as the table tells, and its place among partitions."""
+
+    name: str
+    size: int
+    rows: int
+    partition: Mapping[str, str] = field(default_factory=dict)
+
 
 #: What reading raises where the storage is out of reach from here, or a file is gone.
 UNREADABLE = (DeltaError, OSError, pa.ArrowException)
@@ -21,6 +38,24 @@ def newest_table(folder: str) -> DeltaTable:
 def table_as_of(folder: str, version: int) -> DeltaTable:
     """The same, as of one of its versions."""
     return DeltaTable(folder, version=version)
+
+
+def stored_files(table: DeltaTable) -> list[StoredFile]:
+    """The files of a table."""
+    actions = pa.table(table.get_add_actions())
+    partitions = actions["partition"].to_pylist() if "partition" in actions.column_names else []
+    partitions = partitions or [{}] * actions.num_rows
+    return [
+        StoredFile(path, size, rows or 0, {name: _in_protocol(value) for name, value in (partition or {}).items()})
+        for path, size, rows, partition in zip(
+            *(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), partitions, strict=True
+        )
+    ]
+
+
+def _in_protocol(value: object) -> str:
+    """The value of a partition column as Delta's protocol has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def whole(table: DeltaTable) -> pa.Table:

@@ -28,6 +28,7 @@ from offsets_pipeline.store import last_transaction
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from offsets_pipeline.delta_reader import StoredFile
     from offsets_pipeline.store import Store
     from offsets_pipeline.tables import Table
 
@@ -57,8 +58,8 @@ class WrittenFile:
     highest: Mapping[str, int | str]
     partition: Mapping[str, str] = field(default_factory=dict)
 
-    def add_action(self) -> dict[str, Any]:
-        """The fields of the action of Delta's protocol that adds it, with its statistics."""
+    def add_action(self, *, is_change: bool = True) -> dict[str, Any]:
+        """The fields of the action of Delta's protocol that adds it, with its statistics; a change brings rows."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
@@ -70,7 +71,7 @@ class WrittenFile:
             "partitionValues": self.partition,
             "size": self.size,
             "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
+            "dataChange": is_change,
             "stats": json.dumps(stats),
         }
 
@@ -103,7 +104,8 @@ class FileCommit:
     or changed what the table is, since it began.
     """
 
-    def __init__(self, store: Store, table: Table) -> None:
+    def __init__(self, store: Store, table: Table, *, guarded: bool = True) -> None:
+        self._guarded = guarded
         self._store = store
         self._table = table
         self._there: Any = None  # the files of the table
@@ -117,18 +119,18 @@ class FileCommit:
         self._transaction = log.startTransaction(in_catalog, jvm.scala.Option.empty())
         #: the number of the application's transaction that this commits
         self.number = last_transaction(self._transaction.snapshot(), APPLICATION) + 1
-        # as if that had been asked of it: so Delta refuses the commit where another of this application is first
-        self._transaction.readTxn().addOne(APPLICATION)
+        if guarded:  # as if that had been asked of it: so Delta refuses the commit where another of these is first
+            self._transaction.readTxn().addOne(APPLICATION)
 
     @classmethod
-    def begin(cls, store: Store, table: Table) -> FileCommit | None:
-        """Begin; None where only a DataFrame can be written to the table.
+    def begin(cls, store: Store, table: Table, *, guarded: bool = True) -> FileCommit | None:
+        """Begin; None where only a DataFrame can be written to the table. Not ``guarded``: for `rearrange` alone.
 
         That is so where Arrow does not reach the table's folder, the table is not as this program made it (its
         owner partitioned it, or wants other constraints to hold), or Spark runs with a Delta of other insides.
         """
         try:
-            begun = cls(store, table)
+            begun = cls(store, table, guarded=guarded)
             system, path = open_path(begun.folder)
             log = system.get_file_info(f"{path}/_delta_log")
             if log.type != fs.FileType.Directory or not begun._is_as_created():
@@ -157,30 +159,55 @@ class FileCommit:
         """
         return self._commit(files, [], _APPEND)
 
-    def replace(self, files: Sequence[WrittenFile], there: Mapping[str, int] | None = None) -> int:
+    def replace(self, files: Sequence[WrittenFile], there: Sequence[StoredFile] | None = None) -> int:
         """Put what the files hold in place of all that is there; else as `append`.
 
-        ``there`` are the names and sizes of all files of an unpartitioned table as of where this began, for who knows
-        them without a look.
+        ``there`` is that, for who knows it without a look.
         """
+        if there is not None:
+            return self._commit(files, self._removes(there), _OVERWRITE)
         now, with_its_rows = int(time.time() * 1000), True
-        if there is None:
-            found = self.look()
-            removed = [found.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(found.size())]
-        else:
-            removed = [self._action("remove", _remove(name, size, now)) for name, size in there.items()]
+        found = self.look()
+        removed = [found.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(found.size())]
         return self._commit(files, removed, _OVERWRITE)
+
+    def rearrange(self, files: Sequence[WrittenFile], there: Sequence[StoredFile]) -> int:
+        """Put what the files hold in place of what is ``there``, and says the same; returns how many rows.
+
+        What others append meanwhile stays beside it. Raises WriteConflict when somebody else removed one of the files
+        that are there: then nothing was written.
+        """
+        return self._commit(files, self._removes(there, is_change=False), _OVERWRITE, is_change=False)
+
+    def _removes(self, there: Sequence[StoredFile], *, is_change: bool = True) -> list[Any]:
+        now = int(time.time() * 1000)
+        return [
+            self._action(
+                "remove",
+                {
+                    "path": file.name,
+                    "deletionTimestamp": now,
+                    "dataChange": is_change,
+                    "extendedFileMetadata": True,
+                    "partitionValues": file.partition,
+                    "size": file.size,
+                },
+            )
+            for file in there
+        ]
 
     def _action(self, kind: str, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the JVM
         """An action of Delta's protocol."""
         jvm: Any = self._store.spark._jvm
         return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps({kind: fields}))
 
-    def _commit(self, files: Sequence[WrittenFile], actions: list[Any], mode: str) -> int:
+    def _commit(self, files: Sequence[WrittenFile], actions: list[Any], mode: str, *, is_change: bool = True) -> int:
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
-        actions = actions + [self._action("add", file.add_action()) for file in files]
-        actions.append(delta.SetTransaction(APPLICATION, self.number, jvm.scala.Option.apply(int(time.time() * 1000))))
+        actions = actions + [self._action("add", file.add_action(is_change=is_change)) for file in files]
+        if self._guarded:
+            now = jvm.scala.Option.apply(int(time.time() * 1000))
+            actions.append(delta.SetTransaction(APPLICATION, self.number, now))
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
             self._transaction.commit(_scala_seq(jvm, actions), self._operation(mode))
@@ -226,18 +253,6 @@ class FileCommit:
             metric.set(figure)
             metrics.put(name, metric)
         return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(metrics)
-
-
-def _remove(name: str, size: int, now_ms: int) -> dict[str, Any]:
-    """The fields of the action that removes a file."""
-    return {
-        "path": name,
-        "deletionTimestamp": now_ms,
-        "dataChange": True,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-        "size": size,
-    }
 
 
 def _scala_seq(jvm: Any, items: Sequence[Any]) -> Any:  # noqa: ANN401 - of the JVM

@@ -187,7 +187,7 @@ class Store:
 
     def latest(self, layered: LayeredTable) -> DataFrame:
         """The newest row of each key of a state table in layers."""
-        return self.spark.sql(layered.latest(self.table_name(layered.table.name)))
+        return self.spark.sql(layered.latest_in_spark(self.table_name(layered.table.name)))
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""

@@ -11,15 +11,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table, stored_files, table_as_of
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.file_commit import FileCommit
+from offsets_pipeline.fold.state_files import layer_files, layer_schema
 from offsets_pipeline.guarded import rearrange
 from offsets_pipeline.layers import LAYERED, LayeredTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
     from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.store import Store
 
 _LOOK_EVERY = 10  # folds
+_ON_TOP = "false"  # of the partition column `settled`
+_HERE_BYTES = 256 * 1024 * 1024
+_ROWS_AT_ONCE = 1_000_000
 
 
 class Settler:
@@ -75,7 +86,16 @@ class Layers(NamedTuple):
 
 def layers_of(store: Store, layered: LayeredTable) -> Layers:
     """How much of the table lies where, by what the table's own log says of its files."""
-    on_top = F.col("settled") == "false"
+    try:
+        files = stored_files(newest_table(store.arrow_folder(layered.table.name)))
+    except UNREADABLE:
+        return _layers_by_spark(store, layered)
+    on_top = [file.rows for file in files if file.partition["settled"] == _ON_TOP]
+    return Layers(sum(file.rows for file in files) - sum(on_top), sum(on_top), len(on_top))
+
+
+def _layers_by_spark(store: Store, layered: LayeredTable) -> Layers:
+    on_top = F.col("settled") == _ON_TOP
     rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
     found = (
         store.files(layered.table.name)
@@ -86,14 +106,62 @@ def layers_of(store: Store, layered: LayeredTable) -> Layers:
     return Layers(*(each or 0 for each in found))
 
 
-def settle(store: Store, layered: LayeredTable) -> bool:
+def settle(store: Store, layered: LayeredTable, here_bytes: int = _HERE_BYTES) -> bool:
     """Put the newest row of each key into the settled layer; False where somebody replaced what it was made from.
 
-    Then nothing was changed, and the next time will do. What folds append meanwhile stays on top.
+    Then nothing was changed, and the next time will do. What folds append meanwhile stays on top. A table with no more
+    than ``here_bytes`` of files is settled in the driver: Spark's tasks take five times as long, and the folds that go
+    on meanwhile wait for a free one.
     """
-    rows = store.latest(layered).withColumn("settled", F.lit(True))
     try:
-        rearrange(store, layered.table, rows.select(layered.table.names()))
+        if not _settle_here(store, layered, here_bytes):
+            rows = store.latest(layered).withColumn("settled", F.lit(True))
+            rearrange(store, layered.table, rows.select(layered.table.names()))
     except WriteConflict:
         return False
     return True
+
+
+def _settle_here(store: Store, layered: LayeredTable, here_bytes: int) -> bool:
+    """Settle a table in the driver; False where it is too large for that, or out of reach."""
+    commit = FileCommit.begin(store, layered.table, guarded=False)
+    if commit is None:
+        return False
+    try:
+        table = table_as_of(commit.folder, commit.version)
+        there = stored_files(table)
+        if sum(file.size for file in there) > here_bytes:
+            return False
+        files = [
+            file
+            for rows in _newest_rows(layered, table)
+            for file in layer_files(layered, rows, commit.folder, settled=True)
+        ]
+    except UNREADABLE:
+        return False
+    commit.rearrange(files, there)
+    return True
+
+
+def _newest_rows(layered: LayeredTable, table: DeltaTable) -> Iterator[pa.Table]:
+    """The newest row of each key, in order, log partitions of up to a million rows at a time."""
+    name = layered.table.name
+    query = f"SELECT log_partition, count(*) AS held FROM {name} GROUP BY log_partition ORDER BY log_partition"  # noqa: S608
+    some: list[int] = []
+    held = 0
+    for row in answer(query, **{name: table}).read_all().to_pylist():
+        if some and held + row["held"] > _ROWS_AT_ONCE:
+            yield _newest_of(layered, table, some)
+            some, held = [], 0
+        some.append(row["log_partition"])
+        held += row["held"]
+    if some:
+        yield _newest_of(layered, table, some)
+
+
+def _newest_of(layered: LayeredTable, table: DeltaTable, log_partitions: list[int]) -> pa.Table:
+    name = layered.table.name
+    latest = layered.latest(name, f"log_partition IN ({', '.join(map(str, log_partitions))})")
+    query = f"SELECT * FROM ({latest}) AS newest ORDER BY {', '.join(layered.key)}"  # noqa: S608 - the program's names
+    rows = answer(query, **{name: table}).read_all()
+    return rows.cast(layer_schema(layered))

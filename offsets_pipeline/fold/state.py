@@ -28,7 +28,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.delta_reader import UNREADABLE, table_as_of, whole
+from offsets_pipeline.delta_reader import UNREADABLE, stored_files, table_as_of, whole
 from offsets_pipeline.file_commit import written_file
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.delta_reader import StoredFile
     from offsets_pipeline.file_commit import FileCommit
     from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
@@ -65,7 +66,7 @@ _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 class FoldedTo:
     """How far each log partition is folded, and who may move that.
 
-    ``files`` are those of `fold_progress`, names and sizes, where they are in the driver's reach. ``pending`` are the
+    ``files`` are those of `fold_progress`, where they are in the driver's reach. ``pending`` are the
     open transactional commits, its columns log_partition and pending; None where they are too many to be looked at in
     the driver, or out of its reach.
     """
@@ -91,15 +92,14 @@ class FoldedTo:
         return {at: progress.folded_to for at, progress in self.of_partition.items()}
 
 
-def _few_progress_rows(progress: GuardedWriter) -> tuple[dict[str, int] | None, pa.Table | None]:
+def _few_progress_rows(progress: GuardedWriter) -> tuple[list[StoredFile] | None, pa.Table | None]:
     """The files of `fold_progress` and its rows, without Spark; None where they are large or out of reach."""
     if progress.files is None:
         return None, None
     try:
         table = table_as_of(progress.files.folder, progress.version)
-        added = pa.table(table.get_add_actions())
-        files = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
-        if sum(files.values()) > _FEW_BYTES:
+        files = stored_files(table)
+        if sum(file.size for file in files) > _FEW_BYTES:
             return files, None
         return files, whole(table) if files else _PROGRESS_SCHEMA.empty_table()
     except UNREADABLE:

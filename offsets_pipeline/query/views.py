@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VIEWS = {
-    # a group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none
+    # A group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none. Which
+    # groups are dead is asked of the table itself: of a group that lives only rows on top are looked at.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
-        LEFT ANTI JOIN {groups} g
-          ON g.group_id = o.group_id AND g.log_partition = o.log_partition AND g.state = 'Dead'
+        LEFT ANTI JOIN (
+            SELECT log_partition, group_id FROM {groups_in_layers} WHERE state = 'Dead' OR NOT settled
+            GROUP BY log_partition, group_id HAVING max_by(state, record_offset) = 'Dead'
+        ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
     "unstable_offsets": """
@@ -87,6 +90,7 @@ def create_views(spark: SparkSession, store: str, schema: str) -> None:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
+    names["groups_in_layers"] = names[DESCRIBED.table.name]
     for layered in (OFFSETS, DESCRIBED):
-        names[layered.table.name] = f"({layered.latest(names[layered.table.name])})"
+        names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name])})"
     return {name: query.format(**names) for name, query in _VIEWS.items()}

@@ -14,6 +14,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import NoSuchStore, WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold import reload
+from offsets_pipeline.fold import settle as settle_module
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.replay_writer import FoundState
 from offsets_pipeline.fold.settle import Settler, layers_of, settle
@@ -62,7 +63,7 @@ def test_settled_or_not_the_state_is_the_same(
     assert_as_reference(location, log_of(location))
     for layered in LAYERED:
         assert layers_of(store, layered).files_on_top == 2  # the first lies alone, and needs no settling
-        assert settle(store, layered)
+        assert settle(store, layered, *([] if either_way.settings.fold.driver_rows else [0]))
         rows = len(rows_of(location, layered.table.name))
         assert layers_of(store, layered) == (rows, 0, 0)
         assert store.read(layered.table.name).count() == rows
@@ -111,7 +112,8 @@ def test_fold_goes_on_while_a_table_is_settled(
     log.commit(("g", "t", 0), 7)
     log.commit(("late", "t", 0), 8)
     appended(location, log.rows)
-    assert settled_while(store, tmp_path, lambda: either_way.fold(location))
+    here = either_way.settings.fold.driver_rows > 0
+    assert settled_while(store, tmp_path, lambda: either_way.fold(location), here=here)
     assert layers_of(store, OFFSETS).rows_on_top == 2
     assert_as_reference(location, log_of(location))
 
@@ -122,7 +124,7 @@ def test_settling_is_put_off_where_a_reload_came_in_between(
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
     workbench.spark.sql(f"UPDATE delta.`{location}/committed_offsets` SET committed_offset = 999")
-    assert not settled_while(store, tmp_path, lambda: workbench.reload(location))
+    assert not settled_while(store, tmp_path, lambda: workbench.reload(location), here=True)
     assert_as_reference(location, log_of(location))
 
 
@@ -143,8 +145,8 @@ def test_reload_is_made_again_where_a_table_was_settled_in_between(
     assert_as_reference(location, log_of(location))
 
 
-def settled_while(store: Store, folder: Path, do: Callable[[], object]) -> bool:
-    """Do something while a settling of the offsets has begun to write what it read; whether that settled them."""
+def settled_while(store: Store, folder: Path, do: Callable[[], object], *, here: bool) -> bool:
+    """Do something while a settling of the offsets, ``here`` or by Spark, has read them; whether that settled them."""
     began, done = folder / "began", folder / "done"
 
     def waiting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -152,10 +154,17 @@ def settled_while(store: Store, folder: Path, do: Callable[[], object]) -> bool:
         seen(done)
         yield from batches
 
-    whole = Store.latest
+    def read_and_waiting(*of: Any) -> list[pa.Table]:  # noqa: ANN401
+        rows = list(newest_rows(*of))
+        began.touch()
+        seen(done)
+        return rows
+
+    newest_rows, latest = settle_module._newest_rows, Store.latest
     with ThreadPoolExecutor(1) as threads, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "latest", lambda *of: whole(*of).coalesce(1).mapInArrow(waiting, OFFSETS.schema()))
-        settled = threads.submit(settle, store, OFFSETS)
+        patch.setattr(settle_module, "_newest_rows", read_and_waiting)
+        patch.setattr(Store, "latest", lambda *of: latest(*of).coalesce(1).mapInArrow(waiting, OFFSETS.schema()))
+        settled = threads.submit(settle, store, OFFSETS, *([] if here else [0]))
         try:
             seen(began)
             patch.undo()
