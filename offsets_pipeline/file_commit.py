@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,11 +22,13 @@ from pyspark.sql.types import StructType
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import arrow_path, open_path
-from offsets_pipeline.guarded import APPLICATION
+from offsets_pipeline.guarded import APPLICATION, PAST
 from offsets_pipeline.retry import CONFLICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.store import Store
     from offsets_pipeline.tables import Table
@@ -71,6 +73,15 @@ class WrittenFile:
             "stats": json.dumps(stats),
         }
         return json.dumps({"add": add})
+
+    def as_text(self) -> str:
+        """The file as text, as a task hands it to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> WrittenFile:
+        """The file out of that text."""
+        return cls(**json.loads(text))
 
 
 def new_file_name() -> str:
@@ -141,8 +152,11 @@ class FileCommit:
     @property
     def number(self) -> int:
         """The number of the application's transaction that this commits."""
+        return self._number_of(APPLICATION)
+
+    def _number_of(self, application: str) -> int:
         # as of where this began; to have asked makes Delta refuse the commit where another of this application is first
-        return int(self._transaction.txnVersion(APPLICATION)) + 1
+        return int(self._transaction.txnVersion(application)) + 1
 
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
         """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
@@ -150,26 +164,45 @@ class FileCommit:
             self._there = self._transaction.filterFiles()
         return self._there
 
-    def append(self, files: Sequence[WrittenFile]) -> int:
+    def files(self) -> DataFrame:
+        """The files of the table where this began, as `Store.files`."""
+        return self._store.files_of(self._transaction.snapshot())
+
+    def append(self, files: Sequence[WrittenFile], *, late: bool = False) -> int:
         """Append what the files hold, all of it or nothing; returns how many rows.
 
-        Raises WriteConflict when somebody else wrote meanwhile: then the files belong to nobody, and VACUUM removes
-        them.
+        ``late``: they hold rows that belong before others of the table; then whoever rewrites it meanwhile is somebody
+        who wrote, too. Raises WriteConflict when somebody else wrote meanwhile: then the files belong to nobody, and
+        VACUUM removes them.
         """
-        return self._commit(files, [], _APPEND)
+        return self._commit(files, [], _APPEND, (APPLICATION, PAST) if late else (APPLICATION,))
 
     def replace(self, files: Sequence[WrittenFile]) -> int:
         """Put what the files hold in place of all that is there; else as `append`."""
         there = self.look()
-        now, with_its_rows = int(time.time() * 1000), True
-        removed = [there.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(there.size())]
-        return self._commit(files, removed, _OVERWRITE)
+        removed = [there.apply(index) for index in range(there.size())]
+        return self._commit(files, removed, _OVERWRITE, (APPLICATION,))
 
-    def _commit(self, files: Sequence[WrittenFile], actions: list[Any], mode: str) -> int:
+    def rewrite(self, paths: Collection[str], files: Sequence[WrittenFile]) -> int:
+        """Put what the files hold in place of the table's files of these ``paths``, as `files` names them.
+
+        What is appended beside them meanwhile stays, and is no conflict, unless it is late. Raises WriteConflict where
+        somebody else removed one of them, rewrote others, or appended late rows: then nothing was written.
+        """
+        there = self._transaction.snapshot().allFiles().collectAsList()
+        removed = [each for each in (there.get(index) for index in range(there.size())) if each.path() in paths]
+        return self._commit(files, removed, _OVERWRITE, (PAST,))
+
+    def _commit(
+        self, files: Sequence[WrittenFile], removed: Sequence[Any], mode: str, applications: Sequence[str]
+    ) -> int:
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
-        actions = actions + [delta.Action.fromJson(file.add_action()) for file in files]
-        actions.append(delta.SetTransaction(APPLICATION, self.number, jvm.scala.Option.apply(int(time.time() * 1000))))
+        now, with_its_rows = int(time.time() * 1000), True
+        actions = [each.removeWithTimestamp(now, with_its_rows) for each in removed]
+        actions += [delta.Action.fromJson(file.add_action()) for file in files]
+        for application in applications:
+            actions.append(delta.SetTransaction(application, self._number_of(application), jvm.scala.Option.apply(now)))
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
             self._transaction.commit(_scala_seq(jvm, actions), self._operation(mode))

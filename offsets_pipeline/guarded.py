@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The application whose transactions make writers of one table notice each other.
 APPLICATION = "offsets"
+#: The application whose transactions change what lies behind the end of a log: cleanings, and appends of late records.
+PAST = "offsets-past"
 
 
 class GuardedWriter:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.fold.compaction import compact_early
+from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import EFFECT_SCHEMA
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Effects = Iterator[pa.RecordBatch]
 
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
-_COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
 _TASKS_PER_CORE = 2  # of a replay of the whole log: enough to even out what they take
 _ADD_ROWS = 250_000  # rows that are handed to the replay at once
 
@@ -68,7 +67,7 @@ def fold(rows: DataFrame, offsets_partitions: int, folded_to: Mapping[int, int])
 
 def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
+        for table in gathered((pa.Table.from_batches([batch]) for batch in batches), COMPACT_ROWS):
             yield from compact_early(table, start).to_batches()
 
     return rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
@@ -93,7 +92,7 @@ def fold_log(
 
     def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (rows for batch in paths for path in batch["path"].to_pylist() for rows in read_log_file(path, wanted))
-        compacted = [compact_early(_single_records(table), {}) for table in _gathered(rows, _COMPACT_ROWS)]
+        compacted = [compact_early(_single_records(table), {}) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
             yield from compact_early(pa.concat_tables(compacted), {}).to_batches()
 
@@ -115,7 +114,7 @@ def _replay(
 ) -> DataFrame:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, folded_to)
-        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
+        for table in gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
             replay.add(table)
         yield from replay.effects() if write_state is None else write_state(replay.effects())
 
@@ -127,18 +126,6 @@ def _single_records(rows: pa.Table) -> pa.Table:
     """Rows of the log as the fold takes them, but for the key, which may be dictionary-encoded."""
     ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
     return rows.append_column(INPUT_SCHEMA.field("records"), ones).select(_INPUT_COLUMNS)
-
-
-def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, put together to such of so many rows or a little more."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= rows:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def pending_arrays(effects: DataFrame) -> DataFrame:

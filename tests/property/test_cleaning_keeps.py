@@ -1,4 +1,4 @@
-"""What this program's own cleaning keeps replays to the same state, without the exceptions that brokers have (R16, R23)."""
+"""What this program's own cleaning keeps replays to the same state, without a broker's exceptions (R16, R23)."""
 
 from __future__ import annotations
 
