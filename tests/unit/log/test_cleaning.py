@@ -184,9 +184,7 @@ def test_what_stays(write: Callable[[LogPartition], list[int]]) -> None:
         (what_a_removal_left_behind, 0),
     ],
 )
-def test_old_tombstones_go_but_where_they_hide_something(
-    write: Callable[[LogPartition], list[int]], goes: int
-) -> None:
+def test_old_tombstones_go_but_where_they_hide_something(write: Callable[[LogPartition], list[int]], goes: int) -> None:
     log = LogPartition()
     expected = sorted(write(log))
     assert kept(log, aged_to=OLD) == expected[: len(expected) - goes]
