@@ -123,10 +123,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _hours(text: str) -> int:
-    hours = int(text)
-    if not 0 <= hours <= HOURS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
-    return hours
+    if not text.isdecimal() or int(text) > HOURS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
+    return int(text)
 
 
 def _session(settings: Settings) -> SparkSession:

@@ -56,8 +56,8 @@ class WrittenFile:
     highest: Mapping[str, int | str]
     partition: Mapping[str, str] = field(default_factory=dict)
 
-    def add_action(self) -> str:
-        """The action of Delta's protocol that adds it, with its statistics."""
+    def add_action(self, *, is_change: bool = True) -> str:
+        """The action of Delta's protocol that adds it, with its statistics; ``is_change``: it brings rows."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
@@ -69,7 +69,7 @@ class WrittenFile:
             "partitionValues": self.partition,
             "size": self.size,
             "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
+            "dataChange": is_change,
             "stats": json.dumps(stats),
         }
         return json.dumps({"add": add})
@@ -184,23 +184,30 @@ class FileCommit:
         return self._commit(files, removed, _OVERWRITE, (APPLICATION,))
 
     def rewrite(self, paths: Collection[str], files: Sequence[WrittenFile]) -> int:
-        """Put what the files hold in place of the table's files of these ``paths``, as `files` names them.
+        """Put what the files hold, nothing new, in place of the files of these ``paths``, as `files` names them.
 
-        What is appended beside them meanwhile stays, and is no conflict, unless it is late. Raises WriteConflict where
-        somebody else removed one of them, rewrote others, or appended late rows: then nothing was written.
+        To streams this is no change, as OPTIMIZE is none. What is appended meanwhile stays beside it, and is no
+        conflict, unless it is late. Raises WriteConflict where somebody else removed one of these files, rewrote
+        others, or appended late rows: then nothing was written.
         """
         there = self._transaction.snapshot().allFiles().collectAsList()
         removed = [each for each in (there.get(index) for index in range(there.size())) if each.path() in paths]
-        return self._commit(files, removed, _OVERWRITE, (PAST,))
+        return self._commit(files, removed, _OVERWRITE, (PAST,), is_change=False)
 
     def _commit(
-        self, files: Sequence[WrittenFile], removed: Sequence[Any], mode: str, applications: Sequence[str]
+        self,
+        files: Sequence[WrittenFile],
+        removed: Sequence[Any],
+        mode: str,
+        applications: Sequence[str],
+        *,
+        is_change: bool = True,
     ) -> int:
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
-        now, with_its_rows = int(time.time() * 1000), True
-        actions = [each.removeWithTimestamp(now, with_its_rows) for each in removed]
-        actions += [delta.Action.fromJson(file.add_action()) for file in files]
+        now = int(time.time() * 1000)
+        actions = [each.removeWithTimestamp(now, is_change) for each in removed]
+        actions += [delta.Action.fromJson(file.add_action(is_change=is_change)) for file in files]
         for application in applications:
             actions.append(delta.SetTransaction(application, self._number_of(application), jvm.scala.Option.apply(now)))
         try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.errors import CannotClean
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state import StateReader
@@ -71,3 +72,36 @@ def test_what_is_young_or_not_folded_stays(
     done = clean_log(workbench.open(unfolded), workbench.settings, CLOCK)
     assert (done.records_before, done.removed) == (len(rows), 0)
     assert log_of(unfolded) == rows
+
+
+def test_log_that_tasks_cannot_write_is_refused_in_one_line(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    before = log_of(store)
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` ADD CONSTRAINT mine CHECK (record_offset < 1000000)")
+    with pytest.raises(
+        CannotClean, match=r"^delta\..*/log` cannot be cleaned: tasks cannot reach its folder"
+    ) as refused:
+        clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert "\n" not in str(refused.value)
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` DROP CONSTRAINT mine")
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    workbench.spark.sql(f"DELETE FROM delta.`{store}/log` WHERE log_partition = 0 AND record_offset = 0")
+    with pytest.raises(CannotClean, match="rows of it were deleted without rewriting it; REORG TABLE"):
+        clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert log_of(store) == before[1:]
+
+
+def test_store_from_before_there_was_cleaning_is_cleaned(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    table = f"delta.`{store}/log_partitions`"
+    without = workbench.spark.table(table).drop("cleaned_to")
+    without.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(f"{store}/log_partitions")
+    assert {each.cleaned_to for each in log_info(StateReader(str(store)))} == {None}
+    assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0
+    assert clean_log(workbench.open(store), workbench.settings, CLOCK).removed > 0
+    assert {each.cleaned_to for each in log_info(StateReader(str(store)))} > {None}
+    assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0
