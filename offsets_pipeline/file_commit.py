@@ -159,7 +159,10 @@ class FileCommit:
         return int(self._transaction.txnVersion(application)) + 1
 
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
-        """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
+        """The files of the table, of which Delta lets nobody else remove one before this commits.
+
+        That takes a Spark job, so it may be called while tasks still write what is to replace them.
+        """
         if self._there is None:
             self._there = self._transaction.filterFiles()
         return self._there
@@ -175,6 +178,8 @@ class FileCommit:
         who wrote, too. Raises WriteConflict when somebody else wrote meanwhile: then the files belong to nobody, and
         VACUUM removes them.
         """
+        if late:
+            self.look()
         return self._commit(files, [], _APPEND, (APPLICATION, PAST) if late else (APPLICATION,))
 
     def replace(self, files: Sequence[WrittenFile]) -> int:
@@ -190,9 +195,10 @@ class FileCommit:
         conflict, unless it is late. Raises WriteConflict where somebody else removed one of these files, rewrote
         others, or appended late rows: then nothing was written.
         """
-        there = self._transaction.snapshot().allFiles().collectAsList()
-        removed = [each for each in (there.get(index) for index in range(there.size())) if each.path() in paths]
-        return self._commit(files, removed, _OVERWRITE, (PAST,), is_change=False)
+        self._number_of(PAST)  # asked for, and not committed: Delta lets appends go on beside nothing but files
+        there = self.look()
+        removed = [each for each in (there.apply(index) for index in range(there.size())) if each.path() in paths]
+        return self._commit(files, removed, _OVERWRITE, (), is_change=False)
 
     def _commit(
         self,

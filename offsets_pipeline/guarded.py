@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: The application whose transactions make writers of one table notice each other.
 APPLICATION = "offsets"
-#: The application whose transactions change what lies behind the end of a log: cleanings, and appends of late records.
+#: The application whose transactions append what lies before other rows of a log: a cleaning has to notice them.
 PAST = "offsets-past"
 
 

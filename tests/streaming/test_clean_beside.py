@@ -180,7 +180,8 @@ def test_others_that_rewrite_the_log_are_noticed(
 def test_late_records_that_a_cleaning_overtook_are_left_out(
     workbench: Workbench, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_late, overtaken = LogAppender.append_late, []
+    append_late = LogAppender.append_late
+    overtaken: list[WriteConflict] = []
 
     def overtaken_once(self: LogAppender, *arguments: object) -> int:
         if not overtaken:
