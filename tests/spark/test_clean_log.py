@@ -103,5 +103,5 @@ def test_store_from_before_there_was_cleaning_is_cleaned(
     assert {each.cleaned_to for each in log_info(StateReader(str(store)))} == {None}
     assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0
     assert clean_log(workbench.open(store), workbench.settings, CLOCK).removed > 0
-    assert {each.cleaned_to for each in log_info(StateReader(str(store)))} > {None}
+    assert any(each.cleaned_to for each in log_info(StateReader(str(store))))
     assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0
