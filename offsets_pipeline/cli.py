@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from offsets_pipeline import __version__
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import Settings, load_settings
+from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
+from offsets_pipeline.config import HOURS_MAX, Settings, load_settings
 from offsets_pipeline.errors import OffsetsError, StateDiffers, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
@@ -102,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="of a stream that reads the log and keeps it outside of the store; may be repeated",
     )
+    clean = command("clean-log", _clean_log, "remove from the old part of the log what no replay needs")
+    clean.add_argument(
+        "--older-than", type=_hours, default=0, metavar="HOURS", help="leave younger records alone (default: settings)"
+    )
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     describe = command("describe", _describe, "show groups: state, members, committed offsets")
     which = describe.add_mutually_exclusive_group(required=True)
     which.add_argument("--group", metavar="G", help="one group")
@@ -115,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("query", metavar="QUERY", help='as "SELECT * FROM current_offsets"')
     sql.add_argument("--format", choices=FORMATS, default="table")
     return parser
+
+
+def _hours(text: str) -> int:
+    if not text.isdecimal() or int(text) > HOURS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
+    return int(text)
 
 
 def _session(settings: Settings) -> SparkSession:
@@ -157,6 +168,11 @@ def _ingest_segments(options: argparse.Namespace, settings: Settings) -> int:
             )
         if file.torn_tail is not None:
             print(f"offsets: warning: {file.source}: torn tail left out: {file.torn_tail}", file=sys.stderr)
+    if report.left_out:
+        print(
+            f"offsets: warning: {report.left_out} records lie before what the log was cleaned to and were left out",
+            file=sys.stderr,
+        )
     print(
         f"{report.added} records added to {options.store} from {len(report.files)} segment files "
         f"({report.offsets_partitions} log partitions)"
@@ -205,8 +221,22 @@ def _reload(options: argparse.Namespace, settings: Settings) -> int:
 def _maintain(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.maintain import Upkeep, maintain_store
 
-    done = maintain_store(_store(options, settings), SystemClock(), options.checkpoint)
+    done = maintain_store(_store(options, settings), SystemClock(), options.checkpoint, settings=settings)
     write_rows(list(Upkeep._fields), done, "table")
+    return 0
+
+
+def _clean_log(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.log.clean import clean_log
+
+    done = clean_log(
+        _store(options, settings),
+        settings,
+        SystemClock(),
+        older_than_ms=options.older_than * MS_OF_HOUR,
+        dry_run=options.dry_run,
+    )
+    write_rows(["store", *asdict(done), "removed"], [[options.store, *asdict(done).values(), done.removed]], "table")
     return 0
 
 

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+MS_OF_HOUR = 3_600_000
+
 
 class Clock(Protocol):
     """Tells the time."""

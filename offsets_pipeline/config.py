@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
+from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ CONF_ENV = "OFFSETS_CONF"
 CONF_PATH = Path("conf/offsets.toml")
 
 _INT32_MAX = 2**31 - 1
+HOURS_MAX = 24 * 366 * 1000
+_MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: what a timestamp can tell
 
 
 class _Rule(Protocol):
@@ -99,6 +102,15 @@ class LogSettings(_Section):
 
     corrupt_records: Literal["quarantine", "fail"] = _setting("quarantine", _OneOf("quarantine", "fail"))
     """What a record does that does not decode: go to the quarantine table, or stop the fold (R6)."""
+
+    min_compaction_lag_ms: int = _setting(0, _WholeNumber(0, _MS_MAX))
+    """Milliseconds for which a cleaning of the log leaves a record alone: Kafka's min.compaction.lag.ms (R23)."""
+
+    delete_retention_ms: int = _setting(86_400_000, _WholeNumber(0, _MS_MAX))
+    """Milliseconds for which it keeps the last tombstone of a key: Kafka's delete.retention.ms (R23)."""
+
+    history_hours: int = _setting(0, _WholeNumber(0, HOURS_MAX))
+    """Hours of history that upkeep leaves in the log: what is older it cleans; 0: it keeps all."""
 
 
 @dataclass(frozen=True, slots=True)

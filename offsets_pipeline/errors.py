@@ -72,6 +72,10 @@ class InvalidPartitionCount(OffsetsError):
     """The number of log partitions is missing, impossible, or not the one that the log was written with (R1)."""
 
 
+class CannotClean(OffsetsError):
+    """The log table cannot be cleaned where it lies, or as its owner changed it."""
+
+
 class StateDiffers(OffsetsError):
     """The state tables are not what a replay of the log gives."""
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,7 +27,9 @@ from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.store import last_transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.delta_reader import StoredFile
     from offsets_pipeline.store import Store
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 #: The application whose transactions make writers of one table notice each other (guarded.py).
 APPLICATION = "offsets"
+#: The application whose transactions append what lies before other rows of a log: a cleaning has to notice them.
+PAST = "offsets-past"
 
 _CONSTRAINT = "delta.constraints."
 _COLUMN_MAPPING = "delta.columnMapping.mode"
@@ -74,6 +79,15 @@ class WrittenFile:
             "dataChange": is_change,
             "stats": json.dumps(stats),
         }
+
+    def as_text(self) -> str:
+        """The file as text, as a task hands it to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> WrittenFile:
+        """The file out of that text."""
+        return cls(**json.loads(text))
 
 
 def new_file_name() -> str:
@@ -124,7 +138,7 @@ class FileCommit:
 
     @classmethod
     def begin(cls, store: Store, table: Table, *, guarded: bool = True) -> FileCommit | None:
-        """Begin; None where only a DataFrame can be written to the table. Not ``guarded``: for `rearrange` alone.
+        """Begin; None where only a DataFrame can be written to the table. Not ``guarded``: for what brings no rows.
 
         That is so where Arrow does not reach the table's folder, the table is not as this program made it (its
         owner partitioned it, or wants other constraints to hold), or Spark runs with a Delta of other insides.
@@ -146,40 +160,68 @@ class FileCommit:
         return int(self._transaction.snapshot().version())
 
     def look(self) -> Any:  # noqa: ANN401 - of the JVM
-        """Find out what `replace` is to replace: takes a Spark job, so it may be called while the tasks still write."""
+        """The files of the table, of which Delta lets nobody else remove one before this commits.
+
+        That takes a Spark job, so it may be called while tasks still write what is to replace them.
+        """
         if self._there is None:
             self._there = self._transaction.filterFiles()
         return self._there
 
-    def append(self, files: Sequence[WrittenFile]) -> int:
+    def files(self) -> DataFrame:
+        """The files of the table where this began, as `Store.files`."""
+        return self._store.files_of(self._transaction.snapshot())
+
+    def append(self, files: Sequence[WrittenFile], *, late: bool = False) -> int:
         """Append what the files hold, all of it or nothing; returns how many rows.
 
-        Raises WriteConflict when somebody else wrote meanwhile: then the files belong to nobody, and VACUUM removes
-        them.
+        ``late``: they hold rows that belong before others of the table; then whoever rewrites it meanwhile is somebody
+        who wrote, too. Raises WriteConflict when somebody else wrote meanwhile: then the files belong to nobody, and
+        VACUUM removes them.
         """
-        return self._commit(files, [], _APPEND)
+        if not late:
+            return self._commit(files, [], _APPEND)
+        self.look()
+        return self._commit(files, [], _APPEND, {PAST: int(self._transaction.txnVersion(PAST)) + 1})
 
     def replace(self, files: Sequence[WrittenFile], there: Sequence[StoredFile] | None = None) -> int:
         """Put what the files hold in place of all that is there; else as `append`.
 
         ``there`` is that, for who knows it without a look.
         """
-        if there is not None:
-            return self._commit(files, self._removes(there), _OVERWRITE)
-        now, with_its_rows = int(time.time() * 1000), True
-        found = self.look()
-        removed = [found.apply(index).removeWithTimestamp(now, with_its_rows) for index in range(found.size())]
+        if there is None:
+            found = self.look()
+            removed = self._looked_up([found.apply(index) for index in range(found.size())])
+        else:
+            removed = self._named(there)
         return self._commit(files, removed, _OVERWRITE)
 
     def rearrange(self, files: Sequence[WrittenFile], there: Sequence[StoredFile]) -> int:
         """Put what the files hold in place of what is ``there``, and says the same; returns how many rows.
 
-        What others append meanwhile stays beside it. Raises WriteConflict when somebody else removed one of the files
-        that are there: then nothing was written.
+        To streams this is no change, as OPTIMIZE is none. What others append meanwhile stays beside it. Raises
+        WriteConflict when somebody else removed one of the files that are there: then nothing was written.
         """
-        return self._commit(files, self._removes(there, is_change=False), _OVERWRITE, is_change=False)
+        return self._commit(files, self._named(there, is_change=False), _OVERWRITE, is_change=False)
 
-    def _removes(self, there: Sequence[StoredFile], *, is_change: bool = True) -> list[Any]:
+    def rewrite(self, paths: Collection[str], files: Sequence[WrittenFile]) -> int:
+        """Put what the files hold, nothing new, in place of the files of these ``paths``, as `files` names them.
+
+        As `rearrange`, but appends that are late are conflicts, and whoever rewrote other files. Raises WriteConflict
+        there: then nothing was written.
+        """
+        self._transaction.readTxn().addOne(PAST)
+        there = self.look()
+        gone = [each for each in (there.apply(index) for index in range(there.size())) if each.path() in paths]
+        return self._commit(files, self._looked_up(gone, is_change=False), _OVERWRITE, is_change=False)
+
+    def _looked_up(self, there: Sequence[Any], *, is_change: bool = True) -> list[Any]:
+        """The actions that remove files which `look` found."""
+        now = int(time.time() * 1000)
+        return [each.removeWithTimestamp(now, is_change) for each in there]
+
+    def _named(self, there: Sequence[StoredFile], *, is_change: bool = True) -> list[Any]:
+        """The actions that remove files which the caller names."""
         now = int(time.time() * 1000)
         return [
             self._action(
@@ -201,13 +243,22 @@ class FileCommit:
         jvm: Any = self._store.spark._jvm
         return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps({kind: fields}))
 
-    def _commit(self, files: Sequence[WrittenFile], actions: list[Any], mode: str, *, is_change: bool = True) -> int:
+    def _commit(
+        self,
+        files: Sequence[WrittenFile],
+        removed: Sequence[Any],
+        mode: str,
+        more: Mapping[str, int] = MappingProxyType({}),
+        *,
+        is_change: bool = True,
+    ) -> int:
+        """Commit, with the application's transaction where this is guarded, and ``more`` of other applications."""
         jvm: Any = self._store.spark._jvm
         delta = jvm.org.apache.spark.sql.delta.actions
-        actions = actions + [self._action("add", file.add_action(is_change=is_change)) for file in files]
-        if self._guarded:
-            now = jvm.scala.Option.apply(int(time.time() * 1000))
-            actions.append(delta.SetTransaction(APPLICATION, self.number, now))
+        actions = [*removed, *(self._action("add", file.add_action(is_change=is_change)) for file in files)]
+        now = jvm.scala.Option.apply(int(time.time() * 1000))
+        numbers = {APPLICATION: self.number, **more} if self._guarded else more
+        actions += [delta.SetTransaction(application, number, now) for application, number in numbers.items()]
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
             self._transaction.commit(_scala_seq(jvm, actions), self._operation(mode))

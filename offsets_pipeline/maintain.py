@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.fold.settle import layers_of, settle
 from offsets_pipeline.layers import LAYERED
+from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG, TABLES
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
     from offsets_pipeline.layers import LayeredTable
     from offsets_pipeline.store import Store
 
@@ -54,11 +57,16 @@ class Upkeep(NamedTuple):
     removed: int
 
 
-def maintain_store(store: Store, clock: Clock, checkpoints: Iterable[str] = ()) -> list[Upkeep]:
+def maintain_store(
+    store: Store, clock: Clock, checkpoints: Iterable[str] = (), *, settings: Settings | None = None
+) -> list[Upkeep]:
     """Settle, compact and vacuum every table of the store; what was done to each.
 
-    ``checkpoints`` are those of streams that read the log and keep their checkpoint outside of the store; those
-    within are known. Raises NoSuchCheckpoint where such a folder holds no checkpoint.
+    The log is cleaned before, where the settings say that nobody wants its whole history. ``checkpoints`` are those of
+    streams that read the log and keep their checkpoint outside of the store; those within are known.
+
+    Raises NoSuchCheckpoint where such a folder holds no checkpoint, CannotClean where the log is to be cleaned and
+    cannot be, WriteConflict where others who rewrite the log came first too often.
     """
     unread = _first_unread_version(store, checkpoints)
     layered = {each.table.name: each for each in LAYERED}
@@ -68,6 +76,8 @@ def maintain_store(store: Store, clock: Clock, checkpoints: Iterable[str] = ()) 
     with _configured(store.spark, _CONF | {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
         for table in TABLES:
             before = _live_files(store, table.name)
+            if table is LOG and settings is not None and settings.log.history_hours:
+                clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR)
             if table.name in layered:
                 _settle(store, layered[table.name])
             else:

@@ -249,10 +249,13 @@ class Store:
 
     def files(self, name: str) -> DataFrame:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, has_deleted_rows."""
-        newest = self._newest(name)
-        files = DataFrame(newest.allFiles().toDF(), self.spark)
+        return self.files_of(self._newest(name))
+
+    def files_of(self, snapshot: Any) -> DataFrame:  # noqa: ANN401 - of the JVM
+        """The files of a snapshot of Delta's, as `files`."""
+        files = DataFrame(snapshot.allFiles().toDF(), self.spark)
         return files.select(
-            F.lit(newest.dataPath().toUri().toString()).alias("folder"),
+            F.lit(snapshot.dataPath().toUri().toString()).alias("folder"),
             "path",
             "size",
             "stats",

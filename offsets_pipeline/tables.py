@@ -103,7 +103,7 @@ _COMMIT_VALUE = (
 
 LOG = Table(
     "log",
-    "The __consumer_offsets log, raw, as its source delivered it. Append only.",
+    "The __consumer_offsets log, raw, as its source delivered it. Only appended to, and cleaned when asked for.",
     (
         _LOG_PARTITION,
         _RECORD_OFFSET,
@@ -141,6 +141,7 @@ LOG_PARTITIONS = Table(
         Column("start_offset", _LONG, "the log's start: its first record lies here or later", nullable=False),
         Column("end_offset", _LONG, "the log's end: one behind its last record offset", nullable=False),
         Column("updated_at", _TIMESTAMP, "when this was last seen to change", nullable=False),
+        Column("cleaned_to", _LONG, "the log is complete from here on; before it a cleaning may have removed records"),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )

@@ -13,10 +13,13 @@ import pyarrow.compute as pc
 from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+#: Rows that are compacted at once, by `compact_early`.
+COMPACT_ROWS = 500_000
 
 
 def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -71,6 +74,18 @@ def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
     prefix = pc.binary_slice(keys, 0, 2)
     found = pc.is_in(prefix, pa.array([bytes((0, 0)), bytes((0, 1))], prefix.type))
     return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The tables, put together to such of so many rows or a little more."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.fold.compaction import compact_early
+from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import EFFECT_SCHEMA
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Effects = Iterator[pa.RecordBatch]
 
 _INPUT_COLUMNS = [field.name for field in INPUT_SCHEMA]
-_COMPACT_ROWS = 500_000  # rows that are compacted at once before the shuffle
 _TASKS_PER_CORE = 2  # of a replay of the whole log: enough to even out what they take
 _FEW_STORED_BYTES = 4 * 1024 * 1024  # of a batch that may be looked at in the driver
 _FEW_BYTES = 32 * 1024 * 1024  # of its rows
@@ -82,7 +81,7 @@ def few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         few: list[pa.Table] = []
-        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
+        for table in gathered((pa.Table.from_batches([batch]) for batch in batches), COMPACT_ROWS):
             if _are_few(few, at_most):  # else they are read to the end, and let go of
                 few.append(compact_early(table, start))
         if not _are_few(few, at_most):
@@ -102,7 +101,7 @@ def _are_few(tables: list[pa.Table], at_most: int) -> bool:
 
 def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _COMPACT_ROWS):
+        for table in gathered((pa.Table.from_batches([batch]) for batch in batches), COMPACT_ROWS):
             yield from compact_early(table, start).to_batches()
 
     return rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
@@ -127,7 +126,7 @@ def fold_log(
 
     def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (rows for batch in paths for path in batch["path"].to_pylist() for rows in read_log_file(path, wanted))
-        compacted = [compact_early(_single_records(table), {}) for table in _gathered(rows, _COMPACT_ROWS)]
+        compacted = [compact_early(_single_records(table), {}) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
             yield from compact_early(pa.concat_tables(compacted), {}).to_batches()
 
@@ -149,7 +148,7 @@ def _replay(
 ) -> DataFrame:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, folded_to)
-        for table in _gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
+        for table in gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
             replay.add(table)
         yield from replay.effects() if write_state is None else write_state(replay.effects())
 
@@ -161,18 +160,6 @@ def _single_records(rows: pa.Table) -> pa.Table:
     """Rows of the log as the fold takes them, but for the key, which may be dictionary-encoded."""
     ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
     return rows.append_column(INPUT_SCHEMA.field("records"), ones).select(_INPUT_COLUMNS)
-
-
-def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, put together to such of so many rows or a little more."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= rows:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def pending_arrays(pending: DataFrame) -> DataFrame:

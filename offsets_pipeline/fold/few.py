@@ -2,7 +2,7 @@
 
 Of such a batch Spark's own jobs, a few dozen small ones, would take nearly all of the time. Here one job brings the
 rows to the driver. The same replay folds them there, what has to be known of the state is read without Spark, and the
-files of the state are written here (docs/adr/0010).
+files of the state are written here (docs/adr/0011).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.log.notes import LogNotes, cleaned_to
 from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
@@ -48,11 +48,16 @@ _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value"
 
 @dataclass
 class IngestReport:
-    """What an ingest did. ``files`` has a report for each file read."""
+    """What an ingest did.
+
+    ``left_out`` counts records that the log does not hold, from before the record offset that it was cleaned to.
+    ``files`` has a report for each file read.
+    """
 
     created: bool = False
     offsets_partitions: int = 0
     added: int = 0
+    left_out: int = 0
     files: list[FileReport] = field(default_factory=list)
 
 
@@ -90,9 +95,10 @@ def ingest_segments(
     try:
         for copies in found.copies():
             what = "an ingest of segments"
-            added, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
+            added, left_out, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
             appends += added > 0
             report.added += added
+            report.left_out += left_out
             report.files += files
         _note(LogNotes(store, settings, clock), report, found)
     except BaseException as error:
@@ -194,8 +200,12 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
 # --- what is appended
 
 
-def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, list[FileReport]]:
-    """Append what one copy of some log partitions holds and the log does not."""
+def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, int, list[FileReport]]:
+    """Append what one copy of some log partitions holds and the log does not; how many records, and how many were not.
+
+    What lies before the record offset that a log partition was cleaned to does not come back: it was removed, or a
+    tombstone that would hide it was (R23).
+    """
     spark = store.spark
     appender = LogAppender(store)
     place = appender.place(clock)  # before the log is looked at: what others append from here on is noticed
@@ -203,30 +213,41 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
     overlap = parsed_segments(spark, known, up_to=ends) if known else None
-    missing = _missing(overlap, log, store.location) if overlap is not None else 0
+    cleaned = cleaned_to(store) if known else {}
+    missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     if missing:
         place = None  # rows that Spark picked out are no task's to write
     written = write_segments(spark, folders, ends, place)
     if not written.records and not missing:
-        return 0, written.reports
+        return 0, left_out, written.reports
     if place is not None:
-        return appender.append_files(written.files), written.reports
+        return appender.append_files(written.files), left_out, written.reports
     rows = parsed_segments(spark, folders, after=ends).withColumn("backfill", F.lit(False))
     if overlap is not None and missing:
-        rows = rows.unionByName(overlap.join(log, _PLACE, "left_anti").withColumn("backfill", F.lit(True)))
+        late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
+        rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
     rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(LOG_EPOCH))
-    return appender.append(rows), written.reports
+    added = appender.append_late(rows, clock) if missing else appender.append(rows)
+    return added, left_out, written.reports
 
 
-def _missing(overlap: DataFrame, log: DataFrame, location: str) -> int:
-    """How many of the rows before its end the log does not hold.
+def _is_before(cleaned: Offsets) -> str:
+    """SQL: whether a row lies before the record offset that its log partition was cleaned to."""
+    conditions = [f"(log_partition = {at} AND record_offset < {to}L)" for at, to in sorted(cleaned.items())]
+    return " OR ".join(conditions) or "FALSE"
+
+
+def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str) -> tuple[int, int]:
+    """How many of the rows before its end the log does not hold: those that it should, and those it was cleaned of.
 
     Raises ConflictingLog where it holds another record at the same record offset.
     """
+    overlap = overlap.withColumn("cleaned", F.expr(_is_before(cleaned)))
     held = overlap.alias("n").join(log.withColumn("held", F.lit(True)).alias("l"), _PLACE, "left")
     where = [*_PLACE, "n.source", "l.appended_at"]
     found = held.select(
-        F.count_if(F.col("l.held").isNull()).alias("missing"),
+        F.count_if(F.expr("l.held IS NULL AND NOT cleaned")).alias("missing"),
+        F.count_if(F.expr("l.held IS NULL AND cleaned")).alias("left_out"),
         F.min(F.when(F.expr(f"l.held AND NOT ({_SAME_RECORD})"), F.struct(*where))).alias("conflict"),
     ).first()
     assert found is not None  # noqa: S101 - an aggregate has a row
@@ -236,7 +257,7 @@ def _missing(overlap: DataFrame, log: DataFrame, location: str) -> int:
             f"record {conflict['record_offset']} of log partition {conflict['log_partition']} in {conflict['source']} "
             f"is not the record that {location} holds there: these segments are of another log; use another store"
         )
-    return int(found["missing"])
+    return int(found["missing"]), int(found["left_out"])
 
 
 def _note(notes: LogNotes, report: IngestReport, found: FoundLog) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from offsets_pipeline.file_commit import WrittenFile
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.log.file_writer import LogFilePlace
+from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.store import Store
 
 
@@ -47,3 +49,25 @@ class LogAppender:
         Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
         """
         return self._guarded.append(rows.select(LOG.names()))
+
+    def append_late(self, rows: DataFrame, clock: Clock) -> int:
+        """Append rows of which some lie behind others of their log partition (`backfill`); else as `append`.
+
+        A cleaning that came first may have removed what they were compared with: raises WriteConflict then, too. Where
+        only a DataFrame can be appended, nobody can clean.
+        """
+        place, commit = self.place(clock), self._guarded.files
+        if place is None or commit is None:
+            return self.append(rows)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            writer = LogFileWriter(place)
+            for batch in batches:
+                for of_partition in log_partitions_of(batch):
+                    writer.write(of_partition)
+            written = pa.array([file.as_text() for file in writer.close()], pa.string())
+            yield pa.RecordBatch.from_arrays([written], names=["file"])
+
+        shared = rows.select(LOG.names()).repartition("log_partition")
+        files = shared.sortWithinPartitions("log_partition", "record_offset").mapInArrow(write, "file string")
+        return commit.append([WrittenFile.of_text(row["file"]) for row in files.collect()], late=True)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,6 +21,8 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyarrow import fs
 
 _ROW_GROUP_BYTES = 128 * 1024 * 1024  # in memory: a million rows of a usual log
@@ -28,8 +32,10 @@ _FILE_BYTES = 512 * 1024 * 1024
 _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
 _DISTINCT = {*_ASCENDING, "value"}  # hardly two alike: a dictionary of them is wasted work
-_BOUNDED = ("log_partition", "record_offset")
-_SCHEMA = pa.schema(
+_PLACE = ("log_partition", "record_offset")
+_BOUNDED = (*_PLACE, "log_epoch", "appended_at")  # of what the table asks statistics of
+#: All columns of the table, as its files have them.
+SCHEMA = pa.schema(
     [pa.field(each.name, each.type, each.nullable) for each in to_arrow_schema(LOG.schema(), timezone="UTC")]
 )
 
@@ -45,9 +51,9 @@ class LogFilePlace:
 class LogFileWriter:
     """Writes rows of a task to files in the table's folder.
 
-    They come in the order of log partition and record offset, with the columns that a source tells, and get into row
-    groups of one log partition where that is large. What the table says of its rows holds: Arrow lets no null into a
-    column that takes none, a negative place is refused here, and control types are those of `record/columns.py`.
+    They come in the order of log partition and record offset, with all columns or those that a source tells, and get
+    into row groups of one log partition where that is large. What the table says of its rows holds: Arrow lets no null
+    into a column that takes none, a negative place is refused here, and control types are those of `record/columns.py`.
     """
 
     def __init__(self, place: LogFilePlace) -> None:
@@ -84,7 +90,7 @@ class LogFileWriter:
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self._written.append(self._file.close(self._place.appended_at_ms))
+            self._written.append(self._file.close())
             self._file = None
 
 
@@ -96,48 +102,66 @@ class _OpenFile:
         self._sink = system.open_output_stream(f"{folder}/{self._name}")
         self._parquet = pq.ParquetWriter(
             self._sink,
-            _SCHEMA,
+            SCHEMA,
             compression=COMPRESSION,
-            use_dictionary=[name for name in _SCHEMA.names if name not in _DISTINCT],
+            use_dictionary=[name for name in SCHEMA.names if name not in _DISTINCT],
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=_ASCENDING,
-            write_statistics=list(_BOUNDED),
+            write_statistics=list(_PLACE),
             store_schema=False,
         )
         self._rows = 0
-        self._bounds: list[dict[str, int]] = []
+        self._bounds: list[dict[str, int | str]] = []
 
     def write(self, rows: pa.Table) -> int:
         """Add a row group; returns how many bytes the file has."""
         bounds = [pc.min_max(rows[name]) for name in _BOUNDED]
         self._bounds += [
-            {name: each[which].as_py() for name, each in zip(_BOUNDED, bounds, strict=True)} for which in ("min", "max")
+            {name: _in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
+            for which in ("min", "max")
         ]
-        if min(self._bounds[-2].values()) < 0:
-            raise ValueError(f"a record lies in no log partition: {self._bounds[-2]}")
+        lowest = {name: bound["min"].as_py() for name, bound in zip(_PLACE, bounds, strict=False)}
+        if min(lowest.values()) < 0:
+            raise ValueError(f"a record lies in no log partition: {lowest}")
         self._parquet.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         return int(self._sink.tell())
 
-    def close(self, appended_at_ms: int) -> WrittenFile:
+    def close(self) -> WrittenFile:
         """End the file."""
         self._parquet.close()
         size = int(self._sink.tell())
         self._sink.close()
-        lowest, highest = (  # of what the table asks statistics of
+        lowest, highest = (
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
-        appended_at = datetime.fromtimestamp(appended_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        same: dict[str, int | str] = {"log_epoch": LOG_EPOCH, "appended_at": appended_at.replace("+00:00", "Z")}
-        return WrittenFile(self._name, size, self._rows, lowest | same, highest | same)
+        return WrittenFile(self._name, size, self._rows, lowest, highest)
+
+
+def _in_statistics(bound: pa.Scalar) -> int | str:
+    """As Delta's statistics have it: a timestamp as text that sorts as it does."""
+    if not pa.types.is_timestamp(bound.type):
+        return int(bound.as_py())
+    at = datetime.fromtimestamp(bound.value // 1000 / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of log partition, as `LogFileWriter` takes them: those of one log partition at a time."""
+    partition = rows["log_partition"].to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), rows.num_rows]
+    for start, end in pairwise(bounds):
+        part = rows.slice(start, end - start)
+        yield from part.to_batches() if isinstance(part, pa.Table) else [part]
 
 
 def _with_constants(rows: pa.Table, appended_at_ms: int) -> pa.Table:
+    """The rows with all columns: what no source tells is the same for all."""
     constants = {"appended_at": appended_at_ms * 1000, "log_epoch": LOG_EPOCH, "backfill": False}
     columns = [
-        pa.repeat(pa.scalar(constants[field.name]).cast(field.type), rows.num_rows)
-        if field.name in constants
-        else rows[field.name]
-        for field in _SCHEMA
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.repeat(pa.scalar(constants[field.name]).cast(field.type), rows.num_rows)
+        for field in SCHEMA
     ]
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from offsets_pipeline.record.segment import Damage
 
 
+def cleaned_to(store: Store) -> dict[int, int]:
+    """The record offset by log partition before which a cleaning removed records; what was never cleaned is missing."""
+    rows = store.read(LOG_PARTITIONS.name)
+    if "cleaned_to" not in rows.columns:
+        return {}
+    found = rows.where("cleaned_to IS NOT NULL").select("log_partition", "cleaned_to")
+    return {row["log_partition"]: row["cleaned_to"] for row in found.collect()}
+
+
 class LogNotes:
     """Makes notes in the tables of one store. Every method raises WriteConflict if overtaken too often."""
 
@@ -41,6 +50,20 @@ class LogNotes:
                 "start_offset": "least(t.start_offset, s.start_offset)",
                 "end_offset": "greatest(t.end_offset, s.end_offset)",
             },
+        )
+
+    def cleaned(self, cleaned_to: Mapping[int, int]) -> None:
+        """Note by log partition the record offset before which a cleaning removes records; it only ever grows."""
+        table = self._store.table_name(LOG_PARTITIONS.name)
+        if "cleaned_to" not in self._store.read(LOG_PARTITIONS.name).columns:  # a store from before there was cleaning
+            self._store.spark.sql(f"ALTER TABLE {table} ADD COLUMNS (cleaned_to bigint)")
+        self._merge(
+            LOG_PARTITIONS,
+            [(partition, LOG_EPOCH, 0, to, to) for partition, to in cleaned_to.items()],
+            "log_partition int, log_epoch int, start_offset bigint, end_offset bigint, cleaned_to bigint",
+            "t.log_partition = s.log_partition",
+            "updated_at",
+            {"cleaned_to": "greatest(t.cleaned_to, s.cleaned_to)"},
         )
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
@@ -82,7 +105,7 @@ class LogNotes:
         def write() -> None:
             merge = self._store.delta(table.name).alias("t").merge(source.alias("s"), on)
             if matched is not None:
-                changes = " OR ".join(f"t.{name} <> {value}" for name, value in matched.items())
+                changes = " OR ".join(f"NOT (t.{name} <=> {value})" for name, value in matched.items())
                 values: dict[str, str | Column] = {**matched, **stamped}
                 merge = merge.whenMatchedUpdate(condition=changes, set=values)
             merge.whenNotMatchedInsert(values={name: f"s.{name}" for name in source.columns}).execute()

@@ -14,7 +14,9 @@ class LogPartitionInfo:
     """One log partition.
 
     ``start`` and ``end`` are its log start and log end offsets; ``folded_to`` is the first record offset not folded
-    yet, None before the first fold; ``pending`` counts commits of open transactions.
+    yet, None before the first fold; ``records`` are those that the log holds; ``pending`` counts commits of open
+    transactions. From ``cleaned_to`` on the history is complete, before it a cleaning may have removed records; None:
+    none ever did.
     """
 
     log_partition: int
@@ -25,6 +27,7 @@ class LogPartitionInfo:
     quarantined: int
     unknown: int
     pending: int
+    cleaned_to: int | None
 
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
@@ -66,6 +69,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 quarantined=quarantined.get(partition, 0),
                 unknown=fold["unknown_records"],
                 pending=fold["pending"] or 0,
+                cleaned_to=bound.get("cleaned_to"),
             )
         )
     return answers

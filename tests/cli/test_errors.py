@@ -44,6 +44,7 @@ def place(workbench: Workbench, folded: Callable[[str], Path], owned: Path, tmp_
         "setting.toml": "[log]\noffset_partitions = 5\n",
         "value.toml": "[fold]\nmax_retries = true\n",
         "section.toml": "[folds]\nmax_retries = 1\n",
+        "hours.toml": "[log]\nhistory_hours = -1\n",
     }.items():
         (tmp_path / name).write_text(text)
     names = {
@@ -84,6 +85,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verify": ("verify",),
     "describe": ("describe", "--all-groups"),
     "log-info": ("log-info",),
+    "clean-log": ("clean-log", "--dry-run"),
     "sql": ("sql", "SELECT 1"),
 }
 ON_STORES = [
@@ -114,6 +116,11 @@ OTHERS = [
         "ingest-segments|--store|{new}": "the following arguments are required: PATH",
         "reload|--store|{store}|--partition|5": "there is no log partition 5 in {store}: its log has 5, 0 to 4",
         "reload|--store|{store}|--partition|-1": "there is no log partition -1 in {store}",
+        "clean-log|--store|{store}|--older-than|-1": "argument --older-than: '-1' is not allowed; it takes a",
+        "clean-log|--store|{store}|--older-than|1.5": "argument --older-than: '1.5' is not allowed; it takes a whole",
+        "clean-log|--store|{store}|--config|{folder}/hours.toml": (
+            "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
+        ),
         "describe|--store|{store}|--group|nobody": "no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)",
         "describe|--store|{store}": "one of the arguments --group --all-groups is required",
         "describe|--store|{store}|--group|a|--all-groups": "argument --all-groups: not allowed with argument --group",

@@ -150,3 +150,29 @@ def test_ingest_fold_reload_and_verify_say_how_much(
     said = offsets("verify", "--store", store)
     assert f" and {groups} groups are what the {records} folded records of 5 log partitions give" in said
     assert int(said.split()[1]) >= live
+
+
+def test_cleaning_is_tried_then_done_and_then_there_is_nothing_to_do(
+    folded: Callable[[str], Path], offsets: Callable[..., str], tmp_path: Path
+) -> None:
+    location = copied(folded(CAPTURE), tmp_path / "store")
+    before, answers = len(log_of(location)), export_of(location)
+
+    def clean(*more: str) -> dict[str, str]:
+        names, values = (line.split() for line in offsets("clean-log", "--store", str(location), *more).splitlines())
+        return dict(zip(names, values, strict=True))
+
+    assert clean("--older-than", "8000000")["REMOVED"] == "0"
+    tried = clean("--dry-run")
+    assert (tried["RECORDS-BEFORE"], tried["FILES"], tried["BYTES"]) == (str(before), "-", "-")
+    assert len(log_of(location)) == before
+    done = clean()
+    assert {name for name in done if done[name] != tried[name]} == {"FILES", "BYTES"}
+    assert int(done["BYTES"]) < int(done["BYTES-BEFORE"])
+    assert int(done["RECORDS"]) == len(log_of(location)) == before - int(done["REMOVED"]) < before
+    assert export_of(location) == answers
+    again = clean()
+    assert (again["RECORDS"], again["BYTES"], again["REMOVED"]) == (done["RECORDS"], done["BYTES"], "0")
+    rows = list(csv.DictReader(io.StringIO(offsets("log-info", "--store", str(location), "--format", "csv"))))
+    assert sum(int(row["records"]) for row in rows) == int(done["RECORDS"])
+    assert any(int(row["cleaned_to"] or 0) for row in rows)

@@ -99,6 +99,10 @@ def test_log_goes_in_and_answers_come_out(root: Path, tmp_path: Path) -> None:
     assert (maintained.returncode, maintained.stderr) == (0, "")
     assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0$", maintained.stdout, re.MULTILINE)
     assert_describes(root, store)
+    cleaned = job(root, "clean_log", "--store", store)
+    assert (cleaned.returncode, cleaned.stderr) == (0, "")
+    assert cleaned.stdout.startswith("STORE ")
+    assert_describes(root, store)
     assert {path.name for path in tmp_path.iterdir()} == {"a store"}
 
 

@@ -138,7 +138,15 @@ def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(workbench: Workb
     names = {row["topic"]: row["topic_id"] for row in rows_of(store, "topics")}
     assert names == {"t": "t" * 22, "with-dash": "w" * 22, "__consumer_offsets_2": "x" * 22}
     assert log_info(StateReader(str(store)))[home] == LogPartitionInfo(
-        log_partition=home, start=3, end=9, folded_to=None, records=6, quarantined=0, unknown=0, pending=0
+        log_partition=home,
+        start=3,
+        end=9,
+        folded_to=None,
+        records=6,
+        quarantined=0,
+        unknown=0,
+        pending=0,
+        cleaned_to=None,
     )
     workbench.fold(store)
     assert export_of(store)["groups"]["g"]["offsets"][0]["offset"] == 8

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import LogSettings
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.tables import TABLES
 from tests.logs import LogPartition
-from tests.spark.stores import appended, assert_as_reference, copied, log_of
+from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,3 +78,19 @@ def test_checkpoint_that_is_none_is_refused(workbench: Workbench, empty: Callabl
     store = workbench.open(copied(empty(1), tmp_path / "store"))
     with pytest.raises(NoSuchCheckpoint, match="elsewhere is no checkpoint of a stream that has read the log: name"):
         maintain_store(store, SystemClock(), [str(tmp_path / "elsewhere")])
+
+
+def test_history_that_is_not_wanted_goes(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:  # R23
+    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    rows, answers = log_of(location), export_of(location)
+    store = workbench.open(location)
+    maintain_store(store, SystemClock(), settings=workbench.settings)  # by default all is
+    assert log_of(location) == rows
+    wanted = replace(workbench.settings, log=LogSettings(history_hours=1))
+    done = {each.table: each for each in maintain_store(store, SystemClock(), settings=wanted)}
+    assert len(log_of(location)) < len(rows)
+    assert done["log"].bytes < done["log"].bytes_before
+    assert export_of(location) == answers
+    assert workbench.verify(location).equal

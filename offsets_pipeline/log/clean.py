@@ -1,0 +1,208 @@
+"""Cleaning the table `log` (R23): its old part is rewritten so that what a replay needs stays.
+
+1. Tasks read the files, each some, and send on what may stay: where it lies, and what decides.
+2. Tasks that have all of some log partitions choose (cleaning.py), and say by file which rows stay.
+3. Tasks write these rows to new files; a file that loses nothing is left alone.
+4. log_partitions   before which record offset history is incomplete now
+5. log              the new files in place of the old ones, in one commit
+
+What dies before the last step has changed no record. Whoever appends meanwhile appends beside it (docs/adr/0010).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from offsets_pipeline.errors import CannotClean
+from offsets_pipeline.file_commit import FileCommit, WrittenFile
+from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
+from offsets_pipeline.log.file_writer import LogFilePlace
+from offsets_pipeline.log.files import LogFile, shared_out
+from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.tables import FOLD_PROGRESS, LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import Row
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.store import Store
+
+_TASKS_PER_CORE = 2
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What a cleaning did to the log: its files, their bytes and records before and after.
+
+    Of a cleaning that was only tried ``files`` and ``bytes`` are not known.
+    """
+
+    files_before: int
+    bytes_before: int
+    records_before: int
+    files: int | None
+    bytes: int | None
+    records: int
+
+    @property
+    def removed(self) -> int:
+        """How many records went."""
+        return self.records_before - self.records
+
+
+def clean_log(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    *,
+    older_than_ms: int = 0,
+    dry_run: bool = False,
+) -> Cleaned:
+    """Remove what no replay needs from what is folded already and older than so many milliseconds.
+
+    No younger than the settings say either (`min_compaction_lag_ms`). With ``dry_run`` nothing is written.
+
+    Raises CannotClean where tasks cannot write the table's files, WriteConflict where somebody who rewrites the log or
+    appends late records came first too often.
+    """
+    lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
+    return with_retries(
+        lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log", settings.fold
+    )
+
+
+class _Cleaning:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, lag_ms: int) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        # before the log is looked at: what was folded then is in it
+        folded_to = {row["log_partition"]: row["folded_to"] for row in store.read(FOLD_PROGRESS.name).collect()}
+        commit = FileCommit.begin(store, LOG, guarded=False)
+        if commit is None:
+            raise CannotClean(
+                f"{store.table_name(LOG.name)} cannot be cleaned: tasks cannot reach its folder themselves, "
+                "or its columns, constraints or partitions were changed; nothing was done"
+            )
+        self._commit = commit
+        self._files = commit.files().collect()
+        self._check_files()
+        self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
+        self._bounds = Bounds(
+            self._cleaned_to(folded_to, clock.now_ms() - lag_ms if lag_ms else None),
+            (clock.now_ms() - settings.log.delete_retention_ms) * 1000,
+        )
+
+    def clean(self, *, dry_run: bool) -> Cleaned:
+        chosen = sorted(filter(self._may_lose, self._files), key=_in_order)
+        results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
+        others = {row["path"] for row in self._files} - {row["path"] for row in chosen}
+        written = [WrittenFile(**file) for result in results for file in result["files"]]
+        looked_at = [each for result in results for each in result["rewritten"]]
+        changed = [chosen[each["file"]] for each in looked_at if each["dropped"]]
+        before = sum(_stats(row)["numRecords"] for row in self._files if row["path"] in others)
+        before += sum(each["records"] for each in looked_at)
+        removed = sum(sum(each["dropped"].values()) for each in looked_at)
+        if changed and not dry_run:
+            cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
+            notes = LogNotes(self._store, self._settings, self._clock)
+            # first: an ingest that finds records gone has to know why
+            notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
+            self._commit.rewrite({row["path"] for row in changed}, written)
+        is_known = not dry_run or not changed
+        size = sum(row["size"] for row in self._files)
+        left = size - sum(row["size"] for row in changed) + sum(file.size for file in written)
+        return Cleaned(
+            files_before=len(self._files),
+            bytes_before=size,
+            records_before=before,
+            files=len(self._files) - len(changed) + len(written) if is_known else None,
+            bytes=left if is_known else None,
+            records=before - removed,
+        )
+
+    def _check_files(self) -> None:
+        for row in self._files:
+            if row["has_deleted_rows"] or row["path"].startswith("/") or "://" in row["path"]:
+                raise CannotClean(
+                    f"{self._store.table_name(LOG.name)} cannot be cleaned: its file {row['path']} lies elsewhere, or "
+                    "rows of it were deleted without rewriting it; REORG TABLE ... APPLY (PURGE) rewrites it"
+                )
+
+    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None) -> dict[int, int]:
+        """The first record offset of each log partition that stays as it is; those of which all stays are missing."""
+        # the last folded record stays, whatever it is: a replay then ends where the fold did
+        ends = {partition: end - 1 for partition, end in folded_to.items()}
+        if before_ms is not None:
+            log = self._store.spark.sql(
+                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._commit.version}"  # noqa: S608
+            )
+            young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))
+            for row in young.groupBy("log_partition").agg(F.min("record_offset").alias("head")).collect():
+                ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
+        return {partition: end for partition, end in ends.items() if end > 0}
+
+    def _may_lose(self, row: Row) -> bool:
+        """Whether a file may hold a record that the cleaning looks at, or does not say how many it holds."""
+        stats = _stats(row)
+        if "numRecords" not in stats:
+            return True
+        lowest, highest = stats.get("minValues", {}), stats.get("maxValues", {})
+        first, last = lowest.get("log_partition", 0), highest.get("log_partition", 2**31)
+        return any(
+            first <= partition <= last and lowest.get("record_offset", 0) < end
+            for partition, end in self._bounds.cleaned_to.items()
+        )
+
+    def _rewrite(self, chosen: list[Row], *, dry_run: bool) -> list[dict[str, Any]]:
+        """Let tasks choose and write; what each did."""
+        spark, bounds, count = self._store.spark, self._bounds, self._tasks
+        files = FilesOfTable(self._commit.folder, [unquote(row["path"]) for row in chosen])
+        place = None if dry_run else LogFilePlace(self._commit.folder, self._clock.now_ms())
+        shares = shared_out([LogFile(str(number), row["size"], 0, 0) for number, row in enumerate(chosen)], count)
+        numbered = [(task, int(file.path)) for task, share in enumerate(shares) for file in share]
+        numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from candidates(files, [file for batch in batches for file in batch["file"].to_pylist()], bounds)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rewriter = Rewriter(files, bounds, place)
+            rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
+            for file, positions in groupby(rows, key=itemgetter(0)):
+                rewriter.add(file, [each for _, each in positions])
+            new = [asdict(file) for file in rewriter.close()]
+            said = json.dumps({"rewritten": [asdict(each) for each in rewriter.rewritten], "files": new})
+            yield pa.RecordBatch.from_pydict({"said": [said]})
+
+        chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
+        of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
+        stay = of_partitions.mapInArrow(kept, from_arrow_schema(KEPT))
+        # a file of which nothing stays is to be seen, too
+        stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
+        shared = stay.join(F.broadcast(numbers), "file").repartitionById(len(shares), F.col("task"))
+        results = shared.sortWithinPartitions("file").select("file", "positions").mapInArrow(write, "said string")
+        return [json.loads(row["said"]) for row in results.collect()]
+
+
+def _stats(row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row["stats"] or "{}")
+    return found
+
+
+def _in_order(row: Row) -> tuple[int, str]:
+    """Neighbours of the log stay together."""
+    return _stats(row).get("minValues", {}).get("log_partition", 0), row["path"]

@@ -1,0 +1,195 @@
+"""What the tasks of a cleaning do with the log's files: read them for what may go, and write again what stays.
+
+A row goes by the number of its file and its position there, so that of the millions that go nothing is said at all, and
+of those that stay no more than where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.log import cleaning
+from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
+from offsets_pipeline.tables import LOG_EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.file_commit import WrittenFile
+    from offsets_pipeline.log.file_writer import LogFilePlace
+
+Bools = npt.NDArray[np.bool_]
+
+#: A record that a cleaning looks at, and where it lies.
+CANDIDATES = pa.schema(
+    [
+        pa.field("log_partition", pa.int32(), nullable=False),
+        *cleaning.SCHEMA,
+        pa.field("file", pa.int32(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+    ]
+)
+#: Of one log partition and file the positions of the records that stay: int32, little-endian, ascending.
+KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
+
+_PLACE = ["log_partition", "record_offset", "log_epoch"]
+_SORT_BYTES = 64 * 1024 * 1024  # in memory: what lies in small files comes out in order
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Up to where a log is cleaned.
+
+    ``cleaned_to``: by log partition the first record offset that is left alone; a partition that is missing is left
+    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go.
+    """
+
+    cleaned_to: Mapping[int, int]
+    aged_before_us: int
+
+    def candidates(self, rows: pa.Table) -> Bools:
+        """Which rows, with the columns of where they lie, a cleaning looks at; it leaves all others alone."""
+        partition = rows["log_partition"].to_numpy()
+        ends = np.zeros(max(int(partition.max(initial=0)), *self.cleaned_to, 0) + 1, dtype=np.int64)
+        ends[list(self.cleaned_to)] = list(self.cleaned_to.values())
+        found: Bools = rows["record_offset"].to_numpy() < ends[partition]
+        found &= rows["log_epoch"].to_numpy() == LOG_EPOCH
+        return found
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of one file: how many records it had, and has left; by log partition how many went."""
+
+    file: int
+    records: int
+    dropped: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class FilesOfTable:
+    """The files of a table that a cleaning reads: ``names`` lie in ``folder``, a path or URI that Arrow understands."""
+
+    folder: str
+    names: Sequence[str]
+
+    def open(self, file: int) -> pq.ParquetFile:
+        """Open a file by its number."""
+        system, path = open_path(self.folder)
+        source = system.open_input_file(f"{path}/{self.names[file]}")
+        return pq.ParquetFile(source, read_dictionary=["key", "source"])
+
+
+def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    """The records of these files that a cleaning has to look at, CANDIDATES; plain commits compacted already."""
+    parts = (rows for file in numbers for rows in _candidates_of(files, file, bounds))
+    compacted = [compact_early(rows, {}) for rows in gathered(parts, COMPACT_ROWS)]
+    if compacted:
+        yield from compact_early(pa.concat_tables(compacted), {}).select(CANDIDATES.names).to_batches()
+
+
+def _candidates_of(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
+    with files.open(file) as parquet:
+        position = 0
+        for group in range(parquet.num_row_groups):
+            place = parquet.read_row_group(group, columns=_PLACE, use_threads=False)
+            wanted = np.flatnonzero(bounds.candidates(place))
+            if len(wanted):
+                rows = parquet.read_row_group(group, columns=_READ, use_threads=False)
+                if len(wanted) < rows.num_rows:
+                    rows = rows.take(pa.array(wanted))
+                yield _as_candidates(rows, file, wanted + position, bounds)
+            position += place.num_rows
+
+
+_READ = [name for name in SCHEMA.names if name not in ("producer_epoch", "source", "log_epoch")]
+
+
+def _as_candidates(rows: pa.Table, file: int, position: npt.NDArray[np.int64], bounds: Bounds) -> pa.Table:
+    when = pc.coalesce(*(rows[name].cast(_MICROSECONDS, safe=False) for name in ("record_timestamp", "appended_at")))
+    columns = {
+        **{name: rows[name] for name in rows.column_names},
+        "key": rows["key"].cast(pa.dictionary(pa.int32(), pa.binary())),
+        "value": rows["value"].cast(pa.binary()),
+        "aged": pc.less(when.cast(pa.int64()), bounds.aged_before_us),
+        "file": pa.repeat(pa.scalar(file, pa.int32()), rows.num_rows),
+        "position": pa.array(position, pa.int32()),
+        "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # as `compact_early` takes them
+    }
+    return pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
+
+
+def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Where those of the CANDIDATES lie that stay, KEPT; they are all of some log partitions, in any order."""
+    rows = pa.Table.from_batches(batches, schema=CANDIDATES)
+    rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+    for of_partition in log_partitions_of(rows.combine_chunks()):
+        table = pa.Table.from_batches([of_partition])
+        stays = table.select(["file", "position"]).filter(pa.array(cleaning.survivors(table)))
+        file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
+        numbers = np.unique(file)
+        positions = [np.sort(position[file == number]).astype("<i4").tobytes() for number in numbers]
+        yield pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), pa.array(positions, pa.binary())], schema=KEPT)
+
+
+class Rewriter:
+    """Writes files again without the records that go; a file of which all stay is left as it is.
+
+    Without a place it only counts.
+    """
+
+    def __init__(self, files: FilesOfTable, bounds: Bounds, place: LogFilePlace | None) -> None:
+        self._files = files
+        self._bounds = bounds
+        self._writer = None if place is None else LogFileWriter(place)
+        self._waiting: list[pa.Table] = []
+        self.rewritten: list[Rewritten] = []
+
+    def add(self, file: int, positions: Iterable[bytes]) -> None:
+        """Take a file and where those of its candidates lie that stay."""
+        with self._files.open(file) as parquet:
+            place = parquet.read(columns=_PLACE, use_threads=False)
+            keep = ~self._bounds.candidates(place)
+            keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
+            partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
+            dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
+            self.rewritten.append(Rewritten(file, len(keep), dropped))
+            if dropped and self._writer is not None:
+                self._copy(parquet, keep)
+
+    def close(self) -> list[WrittenFile]:
+        """Write what still waits; returns the new files."""
+        if self._writer is None:
+            return []
+        self._write()
+        return self._writer.close()
+
+    def _copy(self, parquet: pq.ParquetFile, keep: Bools) -> None:
+        start = 0
+        for group in range(parquet.num_row_groups):
+            stays = keep[start : start + parquet.metadata.row_group(group).num_rows]
+            start += len(stays)
+            if not stays.any():
+                continue
+            rows = parquet.read_row_group(group, use_threads=False).select(SCHEMA.names)
+            self._waiting.append(rows.filter(pa.array(stays)).cast(SCHEMA))
+            if sum(each.nbytes for each in self._waiting) > _SORT_BYTES:
+                self._write()
+
+    def _write(self) -> None:
+        if not self._waiting or self._writer is None:
+            return
+        rows, self._waiting = pa.concat_tables(self._waiting), []
+        rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")]).combine_chunks()
+        for of_partition in log_partitions_of(rows):
+            self._writer.write(of_partition)

@@ -1,0 +1,118 @@
+"""What this program's own cleaning keeps replays to the same state, without a broker's exceptions (R16, R23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.fold.compaction import compact_early
+from offsets_pipeline.fold.reference import ReferenceState, replay
+from offsets_pipeline.log.cleaning import SCHEMA, survivors
+from tests.logs import input_table
+from tests.property.coordinator_logs import cleaned as cleaned_by_broker
+from tests.property.coordinator_logs import coordinator_logs
+from tests.property.random_logs import logs
+from tests.unit.fold.state_tables import StateTables, assert_same, references
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from offsets_pipeline.log.rows import LogRow
+
+FIXED = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=400,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+any_log = st.one_of(
+    logs(max_records=40).map(lambda log: log.partitions[0]), coordinator_logs(max_steps=40).filter(bool)
+)
+
+
+def cleaned(
+    rows: list[LogRow], up_to: int, aged_to: int, late: Collection[int] = (), chunk_rows: int = 1000
+) -> list[LogRow]:
+    """What a cleaning below ``up_to`` keeps; tombstones below ``aged_to`` are old, ``late`` record offsets backfill."""
+    below = [row for row in rows if row.record_offset < up_to]
+    table = input_table(below)
+    offsets = [row.record_offset for row in below]
+    backfill = pa.array([offset in late for offset in offsets], pa.bool_())
+    table = table.set_column(table.schema.get_field_index("backfill"), SCHEMA.field("backfill"), backfill)
+    table = table.append_column(SCHEMA.field("aged"), pa.array([offset < aged_to for offset in offsets], pa.bool_()))
+    if below:  # as tasks do that read parts of a log partition
+        parts = [compact_early(table.slice(at, chunk_rows), {}) for at in range(0, len(below), chunk_rows)]
+        table = pa.concat_tables(parts).sort_by("record_offset")
+    kept = set(table.filter(pa.array(survivors(table)))["record_offset"].to_pylist())
+    return [row for row in rows if row.record_offset >= up_to or row.record_offset in kept]
+
+
+def said(state: ReferenceState) -> dict[str, object]:
+    """All that a replay knows but for what it counts, and for how far it read."""
+    not_compared = ("quarantined", "unknown_records", "folded_to")
+    return {name: value for name, value in vars(state).items() if name not in not_compared} | {
+        # a producer whose transactions ended is remembered or not: it holds nothing
+        "pending": {producer_id: offsets for producer_id, offsets in state.pending.items() if offsets}
+    }
+
+
+@st.composite
+def cleanings(draw: st.DrawFn, rows: list[LogRow]) -> list[LogRow]:
+    offsets = [row.record_offset for row in rows]
+    up_to = draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
+    aged_to = draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
+    late = draw(st.sets(st.sampled_from(offsets), max_size=3))
+    return cleaned(rows, up_to, aged_to, late, draw(st.sampled_from([3, 1000])))
+
+
+@FIXED
+@given(any_log, st.data())
+def test_cleaned_log_gives_the_same_from_where_it_was_cleaned_to_on(rows: list[LogRow], data: st.DataObject) -> None:
+    offsets = [row.record_offset for row in rows]
+    up_to = data.draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
+    aged_to = data.draw(st.sampled_from(offsets) | st.just(offsets[-1] + 1))
+    late = data.draw(st.sets(st.sampled_from(offsets), max_size=3))
+    kept = cleaned(rows, up_to, aged_to, late, data.draw(st.sampled_from([3, 1000])))
+    assert set(kept) <= set(rows)
+    for end in [up_to, *(offset + 1 for offset in offsets if offset >= up_to)]:
+        whole = replay([row for row in rows if row.record_offset < end], 0, 1)
+        assert said(replay([row for row in kept if row.record_offset < end], 0, 1)) == said(whole)
+
+
+@FIXED
+@given(any_log, st.data())
+def test_log_may_be_cleaned_again_and_again(rows: list[LogRow], data: st.DataObject) -> None:
+    kept = rows
+    for _ in range(3):
+        kept = data.draw(cleanings(kept))
+        if not kept:
+            break
+    assert said(replay(kept, 0, 1)) == said(replay(rows, 0, 1))
+
+
+@FIXED
+@given(any_log, st.data())
+def test_fold_of_what_is_kept_is_as_the_reference_says(rows: list[LogRow], data: st.DataObject) -> None:
+    kept = data.draw(cleanings(rows))
+    tables = StateTables(1)
+    split = data.draw(st.integers(0, len(kept)))
+    for batch in (kept[:split], kept[split:]):
+        if batch:
+            tables.fold(batch)
+    assert_same(tables, references(kept, 1))
+
+
+@FIXED
+@given(coordinator_logs(max_steps=40).filter(bool))
+def test_little_more_is_kept_than_a_broker_keeps(rows: list[LogRow]) -> None:
+    # R23: beyond the last record of each raw key only what proves a simple group, and what hides a kept record
+    end = rows[-1].record_offset + 1
+    by_broker = set(cleaned_by_broker(rows, end))
+    more = [row for row in cleaned(rows, end, 0) if row not in by_broker]
+    groups = 2
+    producers = 2
+    assert len(more) <= groups * (1 + producers * 2)

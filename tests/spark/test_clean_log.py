@@ -1,0 +1,107 @@
+"""Brokers' logs, cleaned: the state stays what the broker answers, and what was removed does not come back (R23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.errors import CannotClean
+from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state import StateReader
+from tests.logs import oracle
+from tests.spark.stores import CLOCK, copied, differences, export_of, log_of, rows_of, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("capture", ["4.2.0-kip848", "4.2.0-txn-open", "4.2.0-expiry-after", "4.2.0-inject"])
+def test_cleaned_log_gives_what_the_broker_answers(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
+) -> None:
+    store = copied(folded(capture), tmp_path / "store")
+    before, rows = export_of(store), rows_of(store, "log")
+    done = clean_log(workbench.open(store), workbench.settings, CLOCK)
+    left = rows_of(store, "log")
+    assert (done.records_before, done.records, done.removed) == (len(rows), len(left), len(rows) - len(left))
+    assert done.removed > 0
+    assert done.bytes is not None
+    assert done.bytes < done.bytes_before
+    assert all(row in rows for row in left)  # every column as it was
+    assert workbench.verify(store).equal
+    assert export_of(store) == before
+    assert workbench.reload(store) == len(left)
+    assert workbench.verify(store).equal
+    assert export_of(store) == before
+    assert differences(store, oracle(capture)) == []
+
+    again = workbench.ingest(store, segments_of(capture))
+    assert (again.added, again.left_out) == (0, done.removed)
+    assert workbench.fold(store) == 0
+    assert rows_of(store, "log") == left
+
+    once_more = clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert once_more.removed == 0
+    assert rows_of(store, "log") == left
+    info = log_info(StateReader(str(store)))
+    assert sum(each.records for each in info) == len(left)
+    assert {each.log_partition for each in info if each.cleaned_to is not None} == {
+        row["log_partition"] for row in rows if row not in left
+    }
+    assert all(each.cleaned_to < (each.folded_to or 0) for each in info if each.cleaned_to is not None)
+
+
+def test_what_is_young_or_not_folded_stays(
+    workbench: Workbench, folded: Callable[[str], Path], empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    first = min(row["record_timestamp"] for row in rows_of(store, "log")) // 1000
+    done = clean_log(workbench.open(store), workbench.settings, FixedClock(first + 1000), older_than_ms=1001)
+    assert done.removed == 0
+    unfolded = copied(empty(5), tmp_path / "unfolded")
+    workbench.ingest(unfolded, segments_of("4.2.0-kip848"))
+    rows = log_of(unfolded)
+    done = clean_log(workbench.open(unfolded), workbench.settings, CLOCK)
+    assert (done.records_before, done.removed) == (len(rows), 0)
+    assert log_of(unfolded) == rows
+
+
+def test_log_that_tasks_cannot_write_is_refused_in_one_line(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    before = log_of(store)
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` ADD CONSTRAINT mine CHECK (record_offset < 1000000)")
+    with pytest.raises(
+        CannotClean, match=r"^delta\..*/log` cannot be cleaned: tasks cannot reach its folder"
+    ) as refused:
+        clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert "\n" not in str(refused.value)
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` DROP CONSTRAINT mine")
+    workbench.spark.sql(f"ALTER TABLE delta.`{store}/log` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    workbench.spark.sql(f"DELETE FROM delta.`{store}/log` WHERE log_partition = 0 AND record_offset = 0")
+    with pytest.raises(CannotClean, match="rows of it were deleted without rewriting it; REORG TABLE"):
+        clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert log_of(store) == before[1:]
+
+
+def test_store_from_before_there_was_cleaning_is_cleaned(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    table = f"delta.`{store}/log_partitions`"
+    without = workbench.spark.table(table).drop("cleaned_to")
+    without.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(f"{store}/log_partitions")
+    assert {each.cleaned_to for each in log_info(StateReader(str(store)))} == {None}
+    assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0
+    assert clean_log(workbench.open(store), workbench.settings, CLOCK).removed > 0
+    assert any(each.cleaned_to for each in log_info(StateReader(str(store))))
+    assert workbench.ingest(store, segments_of("4.2.0-kip848")).added == 0

@@ -1,0 +1,212 @@
+"""Cleaning beside streams and ingests: none loses or repeats anything, and what is in another's way is tried again."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark import inheritable_thread_target
+
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.log import clean
+from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.clean import Cleaned, clean_log
+from offsets_pipeline.log.notes import LogNotes
+from tests.logs import LogPartition
+from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
+from tests.spark.stores import CLOCK, assert_as_reference, copied, export_of, log_of, rows_of
+from tests.streaming.test_random_logs import PARTITIONS, random_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.log.rows import LogRow
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+DEADLINE_SECONDS = 240
+PATIENT = FoldSettings(trigger_interval_ms=0, max_retries=50, max_backoff_ms=500)
+
+
+def cleaned(bench: Workbench, store: Path) -> Cleaned:
+    return clean_log(bench.open(store), bench.settings, CLOCK)
+
+
+def a_log(tmp_path: Path, seed: int) -> tuple[list[LogRow], Path]:
+    chosen = random.Random(seed)
+    rows = [row for partition in range(PARTITIONS) for row in random_log(chosen, partition, 120)]
+    return rows, write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
+
+
+def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whole_log_s_state(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
+    rows, whole = a_log(tmp_path, 21)
+    store, chosen = copied(empty(PARTITIONS), tmp_path / "store"), random.Random(22)
+    bench.ingest(store, write_prefix(whole, tmp_path / "0", 0.2, chosen))
+    bench.fold(store)
+    bench.ingest(store, write_prefix(whole, tmp_path / "1", 0.4, chosen))
+    bench.reload(store)  # further than the stream has read
+    assert cleaned(bench, store).removed > 0
+    folded, removed = Event(), 0
+    stream = start_fold(
+        bench.open(store),
+        bench.settings,
+        CLOCK,
+        available_now=False,
+        on_batch=lambda _, records: folded.set() if records else None,
+    )
+    try:
+        for step, share in enumerate((0.6, 0.8), 2):
+            folded.clear()
+            bench.ingest(store, write_prefix(whole, tmp_path / f"{step}", share, chosen))
+            removed += cleaned(bench, store).removed  # while the stream folds what was just appended
+            assert folded.wait(DEADLINE_SECONDS)
+            removed += cleaned(bench, store).removed
+        assert stream.query.isActive
+    finally:
+        stream.stop()
+    stream.await_end()
+    assert removed > 0
+    with ThreadPoolExecutor(1) as threads:
+        ingest = threads.submit(inheritable_thread_target(bench.spark)(bench.ingest), store, whole)
+        cleaned(bench, store)
+        ingest.result(DEADLINE_SECONDS)
+    bench.fold(store)
+    assert_as_reference(store, rows)
+    answers = export_of(store)
+    assert cleaned(bench, store).removed > 0
+    assert bench.fold(store, tmp_path / "another checkpoint") == 0
+    assert_as_reference(store, rows)
+    assert bench.verify(store).equal
+    assert bench.reload(store) == len(log_of(store)) < len(rows) / 2
+    assert bench.verify(store).equal
+    assert export_of(store) == answers
+
+
+def commits(count: int) -> LogPartition:
+    log = LogPartition()
+    for number in range(count):
+        log.commit(("g", "t", number % 2), number)
+    return log
+
+
+class Damaged:
+    """A folded store of a log whose second batch was damaged, and the same log whole and one batch longer."""
+
+    def __init__(self, bench: Workbench, store: Path, tmp_path: Path) -> None:
+        self.store = store
+        self.log = commits(12)
+        batches = batches_of(self.log.rows)
+        torn = bytearray(batches[1])
+        torn[-3] ^= 0xFF
+        self.whole = write_segment(tmp_path / "whole", 0, b"".join(batches))
+        self.longer = write_segment(tmp_path / "longer", 0, b"".join([batches[0], torn, *batches[2:]]))
+        bench.ingest(store, write_segment(tmp_path / "first", 0, b"".join([batches[0], torn, batches[2]])))
+        bench.fold(store)
+        self.first = [*self.log.rows[:3], *self.log.rows[6:9]]
+        assert log_of(store) == self.first
+
+
+@pytest.fixture
+def damaged(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> Damaged:
+    return Damaged(workbench, copied(empty(1), tmp_path / "store"), tmp_path)
+
+
+@pytest.fixture
+def before_the_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[int]]:
+    """Let something happen right before the first attempt of a cleaning commits; returns a list of the attempts."""
+
+    def arrange(happen: Callable[[], object]) -> list[int]:
+        attempts: list[int] = []
+
+        class Notes(LogNotes):
+            def cleaned(self, cleaned_to: dict[int, int]) -> None:  # type: ignore[override]
+                attempts.append(len(attempts))
+                if len(attempts) == 1:
+                    happen()
+                super().cleaned(cleaned_to)
+
+        monkeypatch.setattr(clean, "LogNotes", Notes)
+        return attempts
+
+    return arrange
+
+
+def test_append_beside_a_cleaning_is_no_conflict(
+    workbench: Workbench, damaged: Damaged, before_the_commit: Callable[[Callable[[], object]], list[int]]
+) -> None:
+    attempts = before_the_commit(lambda: workbench.ingest(damaged.store, damaged.longer))
+    assert cleaned(workbench, damaged.store).removed == 3  # but for the last of each key, and the last folded
+    assert len(attempts) == 1
+    assert log_of(damaged.store)[-3:] == damaged.log.rows[9:]
+    assert workbench.fold(damaged.store) == 3
+    assert workbench.verify(damaged.store).equal
+
+
+def test_late_records_beside_a_cleaning_are_looked_at_and_stay(
+    workbench: Workbench, damaged: Damaged, before_the_commit: Callable[[Callable[[], object]], list[int]]
+) -> None:
+    attempts = before_the_commit(lambda: workbench.ingest(damaged.store, damaged.whole))
+    cleaned(workbench, damaged.store)
+    assert len(attempts) == 2
+    late = [row["record_offset"] for row in rows_of(damaged.store, "log") if row["backfill"]]
+    assert sorted(late) == [3, 4, 5]
+    workbench.fold(damaged.store)
+    assert workbench.verify(damaged.store).equal
+
+
+def test_others_that_rewrite_the_log_are_noticed(
+    workbench: Workbench, damaged: Damaged, before_the_commit: Callable[[Callable[[], object]], list[int]]
+) -> None:
+    workbench.ingest(damaged.store, damaged.longer)
+    workbench.fold(damaged.store)
+    store = workbench.open(damaged.store)
+    attempts = before_the_commit(lambda: store.delta("log").optimize().executeCompaction())
+    left = len(log_of(damaged.store)) - cleaned(workbench, damaged.store).removed
+    assert (len(attempts), len(log_of(damaged.store))) == (2, left)
+    assert workbench.verify(damaged.store).equal
+
+
+def test_late_records_that_a_cleaning_overtook_are_left_out(
+    workbench: Workbench, damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_late = LogAppender.append_late
+    overtaken: list[WriteConflict] = []
+
+    def overtaken_once(self: LogAppender, *arguments: object) -> int:
+        if not overtaken:
+            assert cleaned(workbench, damaged.store).removed > 0
+            with pytest.raises(WriteConflict) as conflict:
+                append_late(self, *arguments)  # type: ignore[arg-type]
+            overtaken.append(conflict.value)
+            raise conflict.value
+        return append_late(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogAppender, "append_late", overtaken_once)
+    report = workbench.ingest(damaged.store, damaged.whole)
+    assert len(overtaken) == 1
+    assert (report.added, report.left_out) == (3, 6)
+    assert not any(row["backfill"] for row in rows_of(damaged.store, "log"))
+    assert workbench.fold(damaged.store) == 3
+    assert workbench.verify(damaged.store).equal
+
+
+def test_only_one_of_two_cleanings_counts(
+    workbench: Workbench, damaged: Damaged, before_the_commit: Callable[[Callable[[], object]], list[int]]
+) -> None:
+    done: list[Cleaned] = []
+    attempts = before_the_commit(lambda: done.append(cleaned(workbench, damaged.store)))
+    last = cleaned(workbench, damaged.store)
+    assert len(attempts) == 2
+    assert done[0].removed > last.removed == 0
+    assert len(log_of(damaged.store)) == last.records
