@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 _DECODE_REPEATS = 3
 _WARM_UP = Shape(commits=20_000, groups=500, tombstones=0.01)
 _ZSTD_SHARE = 0.2  # of the records, where each batch is compressed by itself: that takes long to make
-_BROKER_SHARE = 0.2  # of the records, where a broker loads other logs than that of the reload
+_OTHER_SHARE = 0.05  # of the records of logs with other batches
+_SMALLER = (0.25, 0.05)  # of the records: does the cost of one grow with how many there are?
 _PARSE_ROWS = 250_000  # handed to the parser at once, as the fold does
 _IDENTITY = ["group_id", "topic", "partition"]
 
@@ -180,28 +181,29 @@ def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
 # --- a real broker
 
 
-def measure_broker(table: Table, log: GeneratedLog, folder: Path, repeats: int, *, others: bool) -> None:
-    """How long a Kafka broker takes to load the log, and with ``others`` smaller ones with other batches."""
-
-    def measure(loaded: GeneratedLog) -> None:
-        codec = loaded.shape.codec.name.lower()
-        table.doing(f"a broker loads {_data(loaded)}, codec {codec}")
-        commits = loaded.shape.commits  # markers are no records to it
+def measure_broker(table: Table, logs: list[GeneratedLog], repeats: int) -> None:
+    """How long a Kafka broker takes to load each log."""
+    for log in logs:
+        codec = log.shape.codec.name.lower()
+        table.doing(f"a broker loads {_data(log)}, codec {codec}")
+        commits = log.shape.commits  # markers are no records to it
         try:
-            seconds = broker_load_seconds(loaded.folder, loaded.shape.offsets_partitions, commits, repeats)
+            seconds = broker_load_seconds(log.folder, log.shape.offsets_partitions, commits, repeats)
         except BrokerError as error:
             sys.exit(f"bench: {error}")
-        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", _data(loaded), commits, [min(seconds)])
+        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", _data(log), commits, [min(seconds)])
 
-    measure(log)
-    if not others:
-        return
-    smaller = replace(log.shape, commits=int(log.shape.commits * _BROKER_SHARE))
-    for codec, records_per_batch in ((Codec.NONE, 1), (Codec.NONE, 3), (Codec.NONE, 10), (Codec.ZSTD, 10)):
-        at_most = min(records_per_batch, smaller.identities_per_group)
-        other = generate(replace(smaller, codec=codec, records_per_batch=at_most), folder / "broker")
-        measure(other)
-        shutil.rmtree(other.folder)
+
+def other_logs(shape: Shape, folder: Path) -> list[GeneratedLog]:
+    """Smaller logs with other batches."""
+    smaller = replace(shape, commits=int(shape.commits * _OTHER_SHARE))
+    return [
+        generate(
+            replace(smaller, codec=codec, records_per_batch=min(records_per_batch, smaller.identities_per_group)),
+            folder / f"{codec.name.lower()}-{records_per_batch}",
+        )
+        for codec, records_per_batch in ((Codec.NONE, 1), (Codec.NONE, 3), (Codec.NONE, 10), (Codec.ZSTD, 10))
+    ]
 
 
 # --- with Spark
@@ -224,57 +226,83 @@ class Bench:
         """Ingest, reload, recipe, stream, sizes; the states have to be equal."""
         table = self._table if print_lines else Table()
         data = _data(log)
-        repeats = self._repeats if print_lines else 1
         folder = self._folder / name
-        stores = self._ingest(table, log, folder, repeats, data)
-        reloads: list[float] = []
-        folds: list[float] = []
-        recipes: list[float] = []
-        reloaded = folder / "reload"
-        for repeat in range(repeats):  # by turns, so that both see the same machine
-            table.doing(f"reload and recipe, {repeat + 1} of {repeats}")
-            shutil.rmtree(reloaded, ignore_errors=True)
-            ours = self._copy(stores, reloaded)
-            folds += _timed(1, partial(_fold_alone, ours))
-            reloads += _timed(1, partial(reload_partitions, ours, None, self._settings, self._clock))
-            _check_state(ours, log, "the reload")
-            if log.shape.transactional:  # the recipe knows nothing of that
-                continue
+        stores = self._ingest(table, log, folder)
+        ours = self._reload(table, log, stores, folder / "reload", self._repeats if print_lines else 1)
+        if not log.shape.transactional:  # the recipe knows nothing of that
+            table.doing("the usual recipe")
             theirs = self._copy(stores, folder / "recipe")
-            recipes += _timed(1, partial(recipe.merge_by_recipe, theirs))
+            recipe_seconds = _timed(1, partial(recipe.merge_by_recipe, theirs))
             _check_state(theirs, log, "the recipe")
             _check_same_rows(ours, theirs)
             shutil.rmtree(theirs.location)
-        table.add_speed("reload into an empty state", data, log.records, reloads)
-        table.add_speed("  of that, the fold: read, compact, replay", data, log.records, folds)
-        if recipes:
-            table.add_speed("the usual recipe into an empty state", data, log.records, recipes)
+            table.add_speed("the usual recipe into an empty state", data, log.records, recipe_seconds)
+        self._sizes(table, log, ours)
         table.doing("fold stream")
         streamed = self._copy(stores, folder / "stream")
         table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))
         _check_state(streamed, log, "the fold stream")
-        self._sizes(table, log, streamed)
         shutil.rmtree(folder)
+
+    def ingest_and_reload(self, log: GeneratedLog, name: str) -> None:
+        """The same for one more log, without anything to compare with."""
+        folder = self._folder / name
+        self._reload(self._table, log, self._ingest(self._table, log, folder), folder / "reload", self._repeats)
+        shutil.rmtree(folder)
+
+    def heap(self) -> None:
+        """How much of its heap the driver took, at the most, since it was started."""
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark tells it in no other way
+        memory = jvm.java.lang.management.ManagementFactory
+        used = sum(
+            int(pool.getPeakUsage().getUsed())
+            for pool in memory.getMemoryPoolMXBeans()
+            if pool.getType().toString() == "Heap memory"
+        )
+        most = int(memory.getMemoryMXBean().getHeapMemoryUsage().getMax())
+        figure = f"{used / 2**20:,.0f} MiB of {most / 2**20:,.0f}"
+        self._table.add_size("driver heap, at most", "all reloads until here", figure)
+
+    def _reload(self, table: Table, log: GeneratedLog, stores: Path, folder: Path, repeats: int) -> Store:
+        """Reload so often; returns the last store."""
+        reloads: list[float] = []
+        folds: list[float] = []
+        ours = self._copy(stores, folder)
+        for repeat in range(repeats):
+            table.doing(f"reload, {repeat + 1} of {repeats}")
+            if repeat:
+                shutil.rmtree(folder)
+                ours = self._copy(stores, folder)
+            folds += _timed(1, partial(_fold_alone, ours))
+            reloads += _timed(1, partial(reload_partitions, ours, None, self._settings, self._clock))
+            _check_state(ours, log, "the reload")
+        table.add_speed("reload into an empty state", _data(log), log.records, reloads)
+        table.add_speed("  of that, the fold: read, compact, replay", _data(log), log.records, folds)
+        fixed = statistics.median(reloads) - statistics.median(folds)
+        table.add_times("  the rest: the state's files and commits", f"{log.shape.identities:,} identities", [fixed])
+        return ours
 
     def live(self, size: Size) -> None:
         """A store that lives."""
         measure_living(self._table, self._spark, self._settings, self._folder / "living", size)
 
-    def _ingest(self, table: Table, log: GeneratedLog, folder: Path, repeats: int, data: str) -> Path:
+    def _ingest(self, table: Table, log: GeneratedLog, folder: Path) -> Path:
+        table.doing(f"ingest {_data(log)}, codec {log.shape.codec.name.lower()}")
         properties = StoreProperties(MIRRORED, log.shape.offsets_partitions)
-        seconds = []
-        for repeat in range(repeats):
-            table.doing(f"ingest, {repeat + 1} of {repeats}")
-            store = Store.create(self._spark, str(folder / "log"), properties)
-            start = time.perf_counter()
-            report = ingest_segments(self._spark, store.location, [str(log.folder)], self._settings, self._clock)
-            seconds.append(time.perf_counter() - start)
-            if report.added != log.records:
-                sys.exit(f"bench: {report.added} records were ingested of {log.records}")
-            if repeat < repeats - 1:
-                shutil.rmtree(store.location)
-        table.add_speed("ingest segments into the log table", data, log.records, seconds)
+        store = Store.create(self._spark, str(folder / "log"), properties)
+        start = time.perf_counter()
+        report = ingest_segments(self._spark, store.location, [str(log.folder)], self._settings, self._clock)
+        seconds = time.perf_counter() - start
+        if report.added != log.records:
+            sys.exit(f"bench: {report.added} records were ingested of {log.records}")
+        codec = log.shape.codec.name.lower()
+        table.add_speed(f"ingest segments into the log table, codec {codec}", _data(log), log.records, [seconds])
         return folder / "log"
+
+    def ingest(self, log: GeneratedLog, name: str) -> None:
+        """How fast segments get into the log table."""
+        self._ingest(self._table, log, self._folder / name)
+        shutil.rmtree(self._folder / name)
 
     def _copy(self, store: Path, folder: Path) -> Store:
         shutil.copytree(store, folder)
@@ -340,19 +368,17 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         description="Measure this program beside the usual recipe on the same log; prints one table.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="500000 commits, 200000 to decode")
-    parser.add_argument(
-        "--repeats", type=int, default=3, metavar="N", help="of the broker's load, ingest, reload, recipe"
-    )
-    parser.add_argument("--decode-commits", type=int, default=1_000_000, metavar="N", help="to decode without Spark")
+    parser.add_argument("--quick", action="store_true", help="500000 commits, 100000 to decode")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of the broker's load and the reload")
+    parser.add_argument("--decode-commits", type=int, default=500_000, metavar="N", help="to decode without Spark")
     parser.add_argument("--only", choices=["decode", "spark"], help="leave out the other half")
     parser.add_argument(
-        "--folder", type=Path, help="where the temporary folder is made; 5000000 commits need some 3 GB"
+        "--folder", type=Path, help="where the temporary folder is made; 20000000 commits need some 10 GB"
     )
-    add_shape_options(parser, Shape(tombstones=0.01, records_per_batch=10))
+    add_shape_options(parser, Shape(commits=20_000_000, tombstones=0.01, records_per_batch=10))
     known, _ = parser.parse_known_args(arguments)
     if known.quick:
-        parser.set_defaults(commits=500_000, decode_commits=200_000)
+        parser.set_defaults(commits=500_000, decode_commits=100_000, repeats=2)
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error("--repeats takes 1 or more")
@@ -371,12 +397,21 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only != "decode":
             table.doing(f"generating {shape.commits:,} commits")
             log = generate(shape, folder / "segments")
+            others = [] if options.quick else other_logs(shape, folder / "others")
             # before Spark is there to compete with it
-            measure_broker(table, log, folder, options.repeats, others=not options.quick)
+            measure_broker(table, [log, *others], options.repeats)
             bench = Bench(table, folder, options.repeats)
             table.doing("warming up: everything once on a small log")
             bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
             bench.run(log, "stores", print_lines=True)
+            shutil.rmtree(log.folder)
+            for number, share in enumerate(() if options.quick else _SMALLER):
+                smaller = generate(replace(shape, commits=int(shape.commits * share)), folder / "smaller")
+                bench.ingest_and_reload(smaller, f"smaller-{number}")
+                shutil.rmtree(smaller.folder)
+            bench.heap()
+            for number, other in enumerate(others):
+                bench.ingest(other, f"other-{number}")
             bench.live(QUICK if options.quick else FULL)
     table.doing("done")
     print(

@@ -206,6 +206,6 @@ def test_folder_that_arrow_does_not_reach_is_left_to_spark_s_own_writer(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(5), tmp_path / "store")
-    monkeypatch.setattr("offsets_pipeline.file_commit.arrow_path", lambda *parts: f"nowhere://{parts[-1]}")
+    monkeypatch.setattr("offsets_pipeline.store.arrow_path", lambda *parts: f"nowhere://{parts[-1]}")
     assert workbench.ingest(location, segments_of(CAPTURE)).added == len(capture_log())
     assert log_of(location) == capture_log()
