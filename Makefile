@@ -74,7 +74,7 @@ $(DONE)/kafka: $(wildcard conf/jars/kafka/*) scripts/fetch_jars.py $(DONE)/packa
 setup: check $(DONE)/packages $(DONE)/project $(DONE)/spark ## the environment in .venv; needs Python 3.11, Java 17, and the network once
 
 .PHONY: kafka
-kafka: setup $(DONE)/kafka ## a real Kafka broker's JARs, which `make bench` starts and measures; needs the network once
+kafka: setup $(DONE)/kafka ## a real Kafka broker's JARs, which tests ask and `make bench` measures; needs the network once
 
 .PHONY: run
 run: setup ## a real broker's log, from its segment files to the table of current offsets (STORE=store)
@@ -86,7 +86,7 @@ run: setup ## a real broker's log, from its segment files to the table of curren
 	$(BIN)/offsets describe --store "$$STORE" --all-groups
 
 .PHONY: test
-test: setup ## every test (ARGS="-k replay -x" goes to pytest)
+test: setup kafka ## every test (ARGS="-k replay -x" goes to pytest)
 	@$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: lint

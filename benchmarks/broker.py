@@ -44,7 +44,8 @@ _JVM = (
     *("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
     *("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
-_SETTINGS = """
+#: server.properties of a broker on loopback; to be formatted.
+SETTINGS = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
@@ -59,8 +60,8 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
-# Milliseconds since 1970, then the message: no zone, no clock change in between.
-_LOGGING = """
+#: Log4j's configuration; milliseconds since 1970, then the message: no zone, no clock change in between.
+LOGGING = """
 status = error
 appender.console.type = Console
 appender.console.name = console
@@ -80,7 +81,8 @@ _FINISHED = re.compile(
 )
 _FAILED = re.compile(r"\d+ ERROR \[GroupCoordinator id=\d+\] (Failed to load metadata from __consumer_offsets-.*)")
 
-_CLUSTER_ID = "b2Zmc2V0cy1waXBlbGluZQ"  # any 16 bytes in base64
+#: Of a new broker.
+CLUSTER_ID = "b2Zmc2V0cy1waXBlbGluZQ"  # any 16 bytes in base64
 _PATIENCE_SECONDS = 600  # for any one step
 _POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10
@@ -151,7 +153,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
         broker = _Broker(Path(temporary), offsets_partitions)
         broker.format()
         broker.load(make_log=True)
-        broker.replace_segments(segments)
+        replace_segments(segments, broker.data, offsets_partitions)
         loadings = [broker.load() for _ in range(1 + repeats)]
     for loading in loadings:
         loaded = sum(loading.records.values())
@@ -160,30 +162,41 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
     return [loading.seconds for loading in loadings[1:]]
 
 
+def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> None:
+    """Put other segments where those of a stopped broker are, without index; which topic that is stays."""
+    for log_partition in range(offsets_partitions):
+        name = f"__consumer_offsets-{log_partition}"
+        for path in (data / name).iterdir():
+            if path.name != "partition.metadata":
+                path.unlink()
+        for path in (segments / name).glob("*.log"):
+            shutil.copyfile(path, data / name / path.name)
+
+
 class _Broker:
     """A broker and its data, below one folder; it runs only within `load`."""
 
     def __init__(self, folder: Path, offsets_partitions: int) -> None:
         self._offsets_partitions = offsets_partitions
-        self._data = folder / "data"
+        self.data = folder / "data"
         self._log = folder / "broker.log"
         self._settings = folder / "server.properties"
         self._logging = folder / "log4j2.properties"
-        self._port, controller_port = _free_ports(2)
+        self._port, controller_port = free_ports(2)
         self._settings.write_text(
-            _SETTINGS.format(
+            SETTINGS.format(
                 port=self._port,
                 controller_port=controller_port,
-                data=self._data,
+                data=self.data,
                 offsets_partitions=offsets_partitions,
             ),
             encoding="utf-8",
         )
-        self._logging.write_text(_LOGGING, encoding="utf-8")
+        self._logging.write_text(LOGGING, encoding="utf-8")
 
     def format(self) -> None:
         """Make the data folder."""
-        arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(self._settings))
+        arguments = ("format", "--cluster-id", CLUSTER_ID, "--config", str(self._settings))
         with self._running("kafka.tools.StorageTool", *arguments) as process:
             if process.wait(_PATIENCE_SECONDS) != 0:
                 raise self._error("the broker's storage cannot be formatted")
@@ -195,16 +208,6 @@ class _Broker:
                 self._wait(process, "is not there", self._finds_coordinator)
             self._wait(process, "did not load its offsets", self._has_loaded)
         return self._read_loading()
-
-    def replace_segments(self, segments: Path) -> None:
-        """Put other segments where the broker's are, without index; which topic that is stays."""
-        for log_partition in range(self._offsets_partitions):
-            name = f"__consumer_offsets-{log_partition}"
-            for path in (self._data / name).iterdir():
-                if path.name != "partition.metadata":
-                    path.unlink()
-            for path in (segments / name).glob("*.log"):
-                shutil.copyfile(path, self._data / name / path.name)
 
     @contextmanager
     def _running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -278,7 +281,7 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on, for now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]

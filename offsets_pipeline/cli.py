@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from offsets_pipeline import __version__
-from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
+from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.config import HOURS_MAX, Settings, load_settings
-from offsets_pipeline.errors import OffsetsError, StateDiffers, raised_on_executor
+from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -87,6 +87,15 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument(
         "--offsets-partitions", type=int, metavar="N", help="log partitions (default: the folders found, if 0 to k-1)"
     )
+    export = command("export-segments", _export_segments, "write the log as segment files that a broker loads")
+    export.add_argument("--to", required=True, metavar="DIR", help="new or empty folder to write to")
+    export.add_argument(
+        "--as-of",
+        metavar="T",
+        help="only what each log partition holds before its first record younger than this time: ISO 8601, or "
+        "milliseconds since 1970",
+    )
+    export.add_argument("--codec", choices=("none", "zstd"), default="none", help="compression of the batches")
     fold = command("fold", _fold, "fold the log into the state tables, as a stream")
     fold.add_argument("--available-now", action="store_true", help="fold what is there, then end")
     fold.add_argument("--checkpoint", metavar="FOLDER", help="the stream's checkpoint (default: within the store)")
@@ -176,6 +185,24 @@ def _ingest_segments(options: argparse.Namespace, settings: Settings) -> int:
     print(
         f"{report.added} records added to {options.store} from {len(report.files)} segment files "
         f"({report.offsets_partitions} log partitions)"
+    )
+    return 0
+
+
+def _export_segments(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.export.segments import export_segments
+    from offsets_pipeline.record.compression import Codec
+
+    as_of_ms = None if options.as_of is None else parse_time_ms(options.as_of)
+    if "://" in options.to:
+        raise TargetNotEmpty(f"{options.to} is no local folder: name a new or empty one")
+    exported = export_segments(
+        _reader(options, settings), Path(options.to), as_of_ms=as_of_ms, codec=Codec[options.codec.upper()]
+    )
+    print(
+        f"{sum(each.records for each in exported)} records of {len(exported)} log partitions written to {options.to}, "
+        f"in {sum(each.segments for each in exported)} segment files"
+        + ("" if as_of_ms is None else f", as of {shown_time(as_of_ms)}")
     )
     return 0
 

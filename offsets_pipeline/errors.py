@@ -48,6 +48,18 @@ class NoSuchPath(OffsetsError):
     """A path to read from does not exist."""
 
 
+class TargetNotEmpty(OffsetsError):
+    """The place to write to holds something already, or is no folder."""
+
+
+class UnsupportedTable(OffsetsError):
+    """A table uses what only Spark can read."""
+
+
+class InvalidTime(OffsetsError):
+    """A point in time is not written as one."""
+
+
 class NoSegments(OffsetsError):
     """A path to read from holds no log segments."""
 

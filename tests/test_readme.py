@@ -67,6 +67,10 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     assert output_of("log-info").count("k-stable  Consumer  Stable") == 6
     assert "k-stable" in output_of("current_offsets GROUP BY ALL")
     assert output_of("k-reset").startswith("LOG-PARTITION")
+    # of the 350 records of that capture
+    assert output_of("export-segments").startswith("180 records of 5 log partitions written to segments-then, in 5 ")
+    assert output_of("export-segments").endswith(", as of 2026-11-20T19:07:40.000Z\n")
+    assert (clone / "segments-then" / "__consumer_offsets-4" / f"{0:020}.log").stat().st_size > 0
     assert output_of("register_views").count("k-stable") == 6
 
 

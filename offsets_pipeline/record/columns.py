@@ -60,7 +60,7 @@ BATCH_HEADER = np.dtype(
         ("record_count", ">i4"),
     ]
 )
-_Headers = npt.NDArray[np.void]
+Headers = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def batch_columns(data: memoryview, positions: list[int]) -> tuple[list[pa.Recor
     return [_assemble(headers, payloads, places, control_type, good)], undecodable
 
 
-def _headers(data: memoryview, position: Int64s) -> _Headers:
+def _headers(data: memoryview, position: Int64s) -> Headers:
     # a view of a header at every byte, of which those at the positions are copied
-    at_every_byte: _Headers = np.ndarray(
+    at_every_byte: Headers = np.ndarray(
         len(data) - b.BATCH_HEADER_BYTES + 1, dtype=BATCH_HEADER, buffer=data, strides=1
     )
     return at_every_byte[position]
@@ -128,7 +128,7 @@ class _Payloads:
     `count` is 0 for a batch that cannot be read; `reason` says why.
     """
 
-    def __init__(self, data: memoryview, position: Int64s, headers: _Headers) -> None:
+    def __init__(self, data: memoryview, position: Int64s, headers: Headers) -> None:
         self.reason: dict[int, str] = {}
         self.count: Int64s = headers["record_count"].astype(np.int64)
         start = position + b.BATCH_HEADER_BYTES
@@ -171,7 +171,7 @@ class _Payloads:
             return b""
 
 
-def _control_types(payloads: _Payloads, headers: _Headers, places: RecordPlaces) -> pa.Array:
+def _control_types(payloads: _Payloads, headers: Headers, places: RecordPlaces) -> pa.Array:
     """The control type of each record, null for data; a control key too short to have one makes its batch bad."""
     is_control = np.repeat(headers["attributes"] & b.ATTRIBUTE_CONTROL != 0, payloads.count)
     rows = np.flatnonzero(is_control)
@@ -187,7 +187,7 @@ def _control_types(payloads: _Payloads, headers: _Headers, places: RecordPlaces)
     return pa.array(CONTROL_TYPES, pa.string()).take(pa.array(code, mask=~is_control))
 
 
-def _out_of_order(headers: _Headers, count: Int64s, offset_delta: Int64s) -> Bools:
+def _out_of_order(headers: Headers, count: Int64s, offset_delta: Int64s) -> Bools:
     """R2: within a batch too, record offsets increase, from the base offset to the last offset at most."""
     batch = np.repeat(np.arange(len(count)), count)
     wrong = (offset_delta < 0) | (offset_delta > headers["last_offset_delta"][batch])
@@ -197,7 +197,7 @@ def _out_of_order(headers: _Headers, count: Int64s, offset_delta: Int64s) -> Boo
     return out_of_order
 
 
-def _reason(payloads: _Payloads, headers: _Headers, index: int) -> str:
+def _reason(payloads: _Payloads, headers: Headers, index: int) -> str:
     start, end = int(payloads.start[index]), int(payloads.end[index])
     count = int(payloads.count[index])
     try:
@@ -210,7 +210,7 @@ def _reason(payloads: _Payloads, headers: _Headers, index: int) -> str:
 
 
 def _assemble(
-    headers: _Headers, payloads: _Payloads, places: RecordPlaces, control_type: pa.Array, good: Bools
+    headers: Headers, payloads: _Payloads, places: RecordPlaces, control_type: pa.Array, good: Bools
 ) -> pa.RecordBatch:
     def of_batch(name: str) -> Int64s:
         values: Int64s = np.repeat(headers[name].astype(np.int64), payloads.count)

@@ -1,10 +1,10 @@
 """Writes format-2 record batches: segments for tests and benchmarks, byte for byte as a broker would.
 
-Records are laid out for many batches at once by Arrow; only header and checksum are done per batch.
+Records are laid out for many batches at once by Arrow, headers by numpy; only the checksum is done per batch.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import crc32c
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record import batch as b
+from offsets_pipeline.record.columns import BATCH_HEADER, Headers
 from offsets_pipeline.record.compression import Codec, compress
 from offsets_pipeline.record.records import Int64s
 
@@ -20,10 +21,9 @@ NONE = -1
 _RECORDS_AT_ONCE = 500_000
 _NO_ATTRIBUTES = b"\x00"
 _NO_HEADERS = b"\x00"
+_CRC_AT = 17
+_CRC_BYTES = 4
 
-_BEFORE_CRC = struct.Struct(">qiib")
-_CRC = struct.Struct(">I")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _CONTROL_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 _CONTROL_TYPE = {"ABORT": 0, "COMMIT": 1}
@@ -78,7 +78,7 @@ def encode_batches(
     out = bytearray()
     for start in range(0, count, block):
         rows = slice(start, min(start + block, count))
-        parts = _encode_block(
+        out += _encode_block(
             keys[rows],
             values[rows],
             offsets[rows],
@@ -86,8 +86,6 @@ def encode_batches(
             records_per_batch=records_per_batch,
             options=options,
         )
-        for part in parts:
-            out += part
     return bytes(out)
 
 
@@ -109,17 +107,15 @@ def encode_batch(
         last_offset = int(offsets[-1]) if count else base_offset
     all_timestamps = np.broadcast_to(np.asarray(timestamps, dtype=np.int64), (count,))
     base_timestamp = _base_timestamp(all_timestamps, options)
-    records = _encode_records(keys, values, offsets - base_offset, all_timestamps - base_timestamp)
-    payload = b"".join(records.to_pylist())
-    return _frame(
-        base_offset=base_offset,
-        last_offset_delta=last_offset - base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=int(all_timestamps.max()) if count else NONE,
-        count=count,
-        payload=payload,
-        options=options,
-    )
+    records = encode_records(keys, values, offsets - base_offset, all_timestamps - base_timestamp)
+    headers = _headers(1, options)
+    headers["base_offset"] = base_offset
+    headers["last_offset_delta"] = last_offset - base_offset
+    headers["base_timestamp"] = base_timestamp
+    if options.log_append_time_ms is None:
+        headers["max_timestamp"] = int(all_timestamps.max()) if count else NONE
+    headers["record_count"] = count
+    return bytes(frame_batches(headers, [compress(options.codec, b"".join(records.to_pylist()))])[0])
 
 
 def encode_control_batch(
@@ -132,18 +128,57 @@ def encode_control_batch(
     coordinator_epoch: int = 0,
 ) -> bytes:
     """A transaction marker: COMMIT or ABORT of a producer."""
-    key = _CONTROL_KEY.pack(0, _CONTROL_TYPE["COMMIT" if commit else "ABORT"])
-    value = _CONTROL_VALUE.pack(0, coordinator_epoch)
     options = BatchOptions(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
     return encode_batch(
-        pa.array([key], pa.binary()),
-        pa.array([value], pa.binary()),
+        pa.array([control_key("COMMIT" if commit else "ABORT")], pa.binary()),
+        pa.array([control_value(coordinator_epoch)], pa.binary()),
         base_offset=offset,
         timestamps=timestamp,
         options=options,
     )
+
+
+def control_key(control_type: str) -> bytes:
+    """The key of a transaction marker's record: COMMIT or ABORT."""
+    return _CONTROL_KEY.pack(0, _CONTROL_TYPE[control_type])
+
+
+def control_value(coordinator_epoch: int = 0) -> bytes:
+    """The value of a transaction marker's record."""
+    return _CONTROL_VALUE.pack(0, coordinator_epoch)
+
+
+# the layout of the header stands in batch.py, that of a record in records.py
+def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> tuple[bytearray, Int64s]:
+    """Batches one after the other, and where each starts; of the headers all is given but length, magic and checksum.
+
+    Payloads are the records of each batch, compressed as its header says.
+    """
+    size = b.BATCH_HEADER_BYTES + np.fromiter(map(len, payloads), np.int64, len(payloads))
+    headers["batch_length"] = size - b.LOG_OVERHEAD
+    headers["magic"] = b.MAGIC_2
+    end = np.cumsum(size)
+    start: Int64s = end - size
+    data = bytearray(int(end[-1]) if len(end) else 0)
+    places = np.frombuffer(data, dtype=np.uint8)
+    places[start[:, None] + np.arange(b.BATCH_HEADER_BYTES)] = headers.view(np.uint8).reshape(-1, b.BATCH_HEADER_BYTES)
+    view = memoryview(data)
+    checksums = np.empty(len(payloads), dtype=">u4")
+    for index, (first, last, payload) in enumerate(zip(start.tolist(), end.tolist(), payloads, strict=True)):
+        view[first + b.BATCH_HEADER_BYTES : last] = payload
+        checksums[index] = crc32c.crc32c(view[first + b.CRC_START : last])
+    places[start[:, None] + np.arange(_CRC_AT, _CRC_AT + _CRC_BYTES)] = checksums.view(np.uint8).reshape(-1, _CRC_BYTES)
+    return data, start
+
+
+def record_payloads(records: pa.Array, first: Int64s, end: Int64s) -> list[memoryview]:
+    """The bytes of batches which hold the records ``first`` to ``end``, as `encode_records` laid them out."""
+    _, bounds, data = records.buffers()
+    bound = np.frombuffer(bounds, dtype=np.int32)
+    payload = memoryview(data if data is not None else b"").cast("B")
+    return [payload[start:stop] for start, stop in zip(bound[first].tolist(), bound[end].tolist(), strict=True)]
 
 
 def _encode_block(
@@ -154,39 +189,36 @@ def _encode_block(
     *,
     records_per_batch: int,
     options: BatchOptions,
-) -> Iterator[bytes]:
+) -> bytearray:
     count = len(keys)
     first = np.arange(0, count, records_per_batch, dtype=np.int64)
     end = np.minimum(first + records_per_batch, count)
     size = end - first
     base_timestamp = timestamps[first] if options.delete_horizon_ms is None else np.full_like(first, _horizon(options))
-    max_timestamp = np.maximum.reduceat(timestamps, first)
-    records = _encode_records(
+    records = encode_records(
         keys, values, offsets - np.repeat(offsets[first], size), timestamps - np.repeat(base_timestamp, size)
     )
-    _, bounds, data = records.buffers()
-    bound = np.frombuffer(bounds, dtype=np.int32)
-    payload = memoryview(data)
-    for row in zip(
-        offsets[first].tolist(),
-        (size - 1).tolist(),
-        base_timestamp.tolist(),
-        max_timestamp.tolist(),
-        size.tolist(),
-        bound[first].tolist(),
-        bound[end].tolist(),
-        strict=True,
-    ):
-        base_offset, delta, batch_base_timestamp, batch_max_timestamp, batch_count, start, stop = row
-        yield _frame(
-            base_offset=base_offset,
-            last_offset_delta=delta,
-            base_timestamp=batch_base_timestamp,
-            max_timestamp=batch_max_timestamp,
-            count=batch_count,
-            payload=bytes(payload[start:stop]),
-            options=options,
-        )
+    headers = _headers(len(first), options)
+    headers["base_offset"] = offsets[first]
+    headers["last_offset_delta"] = size - 1
+    headers["base_timestamp"] = base_timestamp
+    if options.log_append_time_ms is None:
+        headers["max_timestamp"] = np.maximum.reduceat(timestamps, first)
+    headers["record_count"] = size
+    payloads = [compress(options.codec, bytes(payload)) for payload in record_payloads(records, first, end)]
+    return frame_batches(headers, payloads)[0]
+
+
+def _headers(count: int, options: BatchOptions) -> Headers:
+    """Headers of batches with what these options say of them; else zero."""
+    headers: Headers = np.zeros(count, dtype=BATCH_HEADER)
+    headers["partition_leader_epoch"] = options.partition_leader_epoch
+    headers["attributes"] = options.attributes
+    headers["producer_id"] = options.producer_id
+    headers["producer_epoch"] = options.producer_epoch
+    headers["base_sequence"] = options.base_sequence
+    headers["max_timestamp"] = options.log_append_time_ms or 0
+    return headers
 
 
 def _horizon(options: BatchOptions) -> int:
@@ -199,37 +231,8 @@ def _base_timestamp(timestamps: Int64s, options: BatchOptions) -> int:
     return int(timestamps[0])
 
 
-# the layout of the header stands in batch.py, that of a record in records.py
-def _frame(
-    *,
-    base_offset: int,
-    last_offset_delta: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    count: int,
-    payload: bytes,
-    options: BatchOptions,
-) -> bytes:
-    if options.log_append_time_ms is not None:
-        max_timestamp = options.log_append_time_ms
-    payload = compress(options.codec, payload)
-    checked = _AFTER_CRC.pack(
-        options.attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        options.producer_id,
-        options.producer_epoch,
-        options.base_sequence,
-        count,
-    )
-    length = b.BATCH_MIN_LENGTH + len(payload)
-    before = _BEFORE_CRC.pack(base_offset, length, options.partition_leader_epoch, b.MAGIC_2)
-    crc = crc32c.crc32c(payload, crc32c.crc32c(checked))
-    return b"".join((before, _CRC.pack(crc), checked, payload))
-
-
-def _encode_records(keys: pa.Array, values: pa.Array, offset_delta: Int64s, timestamp_delta: Int64s) -> pa.Array:
+def encode_records(keys: pa.Array, values: pa.Array, offset_delta: Int64s, timestamp_delta: Int64s) -> pa.Array:
+    """Records as a binary array; deltas are those to the base offset and base timestamp of each record's batch."""
     key, key_length = _bytes_and_length(keys)
     value, value_length = _bytes_and_length(values)
     parts = [

@@ -83,6 +83,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fold": ("fold", "--available-now"),
     "reload": ("reload",),
     "verify": ("verify",),
+    "export-segments": ("export-segments", "--to", "{new}"),
     "describe": ("describe", "--all-groups"),
     "log-info": ("log-info",),
     "clean-log": ("clean-log", "--dry-run"),
@@ -121,6 +122,13 @@ OTHERS = [
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
         ),
+        "export-segments|--store|{store}|--to|{photos}": "{photos} is not empty: name a new or empty folder",
+        "export-segments|--store|{store}|--to|{file}": "{file} is no local folder: name a new or empty one",
+        "export-segments|--store|{store}|--to|s3://bucket/log": "s3://bucket/log is no local folder",
+        "export-segments|--store|{store}|--to|{new}|--as-of|yesterday": "'yesterday' is no time: write it as 2026-03-",
+        "export-segments|--store|{store}|--to|{new}|--as-of|2026-02-30": "'2026-02-30' is no time",
+        "export-segments|--store|{store}|--to|{new}|--codec|gzip": "argument --codec: invalid choice: 'gzip'",
+        "export-segments|--store|{store}": "the following arguments are required: --to",
         "describe|--store|{store}|--group|nobody": "no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)",
         "describe|--store|{store}": "one of the arguments --group --all-groups is required",
         "describe|--store|{store}|--group|a|--all-groups": "argument --all-groups: not allowed with argument --group",

@@ -17,7 +17,13 @@ from offsets_pipeline.record import columns, wire
 from offsets_pipeline.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from offsets_pipeline.record.compression import Codec, compress
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, SegmentReader, read_segment
-from offsets_pipeline.record.write import BatchOptions, _frame, encode_batch, encode_batches, encode_control_batch
+from offsets_pipeline.record.write import (
+    BatchOptions,
+    encode_batch,
+    encode_batches,
+    encode_control_batch,
+    frame_batches,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,15 +262,10 @@ def record_with_headers(
 
 
 def batch_of(payload: bytes, count: int, base_offset: int = 0, codec: Codec = Codec.NONE) -> bytes:
-    return _frame(
-        base_offset=base_offset,
-        last_offset_delta=max(count - 1, 0),
-        base_timestamp=0,
-        max_timestamp=0,
-        count=count,
-        payload=payload,
-        options=BatchOptions(codec=codec),
-    )
+    headers = np.zeros(1, columns.BATCH_HEADER)
+    headers["base_offset"], headers["last_offset_delta"] = base_offset, max(count - 1, 0)
+    headers["attributes"], headers["record_count"] = codec, count
+    return bytes(frame_batches(headers, [compress(codec, payload)])[0])
 
 
 HEADERS: list[tuple[bytes, bytes | None]] = [(b"h", b"x" * 300), (b"", None), (b"long" * 40, b"")]

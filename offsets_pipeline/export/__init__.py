@@ -1,0 +1,1 @@
+"""Taking the log back out: a broker's segment files, written from the table `log`."""

@@ -1,0 +1,257 @@
+"""The table `log` in record-offset order, read in one pass and never as a whole.
+
+The log's files are in order in themselves, mostly, and among each other not: each append brings files of its own, what
+came late (`backfill`) lies in a later one, and upkeep puts small files together as they come. So two columns are read
+first, which say in which block of which file each log partition goes on. Then blocks are read in an order in which few
+rows have to wait for others: a log partition's rows are handed on as soon as no block before them is left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError, DeltaProtocolError
+from pyarrow import dataset as ds
+
+from offsets_pipeline.errors import UnsupportedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from deltalake import DeltaTable
+
+    from offsets_pipeline.record.records import Bools, Int64s
+
+_BLOCK_ROWS = 65_536
+_READ_BYTES = 1024 * 1024  # of a column at once: else a whole row group of each file that is read stays in memory
+_PLACE = ["log_partition", "record_offset"]
+COLUMNS = [
+    *_PLACE,
+    "record_timestamp",
+    "key",
+    "value",
+    "producer_id",
+    "producer_epoch",
+    "control_type",
+]
+_NEVER = 2**63 - 1
+
+#: A log partition's lowest record offset in a block.
+_Lowest = dict[int, int]
+
+
+class OrderedLog:
+    """One snapshot of the table `log`: the rows of one log epoch, without those from a time on.
+
+    ``ends`` has, of each log partition that the time cuts off, the first record offset that is left out.
+    """
+
+    def __init__(self, table: DeltaTable, log_epoch: int, as_of_ms: int | None) -> None:
+        """Look through the places of all rows.
+
+        ``as_of_ms``: of each log partition all from the first record with a younger timestamp on is left out.
+
+        Raises UnsupportedTable where the table cannot be read without Spark.
+        """
+        self._files = _LogFiles(table, log_epoch)
+        self.ends: dict[int, int] = {}
+        self._lowest: list[list[_Lowest]] = []
+        for file in range(len(self._files)):
+            self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
+
+    def runs(self) -> Iterator[tuple[int, pa.Table]]:
+        """Rows of one log partition each, with COLUMNS; a log partition's ascend from run to run (R2)."""
+        waiting = _Waiting(self._lowest, self.ends)
+        held: dict[int, list[pa.Table]] = defaultdict(list)
+        blocks = {file: self._files.blocks(file) for file in range(len(self._files))}
+        while (file := waiting.next_file()) is not None:
+            for partition, rows in _by_partition(next(blocks[file])):
+                held[partition].append(rows)
+            for partition in waiting.take(file):
+                end = min(waiting.goes_on_at(partition), self.ends.get(partition, _NEVER))
+                ripe, rest = _split(held.pop(partition), end)
+                if rest.num_rows and end != self.ends.get(partition):
+                    held[partition] = [rest]
+                if ripe.num_rows:
+                    yield partition, ripe
+
+    def _look_at(self, block: pa.Table, as_of_ms: int | None) -> _Lowest:
+        partition, offset = block["log_partition"].to_numpy(), block["record_offset"].to_numpy()
+        if as_of_ms is not None:
+            as_of = pa.scalar(as_of_ms * 1000, pa.timestamp("us", tz="UTC"))
+            # a record without a timestamp is of no time, and so of none too late
+            young = pc.fill_null(pc.greater(block["record_timestamp"], as_of), fill_value=False).to_numpy()
+            for at, first in _lowest(partition[young], offset[young]).items():
+                self.ends[at] = min(first, self.ends.get(at, first))
+        return _lowest(partition, offset)
+
+
+class _LogFiles:
+    """The table's files, in blocks of so many rows; a file's last has fewer."""
+
+    def __init__(self, table: DeltaTable, log_epoch: int) -> None:
+        try:
+            found = table.to_pyarrow_dataset()
+        except (DeltaProtocolError, DeltaError) as error:
+            raise UnsupportedTable(
+                f"the log in {table.table_uri} cannot be read without Spark: {error}; rewrite the table without this"
+            ) from error
+        self._schema = found.schema
+        self._log_epoch = log_epoch
+        self._fragments = list(found.get_fragments())
+
+    def __len__(self) -> int:
+        return len(self._fragments)
+
+    def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
+        """The blocks of a file with the columns that tell where a row lies, and its timestamp if that matters."""
+        return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
+
+    def blocks(self, file: int) -> Iterator[pa.Table]:
+        """The same blocks with COLUMNS."""
+        return self._read(file, COLUMNS)
+
+    def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
+        fragment = self._fragments[file]
+        columns = [*columns, "log_epoch"]
+        schema = pa.schema([self._schema.field(name) for name in columns])
+        of_folder = ds.get_partition_keys(fragment.partition_expression)  # where the table is partitioned
+        with (
+            fragment.open() as opened,
+            pq.ParquetFile(opened, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            in_file = [name for name in columns if name not in of_folder]
+            rest = [schema.empty_table()]
+            for batch in parquet.iter_batches(_BLOCK_ROWS, columns=in_file):
+                arrays = [
+                    pa.repeat(pa.scalar(of_folder[field.name]), batch.num_rows).cast(field.type)
+                    if field.name in of_folder
+                    else _as(batch[field.name], field.type)
+                    for field in schema
+                ]
+                rest.append(self._of_epoch(pa.Table.from_arrays(arrays, schema=schema)))
+                while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
+                    together = pa.concat_tables(rest)
+                    yield together.slice(0, _BLOCK_ROWS)
+                    rest = [together.slice(_BLOCK_ROWS)]
+        last = pa.concat_tables(rest)
+        if last.num_rows:  # the file is closed: a log may have many, and most have one block
+            yield last
+
+    def _of_epoch(self, rows: pa.Table) -> pa.Table:
+        wanted = pc.equal(rows["log_epoch"], self._log_epoch)
+        return rows if pc.all(wanted).as_py() else rows.filter(wanted)
+
+
+class _Waiting:
+    """Which blocks are yet to be read, and which of them has a log partition's next rows."""
+
+    def __init__(self, lowest: list[list[_Lowest]], ends: dict[int, int]) -> None:
+        self._lowest = lowest
+        self._read = [0] * len(lowest)  # how many blocks of each file
+        self._order: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for file, blocks in enumerate(lowest):
+            for block, of_block in enumerate(blocks):
+                for partition, first in of_block.items():
+                    if first < ends.get(partition, _NEVER):
+                        self._order[partition].append((first, file, block))
+        for of_partition in self._order.values():
+            of_partition.sort(reverse=True)  # the next one is last
+        self._file: int | None = None
+
+    def next_file(self) -> int | None:
+        """The file whose next block to read; None when nothing is left.
+
+        The one that was read last, as long as none of its rows would have to wait. Else the one that has what they
+        wait for, and so on; where files wait for each other, one of them has to come first.
+        """
+        file, seen = self._file, set[int]()
+        if file is None or self._read[file] == len(self._lowest[file]):
+            left = min((partition for partition, order in self._order.items() if order), default=None)
+            file = None if left is None else self._order[left][-1][1]
+        while file is not None and file not in seen:
+            seen.add(file)
+            before = self._waits_for(file)
+            if before is None:
+                break
+            file = before
+        self._file = file
+        return file
+
+    def take(self, file: int) -> list[int]:
+        """Note that the file's next block is read; returns the log partitions in it."""
+        partitions = list(self._lowest[file][self._read[file]])
+        self._read[file] += 1
+        for partition in partitions:
+            order = self._order[partition]
+            while order and order[-1][2] < self._read[order[-1][1]]:
+                order.pop()
+        return partitions
+
+    def goes_on_at(self, partition: int) -> int:
+        """The lowest record offset of a log partition in what is not read."""
+        order = self._order[partition]
+        return order[-1][0] if order else _NEVER
+
+    def _waits_for(self, file: int) -> int | None:
+        """Another file that has rows before those of this file's next block."""
+        block = self._lowest[file][self._read[file]]
+        others = (order[-1][1] for partition in block if (order := self._order[partition]))
+        return next((other for other in others if other != file), None)
+
+
+def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and column.type.tz is None:  # INT96, which is in UTC (Spark's own writer)
+        return column.view(pa.timestamp(column.type.unit, tz="UTC")).cast(type_)
+    return column.cast(type_)
+
+
+def _lowest(partition: npt.NDArray[np.int32], offset: Int64s) -> _Lowest:
+    if not len(partition):
+        return {}
+    if (partition == partition[0]).all():
+        return {int(partition[0]): int(offset.min())}
+    order = np.argsort(partition, kind="stable")
+    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+    lowest = np.minimum.reduceat(offset[order], first)
+    return dict(zip(partition[order][first].tolist(), lowest.tolist(), strict=True))
+
+
+def _by_partition(block: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    partition = block["log_partition"].to_numpy()
+    if not len(partition):
+        return
+    if (partition == partition[0]).all():
+        yield int(partition[0]), block
+        return
+    order = np.argsort(partition, kind="stable")
+    first = np.flatnonzero(np.diff(partition[order], prepend=-1))
+    for rows in np.split(order, first[1:]):
+        # a copy: a slice that waits would keep the whole block
+        yield int(partition[rows[0]]), block.take(pa.array(rows))
+
+
+def _split(parts: list[pa.Table], end: int) -> tuple[pa.Table, pa.Table]:
+    """The rows before a record offset, in order and each once (R15), and the others."""
+    rows = pa.concat_tables(parts)
+    offset = rows["record_offset"].to_numpy()
+    if not _ascends(offset).all():
+        rows = rows.take(pa.array(np.argsort(offset, kind="stable")))
+        offset = rows["record_offset"].to_numpy()
+        if not (once := _ascends(offset)).all():
+            rows = rows.filter(pa.array(once))
+            offset = offset[once]
+    ripe = int(np.searchsorted(offset, end, side="left"))
+    return rows.slice(0, ripe), rows.slice(ripe)
+
+
+def _ascends(offset: Int64s) -> Bools:
+    ascends = np.ones(len(offset), dtype=np.bool_)
+    ascends[1:] = offset[1:] > offset[:-1]
+    return ascends

@@ -1,0 +1,259 @@
+"""A real broker loads what was exported, and answers as about the log that it came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.export.segments import SEGMENT_BYTES, export_segments
+from offsets_pipeline.fold.group_kinds import KIND_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.fold.groups import describe_group
+from offsets_pipeline.fold.reference import ReferenceState, replay
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key
+from tests.compare import compare, compared_offsets
+from tests.log_tables import capture_log, capture_records, log_store, log_table
+from tests.logs import CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
+from tests.spark.stores import export_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+    from pathlib import Path
+
+    from offsets_pipeline.fold.reference import Group
+    from tests.kafka.brokers import Answer, KafkaJvm
+
+pytestmark = pytest.mark.kafka
+
+# what a 4.x broker loads; a value that is too short fails its log partition there
+LOADED = [name for name in CAPTURE_NAMES if name.startswith("4.") and not name.endswith("malformed")]
+# cut into in several places: rebalances, transactions of all kinds, share and streams groups, expiry
+CUT_OFTEN = ("4.2.0-classic", "4.2.0-kip848", "4.2.0-share", "4.2.0-txn-open", "4.2.0-txnjava")
+
+
+def exported(
+    location: Path, *, as_of_ms: int | None = None, codec: Codec = Codec.NONE, segment_bytes: int = SEGMENT_BYTES
+) -> Path:
+    """The segments of a store's log."""
+    to = location.parent / "exported"
+    export_segments(StateReader(str(location)), to, as_of_ms=as_of_ms, codec=codec, segment_bytes=segment_bytes)
+    return to
+
+
+def log_rows(name: str, as_of_ms: int | None = None) -> dict[int, list[LogRow]]:
+    """The rows of a recorded log by log partition: those before the first that is younger."""
+    found: dict[int, list[LogRow]] = {}
+    for at, records in capture_records(name).items():
+        found[at] = []
+        for row in records.to_pylist():
+            if as_of_ms is not None and milliseconds(row["record_timestamp"]) > as_of_ms:
+                break
+            columns = ("record_offset", "key", "value", "producer_id", "control_type")
+            found[at].append(LogRow(at, *(row[column] for column in columns)))
+    return found
+
+
+def milliseconds(timestamp: datetime) -> int:
+    return round(timestamp.timestamp() * 1000)
+
+
+def reference_answers(rows: dict[int, list[LogRow]], offsets_partitions: int) -> Answer:
+    """What `describe --all-groups` would say by the reference replay of these rows."""
+    groups: dict[str, Answer] = {}
+    for at, of_partition in rows.items():
+        state = replay(of_partition, at, offsets_partitions)
+        values = last_values(of_partition, state)
+        for group_id, group in state.groups.items():
+            if group_id not in groups or state.answers(group_id):  # R1: a misplaced one only where there is no other
+                groups[group_id] = reference_group(group_id, group, values, state)
+    return {"groups": groups}
+
+
+def last_values(rows: Iterable[LogRow], state: ReferenceState) -> dict[tuple[str, int, str], bytes]:
+    found = {}
+    for row in rows:
+        if row.control_type is None and row.value is not None and row.record_offset not in state.quarantined:
+            try:
+                key = decode_key(row.key)
+            except (CorruptRecord, UnknownRecordType):
+                continue
+            if key.record_type in KIND_OF_RECORD_TYPE:
+                found[key.group_id, key.record_type, record_key_of(key)] = row.value
+    return found
+
+
+def reference_group(
+    group_id: str, group: Group, values: dict[tuple[str, int, str], bytes], state: ReferenceState
+) -> Answer:
+    described = describe_group(group.kind, {name: values[group_id, *name] for name in group.records})
+    return {
+        "type": described.group_type,
+        "state": described.state,
+        "protocol_type": described.protocol_type,
+        "assignor": described.protocol or "",
+        "group_epoch": described.group_epoch,
+        "log_partition": partition_for(group_id, state.offsets_partitions),
+        "members": [
+            {
+                "member_id": each.member_id,
+                "instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "host": each.client_host,
+                "assignment": [f"{held.topic}-{held.partition}" for held in each.assignment if held.topic is not None],
+            }
+            for each in described.members
+        ],
+        "offsets": [
+            {
+                "topic": identity[1],
+                "partition": identity[2],
+                "offset": offset.committed_offset,
+                "leader_epoch": offset.leader_epoch,
+                "metadata": offset.metadata,
+            }
+            for identity, offset in state.current_offsets().items()
+            if identity[0] == group_id
+        ],
+    }
+
+
+def open_transactions(rows: dict[int, list[LogRow]]) -> dict[tuple[int, int], int]:
+    """Where the transactions without a marker began, by log partition and producer id (R11)."""
+    began: dict[tuple[int, int], int] = {}
+    for at, of_partition in rows.items():
+        for row in of_partition:
+            if row.control_type is not None and row.producer_id is not None:
+                began.pop((at, row.producer_id), None)
+            elif row.producer_id is not None:
+                began.setdefault((at, row.producer_id), row.record_offset)
+    return began
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_broker_answers_about_exported_segments_as_about_its_own(kafka: KafkaJvm, tmp_path: Path, name: str) -> None:
+    n = capture_partitions(name)
+    segments = exported(log_store(tmp_path / "store", n, [capture_log(name)]))
+    with kafka.broker(CAPTURES / name / "segments", n) as broker:
+        expected = broker.groups(), broker.bounds(), broker.producers()
+    with kafka.broker(segments, n) as broker:
+        answers = broker.groups()
+        assert (answers, broker.bounds(), broker.producers()) == expected
+    assert compare(reference_answers(log_rows(name), n), answers) == []
+    assert compared_offsets(answers) == compared_offsets(oracle(name)) > 0
+
+
+def times(name: str) -> list[int]:
+    """Points in time at which a recorded log is cut: one, or several."""
+    timestamps = [records["record_timestamp"] for records in capture_records(name).values()]
+    ordered = sorted({milliseconds(each) for column in timestamps for each in column.to_pylist()})
+    shares = (0.2, 0.4, 0.6, 0.8) if name in CUT_OFTEN else (0.5,)
+    return [ordered[int(share * (len(ordered) - 1))] for share in shares]
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"), [(name, cut) for name in LOADED for cut in range(4 if name in CUT_OFTEN else 1)]
+)
+def test_broker_answers_as_of_an_earlier_time_what_the_reference_replays(
+    kafka: KafkaJvm, tmp_path: Path, name: str, cut: int
+) -> None:
+    n, as_of_ms = capture_partitions(name), times(name)[cut]
+    segments = exported(log_store(tmp_path / "store", n, [capture_log(name)]), as_of_ms=as_of_ms)
+    rows = log_rows(name, as_of_ms)
+    with kafka.broker(segments, n) as broker:
+        assert compare(reference_answers(rows, n), broker.groups()) == []
+        began = {key: start for key, (_, start, _) in broker.producers().items() if start is not None}
+        assert began == open_transactions(rows)
+        ends = {at: of_one[-1].record_offset + 1 if of_one else 0 for at, of_one in rows.items()}
+        assert {at: end for at, (_, end) in broker.bounds().items()} == dict.fromkeys(range(n), 0) | ends
+    assert 0 < sum(map(len, rows.values())) < capture_log(name).num_rows
+
+
+def test_some_logs_are_cut_within_transactions() -> None:
+    assert sum(len(open_transactions(log_rows(name, at))) for name in LOADED for at in times(name)) > 5
+
+
+def test_broker_waits_with_stable_reads_for_exported_transactions_that_are_open(
+    kafka: KafkaJvm, tmp_path: Path
+) -> None:  # R17
+    name = "4.2.0-txn-open"
+    n = capture_partitions(name)
+    rows = log_rows(name)
+    stable: dict[str, set[tuple[str, int]]] = {}
+    for at, of_one in rows.items():
+        state = replay(of_one, at, n)
+        for identity in state.unstable():
+            stable.setdefault(identity[0], set())
+        for identity in state.current_offsets().keys() - state.unstable():
+            stable.setdefault(identity[0], set()).add(identity[1:])
+    unstable = sum(len(replay(of_one, at, n).unstable()) for at, of_one in rows.items())
+    with kafka.broker(exported(log_store(tmp_path / "store", n, [capture_log(name)])), n) as broker:
+        assert {group_id: set(broker.stable_offsets(group_id)) for group_id in stable} == stable
+    assert unstable > 3
+
+
+def test_broker_takes_segments_of_any_size_with_gaps_where_the_log_starts_and_ends(
+    kafka: KafkaJvm, tmp_path: Path
+) -> None:
+    log = LogPartition(0, start=5000)
+    for number in range(10_000):
+        log.skip(number % 3)
+        log.commit(("f", "t", number % 7), number)
+    log.skip(2**31)  # more than a segment's index can hold
+    log.commit(("f", "t", 0), 1000)
+    end = log.next_offset
+    store = log_store(
+        tmp_path / "store", 2, [log_table(records_of(log.rows), 0)], {0: (4000, end + 2**33), 1: (70, 90)}
+    )
+    segments = exported(store, segment_bytes=8_000, codec=Codec.ZSTD)
+    names = sorted(path.name for path in segments.glob("__consumer_offsets-0/*"))
+    assert len(names) > 5
+    assert names[0] == f"{4000:020}.log"
+    with kafka.broker(segments, 2) as broker:
+        assert broker.bounds() == {0: (4000, end + 2**33), 1: (70, 90)}
+        found = {each["partition"]: each["offset"] for each in broker.offsets(["f"])["f"]}
+    assert found == {at: max(number for number in range(10_000) if number % 7 == at) for at in range(1, 7)} | {0: 1000}
+
+
+@pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-txn-open", "4.2.0-connect-eos-altered"])
+def test_broker_answers_about_an_exported_store_what_the_store_answers(
+    kafka: KafkaJvm, folded: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    store, to = folded(name), tmp_path / "exported"
+    assert main(["export-segments", "--store", str(store), "--to", str(to), "--codec", "zstd"]) == 0
+    ours = export_of(store)
+    for group in ours["groups"].values():
+        if group["type"] == "Consumer":  # that broker has no topics of these ids
+            for member in group["members"]:
+                member["assignment"] = []
+    with kafka.broker(to, capture_partitions(name)) as broker:
+        assert compare(ours, broker.groups()) == []
+        ends = {at: end for at, (_, end) in broker.bounds().items()}
+    assert ends == {
+        each["partition"]: each["end"] for each in oracle(name)["topics"]["__consumer_offsets"]["partitions"]
+    }
+
+
+def records_of(rows: Iterable[LogRow]) -> pa.Table:
+    """Rows written by hand as records, a millisecond apart."""
+    rows = list(rows)
+    times_ms = pa.array(range(1_700_000_000_000, 1_700_000_000_000 + len(rows)), pa.timestamp("ms", tz="UTC"))
+    return pa.table(
+        {
+            "record_offset": pa.array([row.record_offset for row in rows], pa.int64()),
+            "record_timestamp": times_ms,
+            "key": pa.array([row.key for row in rows], pa.binary()),
+            "value": pa.array([row.value for row in rows], pa.binary()),
+            "producer_id": pa.array([row.producer_id for row in rows], pa.int64()),
+            "producer_epoch": pc.if_else(pa.array([row.producer_id is None for row in rows]), None, 0),
+            "control_type": pa.array([row.control_type for row in rows], pa.string()),
+        }
+    )

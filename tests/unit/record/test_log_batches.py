@@ -1,0 +1,189 @@
+"""Rows of the log as batches: what comes back, and what the batches say of themselves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.record import batch as b
+from offsets_pipeline.record.columns import BATCH_HEADER
+from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.record.log_batches import LogBatches, encode_log
+from offsets_pipeline.record.segment import read_segment
+from tests.log_tables import capture_records
+from tests.logs import CAPTURE_NAMES
+
+if TYPE_CHECKING:
+    from offsets_pipeline.record.columns import Headers
+
+REPEATABLE = settings(deadline=None, derandomize=True, max_examples=60)
+CODECS = [Codec.NONE, Codec.ZSTD]
+COMPARED = (
+    "record_offset",
+    "record_timestamp",
+    "key",
+    "value",
+    "producer_id",
+    "producer_epoch",
+    "is_transactional",
+    "control_type",
+)
+MARKERS = {"COMMIT": b"\x00\x00\x00\x01", "ABORT": b"\x00\x00\x00\x00"}
+
+
+def rows_of(*rows: dict[str, Any]) -> pa.Table:
+    """Rows of the log; what is not given is null."""
+    types = {
+        "record_offset": pa.int64(),
+        "record_timestamp": pa.timestamp("ms", tz="UTC"),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "producer_id": pa.int64(),
+        "producer_epoch": pa.int16(),
+        "control_type": pa.string(),
+    }
+    return pa.table({name: pa.array([row.get(name) for row in rows], type_) for name, type_ in types.items()})
+
+
+def marker(offset: int, control_type: str, producer_id: int, coordinator_epoch: int = 0) -> dict[str, Any]:
+    return {
+        "record_offset": offset,
+        "key": MARKERS[control_type],
+        "value": b"\x00\x00" + coordinator_epoch.to_bytes(4, "big"),
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "control_type": control_type,
+    }
+
+
+def read(batches: LogBatches) -> list[dict[str, Any]]:
+    reader = read_segment(bytes(batches.data), source="test.log")
+    rows = [row for batch in reader.batches() for row in batch.to_pylist()]
+    assert reader.damage == []
+    assert reader.torn_tail is None
+    return rows
+
+
+def headers(batches: LogBatches) -> Headers:
+    data = np.frombuffer(batches.data, np.uint8)
+    places = batches.start[:, None] + np.arange(b.BATCH_HEADER_BYTES)
+    found: Headers = data[places].view(BATCH_HEADER).reshape(-1)
+    return found
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", CAPTURE_NAMES)
+def test_recorded_logs_come_back_record_for_record(name: str, codec: Codec) -> None:
+    for records in capture_records(name).values():
+        expected = records.select(COMPARED).to_pylist()
+        assert read(encode_log(records.drop(["is_transactional"]), codec)) == expected
+
+
+OFFSETS = st.lists(st.sampled_from([1, 1, 1, 2, 50, 2**20, 2**25]), min_size=1, max_size=40)
+KINDS = st.sampled_from(["plain", "plain", "of 7", "of 8", "COMMIT", "ABORT"])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    offset = draw(st.integers(0, 2**40))
+    for gap in draw(OFFSETS):
+        offset += gap
+        kind = draw(KINDS)
+        row: dict[str, Any] = {"record_offset": offset}
+        if kind in MARKERS:
+            row = marker(offset, kind, draw(st.integers(7, 8)))
+        row["record_timestamp"] = draw(st.one_of(st.none(), st.integers(0, 2**41)))
+        if kind not in MARKERS:
+            row["key"] = draw(st.one_of(st.none(), st.binary(max_size=12)))
+            row["value"] = draw(st.one_of(st.none(), st.binary(max_size=300)))
+        if kind.startswith("of"):
+            row |= {"producer_id": int(kind[3:]), "producer_epoch": draw(st.integers(0, 1))}
+        rows.append(row)
+    return rows
+
+
+@REPEATABLE
+@given(logs(), st.sampled_from(CODECS), st.sampled_from([1, 200, 65_536]))
+def test_any_rows_come_back(rows: list[dict[str, Any]], codec: Codec, batch_bytes: int) -> None:
+    table = rows_of(*rows)
+    batches = encode_log(table, codec, batch_bytes)
+    expected = table.to_pylist()
+    for row in expected:
+        row["is_transactional"] = row["producer_id"] is not None
+    assert [{name: row[name] for name in COMPARED} for row in expected] == read(batches)
+    found = headers(batches)
+    assert found["base_offset"].tolist() == batches.base_offset.tolist()
+    assert (found["base_offset"] + found["last_offset_delta"]).tolist() == batches.last_offset.tolist()
+    assert all(last < first for last, first in pairwise_of(batches))
+    control = found["attributes"] & b.ATTRIBUTE_CONTROL != 0
+    assert set(found["record_count"][control].tolist()) <= {1}  # a broker reads the first record of such a batch alone
+
+
+def pairwise_of(batches: LogBatches) -> list[tuple[int, int]]:
+    """Of neighbours the last offset of the one and the first of the other."""
+    places = list(zip(batches.base_offset.tolist(), batches.last_offset.tolist(), strict=True))
+    return [(before[1], after[0]) for before, after in pairwise(places)]
+
+
+def test_batches_say_what_coordinators_write() -> None:
+    found = headers(
+        encode_log(
+            rows_of(
+                {"record_offset": 3, "key": b"a"},
+                {"record_offset": 5, "key": b"b", "producer_id": 9, "producer_epoch": 2},
+                {"record_offset": 6, "key": b"c", "producer_id": 9, "producer_epoch": 2},
+                marker(7, "COMMIT", 9),
+            )
+        )
+    )
+    transactional, control = b.ATTRIBUTE_TRANSACTIONAL, b.ATTRIBUTE_CONTROL
+    # what the recorded 4.x logs have in every batch
+    assert found["attributes"].tolist() == [0, transactional, transactional | control]
+    assert found["base_sequence"].tolist() == [0, 0, -1]
+    assert found["partition_leader_epoch"].tolist() == [0, 0, 0]
+    assert found["producer_id"].tolist() == [-1, 9, 9]
+    assert found["producer_epoch"].tolist() == [-1, 2, 0]
+    assert found["record_count"].tolist() == [1, 2, 1]
+    assert found["last_offset_delta"].tolist() == [0, 1, 0]
+
+
+def test_a_full_batch_ends_and_a_large_record_has_one_to_itself() -> None:
+    rows = [{"record_offset": at, "value": bytes(5000 if at == 10 else 50)} for at in range(21)]
+    batches = encode_log(rows_of(*rows), batch_bytes=700)
+    assert batches.base_offset.tolist() == [0, 10, 11, 20]
+    assert [row["record_offset"] for row in read(batches)] == list(range(21))
+    assert len(encode_log(rows_of(*rows), batch_bytes=70)) == 21
+
+
+def test_a_batch_does_not_span_what_an_offset_delta_cannot_say() -> None:
+    places = [1, 2**30 - 1, 2**30, 2**31, 2**40]
+    batches = encode_log(rows_of(*({"record_offset": at} for at in places)))
+    assert batches.base_offset.tolist() == [1, 2**30, 2**31, 2**40]
+
+
+@pytest.mark.parametrize("said", ["COMMIT", "ABORT"])
+def test_a_marker_without_bytes_or_with_other_ones_gets_those_that_its_column_says(said: str) -> None:
+    other = "ABORT" if said == "COMMIT" else "COMMIT"
+    rows = [marker(0, other, 5), {"record_offset": 1, "producer_id": 5, "producer_epoch": 1}]
+    for row in rows:
+        row["control_type"] = said
+    assert [(row["control_type"], row["key"], row["value"]) for row in read(encode_log(rows_of(*rows)))] == [
+        (said, MARKERS[said], bytes(6))
+    ] * 2
+
+
+def test_a_marker_keeps_its_coordinator_epoch() -> None:
+    (row,) = read(encode_log(rows_of(marker(0, "ABORT", 5, coordinator_epoch=77))))
+    assert row["value"] == b"\x00\x00" + (77).to_bytes(4, "big")
+
+
+def test_no_rows_are_no_batches() -> None:
+    batches = encode_log(rows_of())
+    assert (len(batches), bytes(batches.data)) == (0, b"")
