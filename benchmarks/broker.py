@@ -147,7 +147,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
     if not KAFKA_JARS.is_dir():
         raise BrokerError(f"no broker in {KAFKA_JARS}: run `make kafka`")
     with (
-        _ended_by_sigterm(),
+        ended_by_sigterm(),
         tempfile.TemporaryDirectory(prefix="offsets-broker-", dir=segments.parent) as temporary,
     ):
         broker = _Broker(Path(temporary), offsets_partitions)
@@ -268,7 +268,7 @@ class _Broker:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """Within, SIGTERM raises SystemExit: else whoever ends this program would leave a broker behind."""
 
     def end(number: int, _frame: object) -> None:

@@ -25,7 +25,7 @@ import pyspark
 from pyspark import cloudpickle
 
 from benchmarks import recipe
-from benchmarks.broker import BrokerError, broker_load_seconds
+from benchmarks.broker import BrokerError, broker_load_seconds, ended_by_sigterm
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
 from benchmarks.living import FULL, QUICK, measure_living
 from offsets_pipeline.clock import SystemClock
@@ -386,34 +386,44 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run everything and print the table."""
+    """Run everything and print the table; who ends it before gets what was measured until then."""
     options = _options(arguments)
-    shape = shape_of(options)
     table = Table()
-    with tempfile.TemporaryDirectory(prefix="offsets-bench-", dir=options.folder) as temporary:
-        folder = Path(temporary)
-        if options.only != "spark":
-            measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
-        if options.only != "decode":
-            table.doing(f"generating {shape.commits:,} commits")
-            log = generate(shape, folder / "segments")
-            others = [] if options.quick else other_logs(shape, folder / "others")
-            # before Spark is there to compete with it
-            measure_broker(table, [log, *others], options.repeats)
-            bench = Bench(table, folder, options.repeats)
-            table.doing("warming up: everything once on a small log")
-            bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
-            bench.run(log, "stores", print_lines=True)
-            shutil.rmtree(log.folder)
-            for number, share in enumerate(() if options.quick else _SMALLER):
-                smaller = generate(replace(shape, commits=int(shape.commits * share)), folder / "smaller")
-                bench.ingest_and_reload(smaller, f"smaller-{number}")
-                shutil.rmtree(smaller.folder)
-            bench.heap()
-            for number, other in enumerate(others):
-                bench.ingest(other, f"other-{number}")
-            bench.live(QUICK if options.quick else FULL)
-    table.doing("done")
+    try:
+        with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-bench-", dir=options.folder) as temporary:
+            _measure(table, options, Path(temporary))
+        table.doing("done")
+    finally:
+        _print(table, shape_of(options))
+
+
+def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
+    shape = shape_of(options)
+    if options.only != "spark":
+        measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
+    if options.only == "decode":
+        return
+    table.doing(f"generating {shape.commits:,} commits")
+    log = generate(shape, folder / "segments")
+    others = [] if options.quick else other_logs(shape, folder / "others")
+    # before Spark is there to compete with it
+    measure_broker(table, [log, *others], options.repeats)
+    bench = Bench(table, folder, options.repeats)
+    table.doing("warming up: everything once on a small log")
+    bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
+    bench.run(log, "stores", print_lines=True)
+    shutil.rmtree(log.folder)
+    for number, share in enumerate(() if options.quick else _SMALLER):
+        smaller = generate(replace(shape, commits=int(shape.commits * share)), folder / "smaller")
+        bench.ingest_and_reload(smaller, f"smaller-{number}")
+        shutil.rmtree(smaller.folder)
+    bench.heap()
+    for number, other in enumerate(others):
+        bench.ingest(other, f"other-{number}")
+    bench.live(QUICK if options.quick else FULL)
+
+
+def _print(table: Table, shape: Shape) -> None:
     print(
         f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
         f"Spark {pyspark.__version__}, Delta {_delta_version()}, pyarrow {pa.__version__}\n"
@@ -421,7 +431,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"{shape.partitions_per_topic} partitions), {shape.offsets_partitions} log partitions, "
         f"{shape.tombstones:.0%} tombstones, {shape.transactional:.0%} transactional, seed {shape.seed}\n"
     )
-    print(table.render())
+    print(table.render(), flush=True)
 
 
 def _delta_version() -> str:

@@ -11,20 +11,19 @@ from pyspark.sql import functions as F
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
 from offsets_pipeline.fold.group_kinds import GROUP_REMOVING_TYPES
 from offsets_pipeline.fold.reload import replayed
+from offsets_pipeline.fold.state import offset_of_partition
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.log.notes import cleaned_to
 from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.store import Store
 
 _EXAMPLES = 5
-# R23: a cleaning lets go of old tombstones; the state keeps what it once folded.
-_FORGOTTEN_TOMBSTONE = (
-    "found.record_offset >= coalesce(expected.record_offset, -1) "
-    "AND found.committed_offset IS NULL AND expected.committed_offset IS NULL"
-)
 
 
 @dataclass
@@ -58,6 +57,7 @@ def verify_store(store: Store) -> Verification:
     )
     effects = replayed(store, folded).withColumn("log_epoch", F.lit(LOG_EPOCH)).persist()
     result = Verification()
+    cleaned = cleaned_to(store)
     try:
         of_log = effects.where("kind = 'progress'").agg(F.count("*"), F.coalesce(F.sum("records"), F.lit(0))).first()
         assert of_log is not None  # noqa: S101 - an aggregate has a row
@@ -68,9 +68,9 @@ def verify_store(store: Store) -> Verification:
             list(OFFSETS.key),
             effects.where("kind = 'offset'").select(OFFSETS.columns),
             store.latest(OFFSETS),
-            excused=_FORGOTTEN_TOMBSTONE,
+            excused=_forgotten_tombstone(cleaned),
         )
-        _compare_groups(result, store, effects)
+        _compare_groups(result, store, effects, was_cleaned=bool(cleaned))
         _compare(
             result,
             FOLD_PROGRESS.name,
@@ -87,10 +87,22 @@ def verify_store(store: Store) -> Verification:
         progress.unpersist()
 
 
-def _compare_groups(result: Verification, store: Store, effects: DataFrame) -> None:
+def _forgotten_tombstone(cleaned: Mapping[int, int]) -> str:
+    """SQL: whether the state keeps a tombstone that it once folded, and a cleaning of the log let go of (R23)."""
+    if not cleaned:
+        return "FALSE"
+    return (
+        f"found.record_offset < {offset_of_partition(cleaned)} "
+        "AND found.record_offset >= coalesce(expected.record_offset, -1) "
+        "AND found.committed_offset IS NULL AND expected.committed_offset IS NULL"
+    )
+
+
+def _compare_groups(result: Verification, store: Store, effects: DataFrame, *, was_cleaned: bool) -> None:
     records = effects.where("kind IN ('group_record', 'group_commit')").select(RECORDS.columns)
     of_state = store.latest(RECORDS)
-    _compare(result, GROUP_RECORDS.name, list(RECORDS.key), _live(records), _live(of_state))
+    known = _live if was_cleaned else _but_commits
+    _compare(result, GROUP_RECORDS.name, list(RECORDS.key), known(records), known(of_state))
     described = described_groups(records, store.properties.offsets_partitions)
     columns = [name for name in DESCRIBED.columns if name not in ("members", "record_offset")]
     alive = described.where("state <> 'Dead'").select(*columns, _as_json("members")).persist()
@@ -105,17 +117,21 @@ def _compare_groups(result: Verification, store: Store, effects: DataFrame) -> N
     alive.unpersist()
 
 
-def _live(records: DataFrame) -> DataFrame:
-    """The values behind which no tombstone lies, neither of their key nor of their group (R14).
+def _but_commits(records: DataFrame) -> DataFrame:
+    """Of commits the state notes no more than it takes to tell that a group exists; `groups` shows whether it did."""
+    return records.where("record_type <> 1")
 
-    Of others a log that was cleaned knows nothing (R23). Of commits the state notes no more than it takes to tell that
-    a group exists; `groups` shows whether it did.
+
+def _live(records: DataFrame) -> DataFrame:
+    """The values behind which no tombstone lies, neither of their key nor of their group (R14), but for commits.
+
+    Of others a log that was cleaned knows nothing (R23).
     """
     removing = (
         f"CASE WHEN record_type IN ({', '.join(map(str, sorted(GROUP_REMOVING_TYPES)))}) THEN tombstone_offset END"
     )
     removed = F.expr(f"max({removing})").over(Window.partitionBy("log_partition", "group_id"))
-    values = records.withColumn("removed", removed).where("record_type <> 1")
+    values = _but_commits(records.withColumn("removed", removed))
     live = values.where("value_offset > greatest(coalesce(tombstone_offset, -1), coalesce(removed, -1))")
     return live.select(*RECORDS.key, "log_epoch", "value_offset", "value")
 

@@ -66,7 +66,7 @@ def test_tables_have_their_columns_comments_and_constraints(
         )
     # a column that must hold something, and a constraint, hold for SQL by hand too
     copy = copied(empty(5), tmp_path / "store")
-    for columns in ("NULL, 0, 1, 2, current_timestamp()", "0, 0, 2, 1, current_timestamp()"):
+    for columns in ("NULL, 0, 1, 2, current_timestamp(), NULL", "0, 0, 2, 1, current_timestamp(), NULL"):
         with pytest.raises(Exception, match=r"DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT"):
             spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` VALUES ({columns})")
 
