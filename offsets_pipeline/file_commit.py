@@ -190,7 +190,7 @@ class FileCommit:
             and properties.get(_COLUMN_MAPPING, "none") == "none"
             and metadata.partitionColumns().mkString(",") == ",".join(self._table.partitioned_by)
             and [(each.name, each.dataType) for each in schema]
-            == [(each.name, each.type) for each in self._table.columns]
+            == [(each.name, each.dataType) for each in self._table.schema()]
         )
 
     def _operation(self, mode: str) -> Any:  # noqa: ANN401 - of the JVM

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.file_commit import COMPRESSION, WrittenFile, new_file_name
 from offsets_pipeline.filesystems import open_path
@@ -29,9 +28,7 @@ _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
 _DISTINCT = {*_ASCENDING, "value"}  # hardly two alike: a dictionary of them is wasted work
 _BOUNDED = ("log_partition", "record_offset")
-_SCHEMA = pa.schema(
-    [pa.field(each.name, each.type, each.nullable) for each in to_arrow_schema(LOG.schema(), timezone="UTC")]
-)
+_SCHEMA = LOG.arrow_schema()
 
 
 @dataclass(frozen=True)
