@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
     from offsets_pipeline.store import Store
-
-#: The application whose transactions make writers of one table notice each other.
-APPLICATION = "offsets"
 
 
 class GuardedWriter:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.store import Store
+    from offsets_pipeline.written_file import WrittenFile
 
 
 class LogAppender:
