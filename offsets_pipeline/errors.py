@@ -68,6 +68,10 @@ class WriteConflict(OffsetsError):
     retriable = True
 
 
+class LogMovedOn(OffsetsError):
+    """The log was not followed for so long that commits which came meanwhile are no longer kept."""
+
+
 class InvalidPartitionCount(OffsetsError):
     """The number of log partitions is missing, impossible, or not the one that the log was written with (R1)."""
 
@@ -120,6 +124,12 @@ class InvalidGroupId(OffsetsError):
     """A group id is no text, or none that a record's key can hold."""
 
     kafka_name = "INVALID_GROUP_ID"
+
+
+class UnknownTopicOrPartition(OffsetsError):
+    """What is named is no partition of a topic."""
+
+    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class UnknownMemberId(OffsetsError):

@@ -10,13 +10,14 @@ from offsets_pipeline.coordinator import replay as replay_module
 from offsets_pipeline.coordinator.replay import replay_table
 from offsets_pipeline.coordinator.state import CommittedOffset, PartitionState, TopicPartition
 from offsets_pipeline.fold import reference
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.record.decode import decode_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pytest
+
+    from offsets_pipeline.log.rows import LogRow
 
 ROW_SCHEMA = pa.schema(
     {
