@@ -157,19 +157,9 @@ class Appender:
     def _append_once(self) -> None:
         """One round."""
         round_ = _Round()
-        append: PreparedAppend | None = None
         try:
-            with self._lock:
-                self._catch_up()
-                now_ms = self._clock.now_ms()
-                self._take(round_, now_ms)
-                records = [record for _, outcome in round_.taken for record in outcome.records]
-                if records:
-                    append = self._log.prepare(records, now_ms)
-            round_.refuse()
-            if append is not None:
-                self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
-                self._accept(append)
+            with self._log.turn():
+                self._append(round_)
         except WriteConflict:
             self.figures.conflicts += 1
             with self._changed:
@@ -179,6 +169,20 @@ class Appender:
             self._fail([request for request, _ in round_.taken], error)
         else:
             round_.finish()
+
+    def _append(self, round_: _Round) -> None:
+        append: PreparedAppend | None = None
+        with self._lock:
+            self._catch_up()
+            now_ms = self._clock.now_ms()
+            self._take(round_, now_ms)
+            records = [record for _, outcome in round_.taken for record in outcome.records]
+            if records:
+                append = self._log.prepare(records, now_ms)
+        round_.refuse()
+        if append is not None:
+            self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
+            self._accept(append)
 
     def _accept(self, append: PreparedAppend) -> None:
         with self._lock:

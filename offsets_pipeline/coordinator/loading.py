@@ -157,23 +157,31 @@ class Loading:
         self.tokens = tokens
         self.begun = time.monotonic()
         self.states = {number: PartitionState(number, offsets_partitions) for number in tokens}
-        self._compacted: pa.Table | None = None
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self._compact_at_bytes = 0
 
     def add(self, rows: pa.Table) -> None:
         """Take rows of the log, in any order: they are compacted by raw key, and decoded in the end (R10)."""
-        rows = _compacted(rows)
-        if self._compacted is not None:
-            # what stayed of earlier rows grows with the keys, not with the log
-            rows = _compacted(pa.concat_tables([self._compacted, rows]))
-        self._compacted = rows
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes > self._compact_at_bytes:
+            self._compact()
+            # what stays grows with the keys, not with the log: not to look at it too often, it may double
+            self._compact_at_bytes = 2 * self._held_bytes
 
     def replay(self) -> None:
         """Replay what was added."""
-        if self._compacted is None:
+        if not self._held:
             return
-        rows = self._compacted.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
+        self._compact()
+        rows = self._held[0].sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
         for number, state in self.states.items():
             replay_table(state, rows.filter(pc.equal(rows["log_partition"], number)))
+
+    def _compact(self) -> None:
+        rows = _compacted(pa.concat_tables(self._held))
+        self._held, self._held_bytes = [rows], rows.nbytes
 
 
 def _compacted(rows: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -23,6 +23,7 @@ from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_nam
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from offsets_pipeline.coordinator.storage import Action
 
@@ -44,6 +45,8 @@ ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) f
 _POSITION_COLUMNS = [name for name in COLUMNS if name not in {"key", "value"}]
 
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
+
+_BATCH_ROWS = 65_536
 
 #: Whoever did not look for so long may have missed that Delta removed old commits: by default it keeps them for days.
 _LOST_TOUCH_SECONDS = 3_600.0
@@ -139,13 +142,19 @@ class OwnedLog:
         if table is None:
             raise NoSuchStore(f"no log at {self._folder}")
         held: list[pa.Table] = []
+        held_bytes = 0
         for rows in _scan(table, self._folder, list(COLUMNS), partitions):
             held.append(rows)
-            if sum(each.nbytes for each in held) >= buffer_bytes:
+            held_bytes += rows.nbytes
+            if held_bytes >= buffer_bytes:
                 yield pa.concat_tables(held)
-                held = []
+                held, held_bytes = [], 0
         if held:
             yield pa.concat_tables(held)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for this process's turn to append, for a moment: a courtesy that saves lost races."""
+        return self._storage.turn()
 
     def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
         """Give records their record offsets: gapless, from each log partition's end on (R2)."""
@@ -230,7 +239,7 @@ class OwnedLog:
         added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
         if not added:
             return ROW_SCHEMA.empty_table()
-        rows = pa.concat_tables(_as_rows(self._storage.read_rows(name, COLUMNS)) for name in added)
+        rows = pa.concat_tables(_with_schema(self._storage.read_rows(name, COLUMNS), ROW_SCHEMA) for name in added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: cleaning adds what was there before
         if len(added) > 1 or not _ascends(rows):
@@ -248,9 +257,9 @@ def _transactions(actions: Sequence[Action]) -> Iterator[int]:
     return (action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == APPLICATION)
 
 
-def _as_rows(table: pa.Table) -> pa.Table:
-    """The rows of a file with ROW_SCHEMA; files of several writers differ in the types of times, and in nulls."""
-    return pa.Table.from_arrays([table[each.name].cast(each.type) for each in ROW_SCHEMA], schema=ROW_SCHEMA)
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows of a file in one schema; files of several writers differ in the types of times, and in nulls."""
+    return pa.Table.from_arrays([table[each.name].cast(each.type) for each in schema], schema=schema)
 
 
 def _ascends(rows: pa.Table) -> bool:
@@ -274,17 +283,16 @@ def _scan(
 ) -> Iterator[pa.Table]:
     """Columns of all files of a snapshot, a stretch of one file at a time; of these log partitions only."""
     system, _ = open_path(folder)
-    paths = [open_path(uri)[1] for uri in table.file_uris()]
-    if not paths:
-        return
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    dataset = ds.dataset(
-        paths,
-        schema=schema,
-        format=ds.ParquetFileFormat(coerce_int96_timestamp_unit="us"),
-        filesystem=system,
-    )
-    wanted = None if partitions is None else ds.field("log_partition").isin(list(partitions))
-    for batch in dataset.to_batches(columns=columns, filter=wanted):
-        if batch.num_rows:
-            yield pa.Table.from_batches([batch], schema=schema)
+    for uri in table.file_uris():
+        with (
+            system.open_input_file(open_path(uri)[1]) as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
+        ):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+                rows = _with_schema(pa.Table.from_batches([batch]), schema)
+                if partitions is not None:
+                    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+                    rows = rows if wanted.all() else rows.filter(pa.array(wanted))
+                if rows.num_rows:
+                    yield rows

@@ -6,12 +6,15 @@ next version is looked for by its name, and of two writers of one version one is
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
 import uuid
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
@@ -25,13 +28,17 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.written_file import APPLICATION, WrittenFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
 Action = dict[str, Any]
 
 _DELTA_LOG = "_delta_log"
+_TURN, _NEXT_TURN = ".turn", ".next-turn"  # files to lock
+_TURN_SECONDS = 0.2
+_POLL_SECONDS = 0.0003
 _LOCKING_PROVIDER = "AWS_S3_LOCKING_PROVIDER"
 _SAFE_PROVIDER = "dynamodb"
 _SAFE_SCHEMES = frozenset({"gs", "az", "adl", "abfs", "abfss", "hdfs", "viewfs"})  # put if absent, or a safe rename
@@ -87,6 +94,10 @@ class Storage(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file that no commit names."""
+        ...
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Wait for this writer's turn, for a moment: a courtesy that saves lost races, and nothing depends on it."""
         ...
 
     def commit(self, commit: Commit, *, durable: bool) -> None:
@@ -156,6 +167,17 @@ class LocalStorage:
         """See Storage."""
         (self._folder / name).unlink(missing_ok=True)
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """See Storage. Where the one whose turn it is was stopped in the midst of it, nobody waits for long."""
+        until = time.monotonic() + _TURN_SECONDS
+        with (self._commits / _TURN).open("wb") as turn:
+            # who has the next turn keeps its place until it has the turn: so who just had it comes behind
+            with (self._commits / _NEXT_TURN).open("wb") as next_turn:
+                _lock(next_turn, until)
+                _lock(turn, until)
+            yield
+
     def commit(self, commit: Commit, *, durable: bool) -> None:
         """See Storage."""
         self.create(commit.version, commit.actions(), durable=durable)
@@ -210,6 +232,10 @@ class ObjectStorage:
         if self._system.get_file_info(f"{self._folder}/{name}").type == fs.FileType.File:
             self._system.delete_file(f"{self._folder}/{name}")
 
+    def turn(self) -> AbstractContextManager[None]:
+        """See Storage."""
+        return nullcontext()
+
     def commit(self, commit: Commit, *, durable: bool) -> None:  # noqa: ARG002 - it is, or it failed
         """See Storage."""
         if self._table is None:
@@ -258,6 +284,17 @@ def _parsed(text: bytes) -> list[Action]:
 def _write_parquet(rows: pa.Table, file: object) -> None:
     # a few rows: what makes large files small takes longer here than the rows do
     pq.write_table(rows, file, compression="snappy", use_dictionary=False, write_statistics=True, store_schema=False)
+
+
+def _lock(file: IO[bytes], until: float) -> None:
+    """Lock the file until it is closed, if nobody else has it locked until then."""
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return None
+        time.sleep(_POLL_SECONDS)
 
 
 def _sync_folder(folder: Path) -> None:
