@@ -158,8 +158,10 @@ class Appender:
         """One round."""
         round_ = _Round()
         try:
-            with self._log.turn():
-                self._append(round_)
+            with self._log.turn(self._follow):
+                append = self._append(round_)
+            if append is not None:
+                self._accept(append)
         except WriteConflict:
             self.figures.conflicts += 1
             with self._changed:
@@ -170,7 +172,12 @@ class Appender:
         else:
             round_.finish()
 
-    def _append(self, round_: _Round) -> None:
+    def _follow(self) -> None:
+        """Catch up while others have their turn: then less is left to do in the own."""
+        with self._lock:
+            self._catch_up()
+
+    def _append(self, round_: _Round) -> PreparedAppend | None:
         append: PreparedAppend | None = None
         with self._lock:
             self._catch_up()
@@ -182,7 +189,7 @@ class Appender:
         round_.refuse()
         if append is not None:
             self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
-            self._accept(append)
+        return append
 
     def _accept(self, append: PreparedAppend) -> None:
         with self._lock:

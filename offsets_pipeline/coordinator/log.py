@@ -22,7 +22,7 @@ from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS
 from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from offsets_pipeline.coordinator.storage import Action
@@ -152,9 +152,12 @@ class OwnedLog:
         if held:
             yield pa.concat_tables(held)
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Wait for this process's turn to append, for a moment: a courtesy that saves lost races."""
-        return self._storage.turn()
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
+        """Wait for this process's turn to append, for a moment: a courtesy that saves lost races.
+
+        ``meanwhile`` is called again and again while it waits.
+        """
+        return self._storage.turn(meanwhile)
 
     def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
         """Give records their record offsets: gapless, from each log partition's end on (R2)."""

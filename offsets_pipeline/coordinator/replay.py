@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 #: Below so many commits it takes less time to decode them one by one.
-_FEW = 64
+_FEW = 32
 
 
 def replay_table(state: PartitionState, rows: pa.Table) -> None:

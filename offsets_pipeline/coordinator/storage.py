@@ -28,7 +28,7 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.written_file import APPLICATION, WrittenFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -96,8 +96,11 @@ class Storage(Protocol):
         """Remove a file that no commit names."""
         ...
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Wait for this writer's turn, for a moment: a courtesy that saves lost races, and nothing depends on it."""
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
+        """Wait for this writer's turn, for a moment: a courtesy that saves lost races, and nothing depends on it.
+
+        ``meanwhile`` is called again and again while it waits.
+        """
         ...
 
     def commit(self, commit: Commit, *, durable: bool) -> None:
@@ -168,14 +171,14 @@ class LocalStorage:
         (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:
         """See Storage. Where the one whose turn it is was stopped in the midst of it, nobody waits for long."""
         until = time.monotonic() + _TURN_SECONDS
         with (self._commits / _TURN).open("wb") as turn:
             # who has the next turn keeps its place until it has the turn: so who just had it comes behind
             with (self._commits / _NEXT_TURN).open("wb") as next_turn:
-                _lock(next_turn, until)
-                _lock(turn, until)
+                _lock(next_turn, until, meanwhile)
+                _lock(turn, until, meanwhile)
             yield
 
     def commit(self, commit: Commit, *, durable: bool) -> None:
@@ -232,7 +235,7 @@ class ObjectStorage:
         if self._system.get_file_info(f"{self._folder}/{name}").type == fs.FileType.File:
             self._system.delete_file(f"{self._folder}/{name}")
 
-    def turn(self) -> AbstractContextManager[None]:
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - it does not wait
         """See Storage."""
         return nullcontext()
 
@@ -286,7 +289,7 @@ def _write_parquet(rows: pa.Table, file: object) -> None:
     pq.write_table(rows, file, compression="snappy", use_dictionary=False, write_statistics=True, store_schema=False)
 
 
-def _lock(file: IO[bytes], until: float) -> None:
+def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:
     """Lock the file until it is closed, if nobody else has it locked until then."""
     while True:
         try:
@@ -294,6 +297,7 @@ def _lock(file: IO[bytes], until: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= until:
                 return None
+        meanwhile()
         time.sleep(_POLL_SECONDS)
 
 
