@@ -119,6 +119,7 @@ class Appender:
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="offsets-appender", daemon=True)
+        self._checkpoint: threading.Thread | None = None
         self.figures = AppenderFigures()
 
     def start(self) -> None:
@@ -132,6 +133,12 @@ class Appender:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
+        self.await_checkpoint()
+
+    def await_checkpoint(self) -> None:
+        """Wait for the checkpoint that is being written, if one is."""
+        if self._checkpoint is not None:
+            self._checkpoint.join()
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises CoordinatorNotAvailable when closed, RequestTimedOut when too many wait."""
@@ -199,7 +206,9 @@ class Appender:
         self.figures.appends += 1
         self.figures.records += append.rows.num_rows
         if append.version % CHECKPOINT_COMMITS == 0:
-            threading.Thread(target=self._log.checkpoint, name="offsets-checkpoint", daemon=True).start()
+            self.await_checkpoint()
+            self._checkpoint = threading.Thread(target=self._log.checkpoint, name="offsets-checkpoint", daemon=True)
+            self._checkpoint.start()
 
     def _take(self, round_: _Round, now_ms: int) -> None:
         """Take from the queue what can go into one append, validated."""

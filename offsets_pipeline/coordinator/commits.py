@@ -64,8 +64,10 @@ def commit_offsets(
     records: list[Record] = []
     too_large: list[TopicPartition] = []
     for where, offset in request.offsets.items():
-        if not 0 <= offset.offset <= _MAX_OFFSET:
-            raise OffsetOutOfRange(f"{offset.offset} is no offset of {where.topic}-{where.partition}: from 0 to 2^63-1")
+        if not isinstance(offset.offset, int) or not 0 <= offset.offset <= _MAX_OFFSET:
+            raise OffsetOutOfRange(
+                f"{offset.offset!r} is no offset of {where.topic}-{where.partition}: from 0 to 2^63-1"
+            )
         if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:
             too_large.append(where)
             continue

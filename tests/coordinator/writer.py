@@ -20,7 +20,8 @@ THREADS = 2
 
 def main(store: str, name: str, commits: int, acks: int) -> None:
     with Coordinator.open(store, housekeeping=False) as coordinator:
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         sys.stdin.readline()  # until all are ready
 
         one_line = threading.Lock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
@@ -14,15 +14,16 @@ from offsets_pipeline.fold.reference import ReferenceState, replay
 from offsets_pipeline.log.rows import LogRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 NOW_MS = 1_795_000_000_000
 
 
-def opened(store: Path | str, clock: FixedClock | None = None, **settings: Any) -> Coordinator:
+def opened(
+    store: Path | str, clock: FixedClock | None = None, partitions: Collection[int] | None = None, **settings: int
+) -> Coordinator:
     """A coordinator without a thread that keeps house: nothing happens but what a test asks for."""
-    partitions = settings.pop("partitions", None)
     return Coordinator.open(
         store,
         Settings(coordinator=CoordinatorSettings(**settings)),
