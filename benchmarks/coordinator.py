@@ -20,7 +20,6 @@ import argparse
 import multiprocessing
 import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -178,4 +177,4 @@ def _percentiles(latencies: list[float]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -64,7 +64,7 @@ def commit_offsets(
     records: list[Record] = []
     too_large: list[TopicPartition] = []
     for where, offset in request.offsets.items():
-        if not isinstance(offset.offset, int) or not 0 <= offset.offset <= _MAX_OFFSET:
+        if not _is_offset(offset.offset):
             raise OffsetOutOfRange(
                 f"{offset.offset!r} is no offset of {where.topic}-{where.partition}: from 0 to 2^63-1"
             )
@@ -92,6 +92,10 @@ def commit_offsets(
             f"a commit of {len(records)} offsets takes {size} bytes, {MAX_REQUEST_BYTES} are allowed: make it several"
         )
     return Outcome(records, None, _too_large(too_large, len(records), settings))
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _MAX_OFFSET
 
 
 def _too_large(

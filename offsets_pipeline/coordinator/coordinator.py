@@ -13,7 +13,6 @@ from offsets_pipeline.coordinator.requests import (
     NOBODY,
     GroupMetadata,
     MemberOfGroup,
-    OffsetAndMetadata,
     OffsetCommit,
     as_offsets,
     validated_group_id,
@@ -23,7 +22,7 @@ from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterable
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.appender import Request
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.expiration import ExpiredGroup, Expiry
     from offsets_pipeline.coordinator.loading import LoadStatus
     from offsets_pipeline.coordinator.registry import Instance
-    from offsets_pipeline.coordinator.requests import Outcome
+    from offsets_pipeline.coordinator.requests import OffsetsByPartition, Outcome
     from offsets_pipeline.coordinator.state import PartitionState, TopicPartition
     from offsets_pipeline.fold.groups import GroupDescription
 
@@ -84,7 +83,7 @@ class Coordinator(TransactionalCoordinator):
     def commit_offsets(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int],
+        offsets: OffsetsByPartition,
         *,
         member: MemberOfGroup = NOBODY,
         retention_time_ms: int | None = None,
@@ -108,7 +107,7 @@ class Coordinator(TransactionalCoordinator):
     def commit_offsets_async(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int],
+        offsets: OffsetsByPartition,
         *,
         member: MemberOfGroup = NOBODY,
         retention_time_ms: int | None = None,
@@ -299,7 +298,7 @@ class Coordinator(TransactionalCoordinator):
     def _commit(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int],
+        offsets: OffsetsByPartition,
         member: MemberOfGroup,
         retention_time_ms: int | None,
         acks: int | None,

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.log import Record
 
+    #: What is committed, by (topic, partition); a bare number is an offset without anything more.
+    OffsetsByPartition = (
+        Mapping[tuple[str, int], "OffsetAndMetadata | int"] | Mapping[TopicPartition, "OffsetAndMetadata | int"]
+    )
+
 UNKNOWN_GENERATION = -1
 UNKNOWN_MEMBER = ""
 _MAX_PARTITION = 2**31 - 1
@@ -100,7 +105,7 @@ class Outcome(Generic[_Response]):
     error: OffsetsError | None = None
 
 
-def as_offsets(offsets: Mapping[tuple[str, int], OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
+def as_offsets(offsets: OffsetsByPartition) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets of a request, checked; a bare number is an offset. Raises UnknownTopicOrPartition."""
     return {
         validated_partition(where): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)

@@ -11,7 +11,6 @@ from offsets_pipeline.coordinator.core import CoordinatorCore
 from offsets_pipeline.coordinator.requests import (
     NOBODY,
     MemberOfGroup,
-    OffsetAndMetadata,
     OffsetCommit,
     Outcome,
     as_offsets,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.requests import OffsetsByPartition
     from offsets_pipeline.coordinator.store import OwnedStore
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class TransactionalCoordinator(CoordinatorCore):
         producer_id: int,
         producer_epoch: int,
         group_id: str,
-        offsets: Mapping[tuple[str, int], OffsetAndMetadata | int],
+        offsets: OffsetsByPartition,
         *,
         member: MemberOfGroup = NOBODY,
         timeout_ms: int | None = None,

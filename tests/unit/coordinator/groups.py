@@ -43,11 +43,13 @@ def stable(group_id: str = "g", *topics: str, generation: int = 3, protocol_type
     )
 
 
-def of_kip848(store: Path, group_id: str, *, epoch: int = 5, topics: tuple[str, ...] = ("t",), classic: bool = False):
+def of_kip848(
+    store: Path, group_id: str, *, epoch: int = 5, topics: tuple[str, ...] = ("t",), classic: bool = False
+) -> None:
     """A consumer group with a member "m" in an epoch, which may speak the classic protocol."""
     log = LogPartition(partition_for(group_id, PARTITIONS))
-    more = {"classic_member_metadata": {"session_timeout_ms": 1, "supported_protocols": []}} if classic else {}
-    log.group(5, group_id, "m", subscribed_topic_names=list(topics), **more)
+    speaks_classic = {"session_timeout_ms": 1, "supported_protocols": []} if classic else None
+    log.group(5, group_id, "m", subscribed_topic_names=list(topics), classic_member_metadata=speaks_classic)
     log.group(3, group_id, epoch=epoch)
     log.group(6, group_id, assignment_epoch=epoch)
     log.group(8, group_id, "m", member_epoch=epoch)

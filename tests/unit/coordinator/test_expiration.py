@@ -11,7 +11,7 @@ from offsets_pipeline.coordinator.expiration import Expiry, Rule, expired, forec
 from offsets_pipeline.errors import CoordinatorNotAvailable
 from offsets_pipeline.fold.reference import replay
 from offsets_pipeline.record.decode import decode_key
-from tests.logs import LogPartition, capture_partitions, capture_rows, oracle
+from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value, oracle
 from tests.unit.coordinator.groups import stable, subscription
 from tests.unit.coordinator.states import as_reference, at, of_reference, replayed
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
@@ -39,7 +39,7 @@ def commit(log: LogPartition, producer_id: int | None = None, **fields: int) -> 
 
 
 def classic(**fields: object) -> Callable[[LogPartition], object]:
-    return lambda log: log.group(2, "g", version=3, **fields)
+    return lambda log: log.record(group_key(2, "g"), group_value(2, 3, **fields))
 
 
 def member(blob: bytes) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def streams(*topics: str, has_member: bool = True) -> Callable[[LogPartition], o
 
 SUBSCRIBED = {"protocol": "range", "leader": "m", "generation": 1, "members": [member(subscription("u"))]}
 
-EXPIRING = {
+EXPIRING: dict[str, tuple[list[Callable[[LogPartition], object]], Rule, int, bool]] = {
     "a: empty, in its state since": (
         [classic(protocol_type="consumer", current_state_timestamp=EMPTIED_MS), commit],
         Rule.EMPTY_GROUP,
@@ -146,7 +146,7 @@ EXPIRING = {
     ),
 }
 
-STAYING = {
+STAYING: dict[str, tuple[list[Callable[[LogPartition], object]], Rule]] = {
     "b: stable, subscribed": (
         [
             classic(protocol_type="consumer", **(SUBSCRIBED | {"members": [member(subscription("t"))]})),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,9 +175,8 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
     coordinator.load_partition(number)
     assert coordinator.status(number) is LoadStatus.UNLOADED
 
-    def broken(*_: object) -> Iterator[pa.Table]:
+    def broken(*_: object) -> NoReturn:
         raise OSError("gone")
-        yield
 
     monkeypatch.setattr(coordinator._log, "load", broken)
     with pytest.raises(OSError, match="gone"):
@@ -191,10 +190,9 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
 def test_a_failed_reload_leaves_what_was_loaded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator.commit_offsets("a", {("t", 0): 1})
 
-    def broken(*_: object) -> Iterator[pa.Table]:
+    def broken(*_: object) -> NoReturn:
         append_rows(coordinator.store.location, more.rows, 3)
         raise OSError("gone")
-        yield
 
     more = LogPartition(coordinator.partition_for("a"))
     more.commit(("a", "t", 0), 2)

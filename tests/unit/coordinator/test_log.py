@@ -232,7 +232,7 @@ def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
 )
 def test_where_two_writers_are_kept_apart_a_log_may_lie(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsets_pipeline.coordinator.storage.open_path", lambda _: (None, ""))
-    assert storage_of(folder, {})
+    assert storage_of(folder, {}) is not None
 
 
 @pytest.mark.parametrize("folder", ["s3://bucket/store", "s3a://bucket/store"])
@@ -241,7 +241,7 @@ def test_on_s3_it_takes_a_locking_provider(folder: str, monkeypatch: pytest.Monk
     for environment in ({}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {"AWS_S3_LOCKING_PROVIDER": "none"}):
         with pytest.raises(UnsafeStorage, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
             storage_of(folder, environment)
-    assert storage_of(folder, {"AWS_S3_LOCKING_PROVIDER": "dynamodb"})
+    assert isinstance(storage_of(folder, {"AWS_S3_LOCKING_PROVIDER": "dynamodb"}), ObjectStorage)
 
 
 def test_where_nothing_is_known_of_it_is_refused() -> None:
