@@ -67,6 +67,12 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     assert output_of("log-info").count("k-stable  Consumer  Stable") == 6
     assert "k-stable" in output_of("current_offsets GROUP BY ALL")
     assert output_of("k-reset").startswith("LOG-PARTITION")
+    assert "FetchedOffset(offset=42," in output_of("commit_offsets")
+    assert output_of("offsets commit").splitlines() == [
+        "1 offsets of group billing committed in owned",
+        "1 offsets of group billing deleted from owned",
+        "group billing deleted from owned",
+    ]
     assert output_of("register_views").count("k-stable") == 6
 
 

@@ -24,7 +24,6 @@ from offsets_pipeline.errors import (
     RequestTimedOut,
     UndecodableRecord,
 )
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class CoordinatorCore:
 
     def partition_for(self, group_id: str) -> int:
         """The log partition of a group (R1)."""
-        return partition_for(group_id, self.store.properties.offsets_partitions)
+        return self.store.partition_for(group_id)
 
     def gauges(self) -> Gauges:
         """Figures as of now."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from offsets_pipeline.coordinator.storage import LocalStorage
 from offsets_pipeline.errors import InvalidPartitionCount, NotAStore, NotCoordinator, StoreMismatch, WriteConflict
+from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.store_properties import CREATION, OWNED, StoreProperties
 from offsets_pipeline.tables import LOG, TABLES, Table
@@ -42,6 +43,10 @@ class OwnedStore:
 
     location: str
     properties: StoreProperties
+
+    def partition_for(self, group_id: str) -> int:
+        """The log partition of a group (R1)."""
+        return partition_for(group_id, self.properties.offsets_partitions)
 
     @classmethod
     def open(cls, location: str | Path) -> OwnedStore:

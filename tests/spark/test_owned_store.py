@@ -22,6 +22,7 @@ from offsets_pipeline.tables import LOG, TABLES
 from tests.logs import commit_key, commit_value
 from tests.spark.stores import assert_as_reference, log_of
 from tests.unit.coordinator.groups import stable
+from tests.unit.coordinator.states import calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +83,7 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
 
         overtaken, of_files = LogAppender(store), LogAppender(store)
         coordinator.commit_offsets("g", {("t", 0): 2})
-        for append in (lambda: overtaken.append(spark_rows(spark, [row(1)])), lambda: of_files.append_files([])):
+        for append in calls(lambda: overtaken.append(spark_rows(spark, [row(1)])), lambda: of_files.append_files([])):
             with pytest.raises(WriteConflict):
                 append()
         assert LogAppender(store).append(spark_rows(spark, [row(2)])) == 1

@@ -13,7 +13,7 @@ from offsets_pipeline.fold import reference
 from offsets_pipeline.record.decode import decode_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pytest
 
@@ -108,6 +108,11 @@ def of_reference(state: reference.ReferenceState) -> dict[str, Any]:
 
 def _offset(offset: CommittedOffset) -> reference.CommittedOffset:
     return reference.CommittedOffset(**offset._asdict())
+
+
+def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:
+    """What is asked, for a loop over it."""
+    return asked
 
 
 def at(topic: str = "t", partition: int = 0) -> TopicPartition:

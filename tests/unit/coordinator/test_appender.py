@@ -251,7 +251,7 @@ def test_one_request_that_fails_does_not_harm_the_others(
     assert gate.reached.wait(10)
     done.append(coordinator.commit_offsets_async("h", {("t", 0): 2}))
     refused = coordinator.commit_offsets_async("i", {("t", 0): -1})
-    broken = coordinator.commit_offsets_async("j", {("t", 0): "one"})  # type: ignore[dict-item]
+    broken = coordinator.commit_offsets_async("j", {("t", 0): "one"})  # type: ignore[arg-type]
     done.append(coordinator.commit_offsets_async("k", {("t", 0): 3}))
     gate.opened.set()
     for each in done:

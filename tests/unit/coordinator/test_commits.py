@@ -170,8 +170,11 @@ def test_a_share_group_has_no_offsets(coordinator: Coordinator, store: Path) -> 
 def test_metadata_of_4096_bytes_passes_and_4097_does_not(coordinator: Coordinator, letter: str, count: int) -> None:
     coordinator.commit_offsets("g", {("t", 0): OffsetAndMetadata(1, metadata=letter * count)})
     assert coordinator.fetch_offsets("g")[at()].metadata == letter * count
+    three = OffsetAndMetadata(3)
     with pytest.raises(OffsetMetadataTooLarge, match="t-0 has more than 4096 bytes; the 1 others were") as refused:
-        coordinator.commit_offsets("g", {("t", 0): OffsetAndMetadata(2, metadata=letter * count + "x"), ("t", 1): 3})
+        coordinator.commit_offsets(
+            "g", {("t", 0): OffsetAndMetadata(2, metadata=letter * count + "x"), ("t", 1): three}
+        )
     assert refused.value.kafka_name == "OFFSET_METADATA_TOO_LARGE"
     # as in Kafka the other partitions are committed
     assert {where: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {

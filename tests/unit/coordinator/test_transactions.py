@@ -16,6 +16,7 @@ from offsets_pipeline.errors import (
     InvalidTxnState,
 )
 from tests.unit.coordinator.groups import of_kip848, stable
+from tests.unit.coordinator.states import calls
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def test_an_older_epoch_is_fenced_and_what_it_had_open_aborted(coordinator: Coor
     coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
     other.begin_transaction(7, 1)
     assert coordinator.fetch_offsets("g", [("t", 0)], require_stable=True)[("t", 0)].error is None  # type: ignore[index]
-    for ask in (
+    for ask in calls(
         lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2}),
         lambda: coordinator.end_transaction(7, 0, commit=True),
         lambda: coordinator.begin_transaction(7, 0),
@@ -149,7 +150,7 @@ def test_a_producer_has_one_transaction_at_a_time(coordinator: Coordinator, othe
 def test_nothing_joins_a_transaction_that_is_ending(coordinator: Coordinator) -> None:
     coordinator.begin_transaction(7, 0)
     coordinator._begun.set_ending(7, ending=True)  # as while its markers are written
-    for ask in (
+    for ask in calls(
         lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
         lambda: coordinator.end_transaction(7, 0, commit=True),
         lambda: coordinator.begin_transaction(7, 0),
@@ -164,7 +165,7 @@ def test_without_a_beginning_there_is_nothing_to_commit_to_or_to_end(coordinator
     coordinator.begin_transaction(7, 0)
     coordinator.end_transaction(7, 0, commit=True)  # of nothing
     coordinator.end_transaction(7, 0, commit=True)  # asked again: it is so
-    for ask in (
+    for ask in calls(
         lambda: coordinator.end_transaction(7, 0, commit=False),
         lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
         lambda: coordinator.txn_commit_offsets(7, 1, "g", {("t", 0): 1}),
@@ -198,7 +199,7 @@ def test_one_that_hangs_is_aborted_and_its_producer_fenced(store: Path) -> None:
         clock.advance_ms(1)
         assert coordinator.abort_overdue_transactions() == [7]
         assert coordinator.abort_overdue_transactions() == []
-        for ask in (
+        for ask in calls(
             lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
             lambda: coordinator.end_transaction(7, 0, commit=True),
             lambda: coordinator.begin_transaction(7, 0),
