@@ -20,7 +20,6 @@ from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     LogMovedOn,
     NoSuchStore,
-    OffsetsError,
     RequestTimedOut,
     UndecodableRecord,
 )
@@ -309,7 +308,7 @@ class CoordinatorCore:
                 if now_ms - expired_ms >= self._settings.offsets_retention_check_interval_ms:
                     expired_ms = now_ms
                     self._expire_loaded(now_ms)
-            except (OffsetsError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - the next time may go well
                 _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
 
     def _tick(self, now_ms: int) -> None:

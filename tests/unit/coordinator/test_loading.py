@@ -187,6 +187,25 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
     assert coordinator.fetch_offsets("a")[at()].offset == 1
 
 
+def test_of_two_loads_the_later_one_publishes() -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    partitions = Partitions(1)
+    first = partitions.begin_load([0])
+    second = partitions.begin_load([0])
+    first.add(table_of(log.rows))
+    for loading in (first, second):
+        loading.replay()
+    partitions.publish(first)
+    assert partitions.status(0) is LoadStatus.LOADING
+    partitions.give_up(first)
+    assert partitions.status(0) is LoadStatus.LOADING
+    second.add(table_of(log.rows))
+    second.replay()
+    partitions.publish(second)
+    assert partitions.state(0).offsets_of("g").keys() == {at()}
+
+
 def test_a_failed_reload_leaves_what_was_loaded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator.commit_offsets("a", {("t", 0): 1})
 

@@ -30,7 +30,7 @@ from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -132,13 +132,22 @@ def test_appends_of_others_are_noticed_by_transaction_number(store: Path) -> Non
     assert log.ends == [3, 0, 0]
 
 
-def test_what_merely_rearranges_rows_brings_nothing(store: Path) -> None:
+def test_what_merely_rearranges_rows_brings_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, follower = log_at(store), log_at(store)
     for _ in range(3):
         written(log, 0, 1)
     table = DeltaTable(store / "log")
     assert table.optimize.compact()["numFilesAdded"] == 1
+    read: list[str] = []
+    read_rows = follower._storage.read_rows
+
+    def noted(name: str, columns: Sequence[str]) -> pa.Table:
+        read.append(name)
+        return read_rows(name, columns)
+
+    monkeypatch.setattr(follower._storage, "read_rows", noted)
     assert sum(rows.num_rows for rows in follower.catch_up()) == 6
+    assert len(read) == 3  # not the one that OPTIMIZE made of them
     assert follower.ends == [3, 3, 0]
     written(follower, 0)
     assert sum(rows.num_rows for rows in log.catch_up()) == 1
