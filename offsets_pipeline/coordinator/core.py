@@ -85,7 +85,7 @@ class CoordinatorCore:
         self._loading = threading.Lock()
         n = store.properties.offsets_partitions
         self._log = OwnedLog(store.location, n, f"coordinator {self.instance}")
-        self._partitions = Partitions(n)
+        self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
         self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
         self._registry = Registry(store.location, self.instance)
         self._counts = _Counts()
@@ -111,9 +111,11 @@ class CoordinatorCore:
         """
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
-        coordinator._log.open()
-        n = opened.properties.offsets_partitions
-        coordinator.load_partitions(range(n) if partitions is None else partitions)
+        chosen = range(opened.properties.offsets_partitions) if partitions is None else partitions
+        loading = coordinator._partitions.begin_load(chosen)
+        coordinator._log.open(loading.tokens, loading.add)
+        coordinator._publish(loading)
+        coordinator._tell()
         coordinator._appender.start()
         if housekeeping:
             coordinator._keeper.start()
@@ -202,18 +204,22 @@ class CoordinatorCore:
                 self._partitions.replay(rows)
         except LogMovedOn as moved:
             _LOG.warning("%s: reading the log anew", moved)
-            loaded = [state.log_partition for state in self._partitions.loaded()]
-            self._log.open()
-            for log_partition in loaded:
+            wanted = self._partitions.not_unloaded()
+            for log_partition in wanted:
                 self._partitions.unload(log_partition)
-            self._load(self._partitions.begin_load(loaded))
+            loading = self._partitions.begin_load(wanted)
+            self._log.open(loading.tokens, loading.add)
+            self._publish(loading)
 
     def _load(self, loading: Loading) -> None:
-        for rows in self._log.load(loading.tokens, self._settings.offsets_load_buffer_size):
+        for rows in self._log.load(loading.tokens):
             with self._lock:
                 if not self._partitions.wanted(loading):
                     return
             loading.add(rows)
+        self._publish(loading)
+
+    def _publish(self, loading: Loading) -> None:
         loading.replay()
         corrupt = next((state for state in loading.states.values() if state.quarantined), None)
         if corrupt is not None and self._stops_at_corrupt:

@@ -46,8 +46,9 @@ class _Partition:
 class Partitions:
     """The log partitions of a coordinator; one thread at a time."""
 
-    def __init__(self, offsets_partitions: int) -> None:
+    def __init__(self, offsets_partitions: int, load_buffer_bytes: int) -> None:
         self._offsets_partitions = offsets_partitions
+        self._load_buffer_bytes = load_buffer_bytes
         self._partitions = [_Partition() for _ in range(offsets_partitions)]
 
     def status(self, log_partition: int) -> LoadStatus:
@@ -98,7 +99,7 @@ class Partitions:
             tokens[number] = partition.load
             partition.status = LoadStatus.LOADING
             partition.held = []
-        return Loading(tokens, self._offsets_partitions)
+        return Loading(tokens, self._offsets_partitions, self._load_buffer_bytes)
 
     def wanted(self, loading: Loading) -> set[int]:
         """The log partitions of a load that nobody unloaded, or began to load again, meanwhile."""
@@ -153,13 +154,13 @@ class Partitions:
 class Loading:
     """A load of some log partitions that is under way; used without holding up anybody."""
 
-    def __init__(self, tokens: dict[int, int], offsets_partitions: int) -> None:
+    def __init__(self, tokens: dict[int, int], offsets_partitions: int, buffer_bytes: int) -> None:
         self.tokens = tokens
         self.begun = time.monotonic()
         self.states = {number: PartitionState(number, offsets_partitions) for number in tokens}
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._compact_at_bytes = 0
+        self._compact_at_bytes = buffer_bytes
 
     def add(self, rows: pa.Table) -> None:
         """Take rows of the log, in any order: they are compacted by raw key, and decoded in the end (R10)."""
@@ -168,7 +169,7 @@ class Loading:
         if self._held_bytes > self._compact_at_bytes:
             self._compact()
             # what stays grows with the keys, not with the log: not to look at it too often, it may double
-            self._compact_at_bytes = 2 * self._held_bytes
+            self._compact_at_bytes = max(self._compact_at_bytes, 2 * self._held_bytes)
 
     def replay(self) -> None:
         """Replay what was added."""

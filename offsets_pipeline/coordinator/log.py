@@ -75,6 +75,10 @@ class PreparedAppend:
     ends: dict[int, int]
 
 
+def _drop(_: pa.Table) -> None:
+    """Take no rows."""
+
+
 class OwnedLog:
     """The table `log` of an owned store, as of ``version``; one thread at a time.
 
@@ -92,20 +96,24 @@ class OwnedLog:
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
 
-    def open(self) -> None:
-        """Find out where the log stands. Raises NoSuchStore where there is none."""
+    def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
+        """Find out where the log stands; ``take`` gets the rows of these log partitions as it goes, as from `load`.
+
+        Raises NoSuchStore where there is none.
+        """
         table = self._table()
         if table is None:
             raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path")
-        self.producers = Producers()
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
-        rows = _scan(table, self._folder, _POSITION_COLUMNS)
         transactional: list[pa.Table] = []
-        for batch in rows:
-            self._note_ends(batch)
-            if batch["producer_id"].null_count < batch.num_rows:
-                transactional.append(batch.filter(batch["producer_id"].is_valid()))
+        for rows in _scan(table, self._folder, list(COLUMNS) if partitions else _POSITION_COLUMNS):
+            self._note_ends(rows)
+            if rows["producer_id"].null_count < rows.num_rows:
+                transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
+            if partitions:
+                take(_of_partitions(rows, partitions))
+        self.producers = Producers()
         if transactional:
             self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
         self.version = table.version()
@@ -133,24 +141,17 @@ class OwnedLog:
                 raise LogMovedOn(f"the commits of {self._folder} since version {self.version} are no longer kept")
         self._looked_at = now
 
-    def load(self, partitions: Collection[int], buffer_bytes: int) -> Iterator[pa.Table]:
-        """All rows of these log partitions, in no order, about ``buffer_bytes`` at a time, with ROW_SCHEMA.
+    def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
+        """All rows of these log partitions, in no order, a stretch of a file at a time, with ROW_SCHEMA.
 
-        At least those before `version`. Raises NoSuchStore where there is no log.
+        At least those before `version`. May run while another thread uses the log. Raises NoSuchStore where there is
+        no log.
         """
         table = self._table()
         if table is None:
             raise NoSuchStore(f"no log at {self._folder}")
-        held: list[pa.Table] = []
-        held_bytes = 0
-        for rows in _scan(table, self._folder, list(COLUMNS), partitions):
-            held.append(rows)
-            held_bytes += rows.nbytes
-            if held_bytes >= buffer_bytes:
-                yield pa.concat_tables(held)
-                held, held_bytes = [], 0
-        if held:
-            yield pa.concat_tables(held)
+        for rows in _scan(table, self._folder, list(COLUMNS)):
+            yield _of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
         """Wait for this process's turn to append, for a moment: a courtesy that saves lost races.
@@ -281,10 +282,13 @@ def _bounds(rows: pa.Table, now_ms: int) -> tuple[dict[str, int | str], dict[str
     return lowest, highest
 
 
-def _scan(
-    table: DeltaTable, folder: str, columns: list[str], partitions: Collection[int] | None = None
-) -> Iterator[pa.Table]:
-    """Columns of all files of a snapshot, a stretch of one file at a time; of these log partitions only."""
+def _of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
+    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Table]:
+    """Columns of all files of a snapshot, a stretch of one file at a time."""
     system, _ = open_path(folder)
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
     for uri in table.file_uris():
@@ -293,9 +297,4 @@ def _scan(
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
         ):
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
-                rows = _with_schema(pa.Table.from_batches([batch]), schema)
-                if partitions is not None:
-                    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
-                    rows = rows if wanted.all() else rows.filter(pa.array(wanted))
-                if rows.num_rows:
-                    yield rows
+                yield _with_schema(pa.Table.from_batches([batch]), schema)

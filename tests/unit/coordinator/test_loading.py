@@ -47,7 +47,7 @@ FIXED = settings(
 
 
 def loaded_in_chunks(rows: list[LogRow], chunks: list[list[LogRow]], n: int) -> dict[int, dict[str, object]]:
-    partitions = Partitions(n)
+    partitions = Partitions(n, 1)
     loading = partitions.begin_load(range(n))
     for chunk in chunks:
         loading.add(table_of(chunk))
@@ -190,7 +190,7 @@ def test_a_load_that_is_stopped_midway_publishes_nothing(
 def test_of_two_loads_the_later_one_publishes() -> None:
     log = LogPartition()
     log.commit(("g", "t", 0), 1)
-    partitions = Partitions(1)
+    partitions = Partitions(1, 5_000_000)
     first = partitions.begin_load([0])
     second = partitions.begin_load([0])
     first.add(table_of(log.rows))
