@@ -120,6 +120,12 @@ class RequestTimedOut(OffsetsError):
     kafka_name = "REQUEST_TIMED_OUT"
 
 
+class InvalidRequiredAcks(OffsetsError):
+    """A commit is to wait for what there is not."""
+
+    kafka_name = "INVALID_REQUIRED_ACKS"
+
+
 class InvalidGroupId(OffsetsError):
     """A group id is no text, or none that a record's key can hold."""
 

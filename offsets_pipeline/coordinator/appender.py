@@ -167,8 +167,6 @@ class Appender:
         try:
             with self._log.turn(self._follow):
                 append = self._append(round_)
-            if append is not None:
-                self._accept(append)
         except WriteConflict:
             self.figures.conflicts += 1
             with self._changed:
@@ -177,6 +175,8 @@ class Appender:
             round_.refuse()
             self._fail([request for request, _ in round_.taken], error)
         else:
+            if append is not None:
+                self._accept(append)
             round_.finish()
 
     def _follow(self) -> None:
@@ -199,10 +199,14 @@ class Appender:
         return append
 
     def _accept(self, append: PreparedAppend) -> None:
-        with self._lock:
-            rows = self._log.accept(append)
-            if rows is not None:
-                self._replay(rows)
+        """Take into the states what was written; from here on nothing may say that it was not."""
+        try:
+            with self._lock:
+                rows = self._log.accept(append)
+                if rows is not None:
+                    self._replay(rows)
+        except Exception:  # noqa: BLE001 - it is a defect; opening the coordinator anew mends what it left
+            _LOG.exception("version %s of the log was written, and could not be replayed", append.version)
         self.figures.appends += 1
         self.figures.records += append.rows.num_rows
         if append.version % CHECKPOINT_COMMITS == 0:

@@ -18,6 +18,7 @@ from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
+    InvalidRequiredAcks,
     LogMovedOn,
     NoSuchStore,
     RequestTimedOut,
@@ -82,7 +83,6 @@ class CoordinatorCore:
         self._stops_at_corrupt = settings.log.corrupt_records == "fail"
         self._clock = clock
         self._lock = threading.RLock()
-        self._loading = threading.Lock()
         n = store.properties.offsets_partitions
         self._log = OwnedLog(store.location, n, f"coordinator {self.instance}")
         self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
@@ -247,6 +247,8 @@ class CoordinatorCore:
         return {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE if is_new else SHARED}
 
     def _acks(self, acks: int | None) -> int:
+        if acks not in {None, ACKS_NONE, ACKS_LEADER, ACKS_ALL}:
+            raise InvalidRequiredAcks(f"acks={acks} is not allowed: it takes 0, 1, or -1 for all")
         return self._settings.offsets_commit_required_acks if acks is None else acks
 
     def _counted(self, offsets: int, acks: int | None) -> Callable[[Future[Any]], None]:

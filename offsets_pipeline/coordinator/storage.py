@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import time
 import uuid
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
+
+_LOG = logging.getLogger(__name__)
 
 Action = dict[str, Any]
 
@@ -193,6 +196,7 @@ class LocalStorage:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
+                _sync_folder(self._folder)  # the rows' file, before what names it
         try:
             (self._commits / _name(version)).hardlink_to(aside)
         except FileExistsError as taken:
@@ -200,8 +204,10 @@ class LocalStorage:
         finally:
             aside.unlink()
         if durable:
-            for folder in (self._folder, self._commits):
-                _sync_folder(folder)
+            try:
+                _sync_folder(self._commits)
+            except OSError as error:  # the commit is there all the same: who says no now would say what is not so
+                _LOG.warning("%s may not outlive a loss of power: %s", self._commits / _name(version), error)
 
 
 class ObjectStorage:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator import appender
+from offsets_pipeline.coordinator import appender, storage
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,
+    InvalidRequiredAcks,
     NoSuchGroup,
     OffsetOutOfRange,
     RequestTimedOut,
@@ -165,6 +166,8 @@ def test_acks_say_what_is_waited_for(coordinator: Coordinator, monkeypatch: pyte
     gate.opened.set()
     coordinator.commit_offsets("g", {("t", 1): 1})
     assert coordinator.fetch_offsets("g")[at()].offset == 4
+    with pytest.raises(InvalidRequiredAcks, match="acks=2"):
+        coordinator.commit_offsets("g", {("t", 1): 1}, acks=2)
 
 
 def test_what_acks_0_loses_is_counted(store: Path, caplog: pytest.LogCaptureFixture) -> None:  # R27
@@ -230,6 +233,27 @@ def test_an_append_that_fails_is_told_and_the_next_goes_well(
     assert refused.value.kafka_name == "COORDINATOR_NOT_AVAILABLE"
     coordinator.commit_offsets("g", {("t", 1): 1})
     assert coordinator.fetch_offsets("g").keys() == {at("t", 1)}
+
+
+def test_what_is_written_is_never_said_not_to_be(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = storage._sync_folder
+
+    def fail(folder: Path) -> None:
+        if folder.name == "_delta_log":
+            raise OSError("no more power")
+        sync(folder)
+
+    monkeypatch.setattr(storage, "_sync_folder", fail)
+    coordinator.commit_offsets("g", {("t", 0): 1})
+
+    def broken(_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(coordinator._appender, "_replay", broken)
+    coordinator.commit_offsets("g", {("t", 0): 2})
+    assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
 
 
 def test_a_log_that_cannot_be_read_is_told(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
