@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NoReturn
 from offsets_pipeline import __version__
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.config import HOURS_MAX, Settings, load_settings
+from offsets_pipeline.coordinator.arguments import commit_of, place_of
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--all-groups", action="store_true", help="every group")
     describe.add_argument("--members", action="store_true", help="show members in place of offsets (table and csv)")
     describe.add_argument("--format", choices=FORMATS, default="table")
+    _add_owned(command)
     command("verify", _verify, "replay the log from its start and compare with the state")
     info = command("log-info", _log_info, "show log partitions: start, end, folded to, records, quarantined")
     info.add_argument("--format", choices=FORMATS, default="table")
@@ -135,6 +137,39 @@ def _hours(text: str) -> int:
     if not text.isdecimal() or int(text) > HOURS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
     return int(text)
+
+
+def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
+    """The commands that write to an owned store."""
+    commit = command("commit", _commit, "commit offsets of a group to an owned store")
+    commit.add_argument("--group", required=True, metavar="G", help="the group; it has no members")
+    commit.add_argument("offsets", nargs="+", type=commit_of, metavar="TOPIC:PARTITION=OFFSET")
+    commit.add_argument("--metadata", default="", metavar="TEXT", help="a note to go with each offset")
+    commit.add_argument("--leader-epoch", type=int, metavar="N", help="leader epoch of the last consumed record")
+    commit.add_argument("--retention-ms", type=int, metavar="MS", help="they expire after so long (default: settings)")
+    group = command("delete-group", _delete_group, "delete groups of an owned store with their offsets")
+    group.add_argument("--group", required=True, action="append", metavar="G", help="may be repeated")
+    offsets = command("delete-offsets", _delete_offsets, "delete offsets of a group of an owned store")
+    offsets.add_argument("--group", required=True, metavar="G", help="the group")
+    offsets.add_argument("places", nargs="+", type=place_of, metavar="TOPIC[:PARTITION]")
+
+
+def _commit(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.coordinator.commands import commit
+
+    return commit(options, settings)
+
+
+def _delete_group(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.coordinator.commands import delete_group
+
+    return delete_group(options, settings)
+
+
+def _delete_offsets(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.coordinator.commands import delete_offsets
+
+    return delete_offsets(options, settings)
 
 
 def _session(settings: Settings) -> SparkSession:

@@ -156,6 +156,42 @@ class FoldSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorSettings(_Section):
+    """[coordinator]: an owned log's coordinator. Each setting has the name of the broker's, with _ for its dots.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    offsets_retention_minutes: int = _setting(10_080, _WholeNumber(1, _INT32_MAX))
+    """Minutes after which an offset expires where its commit names no time of its own (R19)."""
+
+    offsets_retention_check_interval_ms: int = _setting(600_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds from one look for expired offsets to the next, in each process that has log partitions loaded."""
+
+    offset_metadata_max_bytes: int = _setting(4_096, _WholeNumber(0, 32_767))
+    """The longest note of a commit, in bytes of UTF-8."""
+
+    offsets_commit_timeout_ms: int = _setting(5_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds that a request waits for its append."""
+
+    offsets_commit_required_acks: int = _setting(-1, _WholeNumber(-1, 1))
+    """What a commit waits for (R27): 0 nothing, 1 that it is in the log, -1 that storage has it for good."""
+
+    offsets_load_buffer_size: int = _setting(5_242_880, _WholeNumber(1, _INT32_MAX))
+    """Bytes of the log that are read before they are compacted, when a log partition is loaded."""
+
+    offset_commit_value_version: int = _setting(4, _WholeNumber(0, 4))
+    """Version of the values of commits; one that names its own retention time is always written in version 1 (R7)."""
+
+    group_metadata_value_version: int = _setting(3, _WholeNumber(0, 4))
+    """Version of the values of group metadata (R7)."""
+
+    transaction_max_timeout_ms: int = _setting(900_000, _WholeNumber(1, _INT32_MAX))
+    """The longest timeout of a transaction; one that its process left open is aborted after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings(_Section):
     """[spark]: the session that is started where none is running. spark-submit's own options win over all of these.
 
@@ -179,12 +215,14 @@ class Settings:
 
     log: LogSettings = field(default_factory=LogSettings)
     fold: FoldSettings = field(default_factory=FoldSettings)
+    coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | SparkSettings]] = {
+_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | SparkSettings]] = {
     "log": LogSettings,
     "fold": FoldSettings,
+    "coordinator": CoordinatorSettings,
     "spark": SparkSettings,
 }
 

@@ -80,6 +80,10 @@ class WriteConflict(OffsetsError):
     retriable = True
 
 
+class LogMovedOn(OffsetsError):
+    """The log was not followed for so long that commits which came meanwhile are no longer kept."""
+
+
 class InvalidPartitionCount(OffsetsError):
     """The number of log partitions is missing, impossible, or not the one that the log was written with (R1)."""
 
@@ -102,6 +106,152 @@ class QueryFailed(OffsetsError):
 
 class StreamFailed(OffsetsError):
     """The fold stopped for a reason that is not one of this program's own."""
+
+
+class NotCoordinator(OffsetsError):
+    """The group's log partition is not loaded here, or the log belongs to a broker (R4, R28)."""
+
+    retriable = True
+    kafka_name = "NOT_COORDINATOR"
+
+
+class CoordinatorLoadInProgress(OffsetsError):
+    """The group's log partition is being loaded (R28)."""
+
+    retriable = True
+    kafka_name = "COORDINATOR_LOAD_IN_PROGRESS"
+
+
+class CoordinatorNotAvailable(OffsetsError):
+    """The coordinator is closed, or could not append to its log: nothing was written."""
+
+    retriable = True
+    kafka_name = "COORDINATOR_NOT_AVAILABLE"
+
+
+class RequestTimedOut(OffsetsError):
+    """The time for a request ran out; the message says whether it may yet be carried out."""
+
+    retriable = True
+    kafka_name = "REQUEST_TIMED_OUT"
+
+
+class InvalidRequiredAcks(OffsetsError):
+    """A commit is to wait for what there is not."""
+
+    kafka_name = "INVALID_REQUIRED_ACKS"
+
+
+class InvalidGroupId(OffsetsError):
+    """A group id is no text, or none that a record's key can hold."""
+
+    kafka_name = "INVALID_GROUP_ID"
+
+
+class UnknownTopicOrPartition(OffsetsError):
+    """What is named is no partition of a topic."""
+
+    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class UnknownMemberId(OffsetsError):
+    """The group has no such member."""
+
+    kafka_name = "UNKNOWN_MEMBER_ID"
+
+
+class IllegalGeneration(OffsetsError):
+    """The group is in another generation than the member says."""
+
+    kafka_name = "ILLEGAL_GENERATION"
+
+
+class FencedInstanceId(OffsetsError):
+    """Another member took the static member's place."""
+
+    kafka_name = "FENCED_INSTANCE_ID"
+
+
+class StaleMemberEpoch(OffsetsError):
+    """The member is in another epoch than it says."""
+
+    kafka_name = "STALE_MEMBER_EPOCH"
+
+
+class RebalanceInProgress(OffsetsError):
+    """The group's members have not agreed on who reads what."""
+
+    kafka_name = "REBALANCE_IN_PROGRESS"
+
+
+class NonEmptyGroup(OffsetsError):
+    """The group has members."""
+
+    kafka_name = "NON_EMPTY_GROUP"
+
+
+class GroupSubscribedToTopic(OffsetsError):
+    """The group subscribes to the topic."""
+
+    kafka_name = "GROUP_SUBSCRIBED_TO_TOPIC"
+
+
+class OffsetMetadataTooLarge(OffsetsError):
+    """The note of a commit is longer than allowed."""
+
+    kafka_name = "OFFSET_METADATA_TOO_LARGE"
+
+
+class UnstableOffsetCommit(OffsetsError):
+    """An open transaction holds a commit for the partition (R17)."""
+
+    retriable = True
+    kafka_name = "UNSTABLE_OFFSET_COMMIT"
+
+
+class InvalidCommitOffsetSize(OffsetsError):
+    """The records of a request do not fit into the log."""
+
+    kafka_name = "INVALID_COMMIT_OFFSET_SIZE"
+
+
+class OffsetOutOfRange(OffsetsError):
+    """A committed offset is no position in a topic's partition."""
+
+    kafka_name = "OFFSET_OUT_OF_RANGE"
+
+
+class InvalidProducerEpoch(OffsetsError):
+    """A newer producer took this one's place."""
+
+    kafka_name = "INVALID_PRODUCER_EPOCH"
+
+
+class ConcurrentTransactions(OffsetsError):
+    """The producer's transaction is open, or about to end."""
+
+    retriable = True
+    kafka_name = "CONCURRENT_TRANSACTIONS"
+
+
+class InvalidTxnState(OffsetsError):
+    """The producer has no open transaction."""
+
+    kafka_name = "INVALID_TXN_STATE"
+
+
+class InvalidTransactionTimeout(OffsetsError):
+    """A transaction's timeout is not allowed."""
+
+    kafka_name = "INVALID_TRANSACTION_TIMEOUT"
+
+
+class UnsafeStorage(OffsetsError):
+    """Two writers could not be kept apart on the storage."""
+
+
+class UnexpectedActiveGroup(OffsetsError):
+    """The log removed a group that the coordinator holds as an active one."""
 
 
 def raised_on_executor(error: Exception) -> OffsetsError | None:

@@ -6,8 +6,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.file_commit import APPLICATION, FileCommit
+from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter

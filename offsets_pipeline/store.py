@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.filesystems import arrow_path
 from offsets_pipeline.retry import CONFLICTS, with_retries
+from offsets_pipeline.store_properties import CREATION, MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
@@ -31,60 +31,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.layers import LayeredTable
 
-MIRRORED = "mirrored"
-OWNED = "owned"
-FORMAT_VERSION = "1"
+__all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "normalised", "sql_name", "timestamp_of"]
 
 _SCHEMA_PREFIX = "schema:"
-_PROPERTY = "offsets."
 _CHECKPOINTS = "_checkpoints"
 _RECURSIVELY = True
-_UNKNOWN = ""  # a table property cannot be null
-_CREATION = f"{_PROPERTY}creation"  # which of several who created a store at once did
 # the folder is there, its first commit is not yet, or not yet seen
 _BEING_CREATED = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_TABLE_NOT_FOUND"}
-
-
-@dataclass(frozen=True)
-class StoreProperties:
-    """What is fixed when a store is created (R1, R4).
-
-    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id`` and ``topic_id`` name the topic
-    that a mirrored log belongs to, and are None where the source did not tell.
-    """
-
-    kind: str
-    offsets_partitions: int
-    cluster_id: str | None = None
-    topic_id: str | None = None
-
-    def as_table_properties(self) -> dict[str, str]:
-        """The properties of the log table that hold these."""
-        return {
-            f"{_PROPERTY}format.version": FORMAT_VERSION,
-            f"{_PROPERTY}kind": self.kind,
-            f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
-            f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
-            f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
-        }
-
-    @classmethod
-    def from_table_properties(cls, properties: dict[str, str], location: str) -> StoreProperties:
-        """Read them back. Raises NotAStore where the table is no log of this program, or of a newer format."""
-        version = properties.get(f"{_PROPERTY}format.version")
-        if version is None:
-            raise NotAStore(f"{location} holds a table named log that is no offsets log: name another folder")
-        if version != FORMAT_VERSION:
-            raise NotAStore(
-                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: "
-                "use the version of the program that wrote it"
-            )
-        return cls(
-            kind=properties[f"{_PROPERTY}kind"],
-            offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
-            cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
-            topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-        )
 
 
 class Store:
@@ -133,8 +86,8 @@ class Store:
             create = inheritable_thread_target(spark)(store._create_table)
             list(threads.map(create, (table for table in TABLES if table is not LOG)))
         mark = uuid.uuid4().hex
-        store._create_table(LOG, properties.as_table_properties() | {_CREATION: mark})
-        if (_log_properties(spark, location) or {}).get(_CREATION) != mark:
+        store._create_table(LOG, properties.as_table_properties() | {CREATION: mark})
+        if (_log_properties(spark, location) or {}).get(CREATION) != mark:
             return store._as_made_by_another()
         store._created_here = True
         return store

@@ -17,26 +17,18 @@ The three tables with a column `settled` have two layers (layers.py): query them
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 #: The epoch of a log that was never recreated or resynchronised.
 LOG_EPOCH = 0
 
-_STRING, _BINARY, _BOOLEAN, _TIMESTAMP = StringType(), BinaryType(), BooleanType(), TimestampType()
-_SHORT, _INT, _LONG = ShortType(), IntegerType(), LongType()
+_STRING, _BINARY, _BOOLEAN, _TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")
+_SHORT, _INT, _LONG = pa.int16(), pa.int32(), pa.int64()
 
 
 @dataclass(frozen=True)
@@ -44,13 +36,9 @@ class Column:
     """A column: its name, type, meaning, and whether it may be null."""
 
     name: str
-    type: DataType
+    type: pa.DataType
     comment: str
     nullable: bool = True
-
-    def field(self) -> StructField:
-        """The column in a Spark schema."""
-        return StructField(self.name, self.type, self.nullable, {"comment": self.comment})
 
 
 @dataclass(frozen=True)
@@ -63,9 +51,22 @@ class Table:
     properties: dict[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
 
+    def arrow_schema(self) -> pa.Schema:
+        """The table's schema for Arrow, and so for a Parquet file of it."""
+        return pa.schema([pa.field(column.name, column.type, column.nullable) for column in self.columns])
+
     def schema(self) -> StructType:
         """The table's schema for Spark."""
-        return StructType([column.field() for column in self.columns])
+        # where there is no Spark, the tables are no less what they are
+        from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
+        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
+
+        return StructType(
+            [
+                StructField(column.name, from_arrow_type(column.type), column.nullable, {"comment": column.comment})
+                for column in self.columns
+            ]
+        )
 
     def names(self) -> list[str]:
         """The names of the columns, in order."""
@@ -182,26 +183,19 @@ GROUP_RECORDS = Table(
     partitioned_by=("settled",),
 )
 
-_MEMBER = StructType(
+_MEMBER = pa.struct(
     [
-        StructField("member_id", _STRING),
-        StructField("instance_id", _STRING),
-        StructField("rack_id", _STRING),
-        StructField("client_id", _STRING),
-        StructField("client_host", _STRING),
-        StructField("session_timeout_ms", _INT),
-        StructField("rebalance_timeout_ms", _INT),
-        StructField("member_epoch", _INT),
-        StructField("subscribed_topics", ArrayType(_STRING)),
-        StructField("subscribed_regex", _STRING),
-        StructField(
-            "assignment",
-            ArrayType(
-                StructType(
-                    [StructField("topic", _STRING), StructField("topic_id", _STRING), StructField("partition", _INT)]
-                )
-            ),
-        ),
+        ("member_id", _STRING),
+        ("instance_id", _STRING),
+        ("rack_id", _STRING),
+        ("client_id", _STRING),
+        ("client_host", _STRING),
+        ("session_timeout_ms", _INT),
+        ("rebalance_timeout_ms", _INT),
+        ("member_epoch", _INT),
+        ("subscribed_topics", pa.list_(_STRING)),
+        ("subscribed_regex", _STRING),
+        ("assignment", pa.list_(pa.struct([("topic", _STRING), ("topic_id", _STRING), ("partition", _INT)]))),
     ]
 )
 
@@ -220,7 +214,7 @@ GROUPS = Table(
         Column("assignment_epoch", _INT, "of any other group"),
         Column("leader", _STRING, "member id of a classic group's leader"),
         Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, where the log tells"),
-        Column("members", ArrayType(_MEMBER), "its members, by member id"),
+        Column("members", pa.list_(_MEMBER), "its members, by member id"),
         _LOG_EPOCH,
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
@@ -258,20 +252,20 @@ QUARANTINE = Table(
     _STATE_PROPERTIES,
 )
 
-_PENDING = StructType(
+_PENDING = pa.struct(
     [
-        StructField("producer_id", _LONG),
-        StructField("group_id", _STRING),
-        StructField("topic", _STRING),
-        StructField("partition", _INT),
-        StructField("committed_offset", _LONG),
-        StructField("leader_epoch", _INT),
-        StructField("metadata", _STRING),
-        StructField("commit_timestamp", _TIMESTAMP),
-        StructField("record_offset", _LONG),
-        StructField("misplaced", _BOOLEAN),
-        StructField("key", _BINARY),
-        StructField("value", _BINARY),
+        ("producer_id", _LONG),
+        ("group_id", _STRING),
+        ("topic", _STRING),
+        ("partition", _INT),
+        ("committed_offset", _LONG),
+        ("leader_epoch", _INT),
+        ("metadata", _STRING),
+        ("commit_timestamp", _TIMESTAMP),
+        ("record_offset", _LONG),
+        ("misplaced", _BOOLEAN),
+        ("key", _BINARY),
+        ("value", _BINARY),
     ]
 )
 
@@ -284,7 +278,7 @@ FOLD_PROGRESS = Table(
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),
-        Column("pending", ArrayType(_PENDING), "transactional commits without a marker (R11)"),
+        Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
     ),
     _STATE_PROPERTIES

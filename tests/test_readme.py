@@ -71,6 +71,12 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     assert output_of("export-segments").startswith("180 records of 5 log partitions written to segments-then, in 5 ")
     assert output_of("export-segments").endswith(", as of 2026-11-20T19:07:40.000Z\n")
     assert (clone / "segments-then" / "__consumer_offsets-4" / f"{0:020}.log").stat().st_size > 0
+    assert "FetchedOffset(offset=42," in output_of("commit_offsets")
+    assert output_of("offsets commit").splitlines() == [
+        "1 offsets of group billing committed in owned",
+        "1 offsets of group billing deleted from owned",
+        "group billing deleted from owned",
+    ]
     assert output_of("register_views").count("k-stable") == 6
 
 

@@ -29,7 +29,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.delta_reader import UNREADABLE, stored_files, table_as_of, whole
-from offsets_pipeline.file_commit import written_file
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
@@ -44,6 +43,7 @@ from offsets_pipeline.tables import (
     QUARANTINE,
     TOPICS,
 )
+from offsets_pipeline.written_file import written_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.log.file_writer import LogFilePlace
+    from offsets_pipeline.written_file import WrittenFile
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4

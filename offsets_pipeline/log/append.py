@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.file_commit import WrittenFile
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.tables import LOG
+from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,8 +24,8 @@ from offsets_pipeline.tables import LOG_EPOCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.file_commit import WrittenFile
     from offsets_pipeline.log.file_writer import LogFilePlace
+    from offsets_pipeline.written_file import WrittenFile
 
 Bools = npt.NDArray[np.bool_]
 

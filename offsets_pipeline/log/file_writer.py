@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.file_commit import COMPRESSION, WrittenFile, new_file_name
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH
+from offsets_pipeline.written_file import COMPRESSION, WrittenFile, new_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +34,7 @@ _DISTINCT = {*_ASCENDING, "value"}  # hardly two alike: a dictionary of them is 
 _PLACE = ("log_partition", "record_offset")
 _BOUNDED = (*_PLACE, "log_epoch", "appended_at")  # of what the table asks statistics of
 #: All columns of the table, as its files have them.
-SCHEMA = pa.schema(
-    [pa.field(each.name, each.type, each.nullable) for each in to_arrow_schema(LOG.schema(), timezone="UTC")]
-)
+SCHEMA = LOG.arrow_schema()
 
 
 @dataclass(frozen=True)

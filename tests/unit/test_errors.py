@@ -18,8 +18,16 @@ def test_each_error_has_the_root_one_line_of_meaning_and_says_its_message(error:
     assert str(error("what, where")) == "what, where"
 
 
-def test_only_a_lost_race_is_worth_trying_again() -> None:
-    assert {each.__name__ for each in ALL if each.retriable} == {"WriteConflict"}
+def test_what_may_succeed_later_is_worth_trying_again() -> None:
+    assert {each.kafka_name or each.__name__ for each in ALL if each.retriable} == {
+        "WriteConflict",
+        "NOT_COORDINATOR",
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "COORDINATOR_NOT_AVAILABLE",
+        "REQUEST_TIMED_OUT",
+        "UNSTABLE_OFFSET_COMMIT",
+        "CONCURRENT_TRANSACTIONS",
+    }
 
 
 def test_a_group_that_is_not_there_has_kafkas_name() -> None:

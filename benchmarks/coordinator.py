@@ -1,0 +1,180 @@
+"""How fast a coordinator of an owned store commits, answers and loads.
+
+    python benchmarks/coordinator.py [--seconds 10] [--partitions-a-commit 50] [--folder FOLDER]
+
+A store of 50 log partitions in a local folder, made anew. Each writer commits for a group of its own, all partitions of
+its topic at once, acks=all, and waits for the answer before its next commit. What is measured:
+
+- commit: one writer alone; the time from the call to the answer
+- commits together: 8 writers, as threads of one process, and as two threads in each of four processes; offsets/s are
+  those acknowledged
+- fetch: one partition of a group, by one thread, while nothing and while another process writes
+- load: a new process that loads all that the runs before left
+
+Set-up is not measured. Prints one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.store import OwnedStore
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Barrier
+
+OFFSETS_PARTITIONS = 50
+WRITERS = 8
+FETCHES = 20_000
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What writers did: the times that each commit took in seconds, and over how many seconds."""
+
+    latencies: list[float]
+    seconds: float
+
+    def row(self, what: str, offsets_a_commit: int) -> list[str]:
+        """A row of the table."""
+        rate = len(self.latencies) * offsets_a_commit / self.seconds
+        return [what, str(len(self.latencies)), *_percentiles(self.latencies), f"{rate:,.0f}"]
+
+
+def commits_for(coordinator: Coordinator, group_id: str, partitions: int, seconds: float) -> list[float]:
+    """Commit one after the other for so long; returns how long each took."""
+    latencies = []
+    end = time.perf_counter() + seconds
+    offset = 0
+    while (begun := time.perf_counter()) < end:
+        offset += 1
+        coordinator.commit_offsets(group_id, {("topic", partition): offset for partition in range(partitions)})
+        latencies.append(time.perf_counter() - begun)
+    return latencies
+
+
+def threads_of(coordinator: Coordinator, name: str, threads: int, partitions: int, seconds: float) -> list[float]:
+    """`commits_for` by several threads, each for a group of its own."""
+    latencies: list[float] = []
+
+    def write(number: int) -> None:
+        latencies.extend(commits_for(coordinator, f"{name}-{number}", partitions, seconds))
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(threads)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    return latencies
+
+
+def in_process(
+    folder: str, name: str, threads: int, partitions: int, seconds: float, ready: Barrier, done: Queue[list[float]]
+) -> None:
+    """`threads_of` in a process that begins with the others."""
+    with Coordinator.open(folder) as coordinator:
+        ready.wait()
+        done.put(threads_of(coordinator, name, threads, partitions, seconds))
+
+
+def one_process(folder: str, threads: int, partitions: int, seconds: float) -> Figures:
+    """Writers in this process."""
+    with Coordinator.open(folder) as coordinator:
+        latencies = threads_of(coordinator, f"threads-{threads}", threads, partitions, seconds)
+    return Figures(latencies, seconds)
+
+
+def processes(folder: str, count: int, threads: int, partitions: int, seconds: float) -> Figures:
+    """Writers in several processes."""
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Barrier(count), context.Queue()
+    children = [
+        context.Process(
+            target=in_process, args=(folder, f"process-{number}", threads, partitions, seconds, ready, done)
+        )
+        for number in range(count)
+    ]
+    for child in children:
+        child.start()
+    latencies = [each for _ in children for each in done.get(timeout=seconds + 120)]
+    for child in children:
+        child.join()
+    return Figures(latencies, seconds)
+
+
+def fetches(folder: str, *, beside: bool) -> list[float]:
+    """How long fetches take; ``beside`` a process that writes."""
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Barrier(2), context.Queue()
+    writer = context.Process(target=in_process, args=(folder, "beside", 1, 10, 5.0, ready, done))
+    latencies = []
+    with Coordinator.open(folder) as coordinator:
+        coordinator.commit_offsets("fetched", {("topic", 0): 1})
+        if beside:
+            writer.start()
+            ready.wait()
+        for _ in range(FETCHES):
+            begun = time.perf_counter()
+            coordinator.fetch_offsets("fetched", [("topic", 0)])
+            latencies.append(time.perf_counter() - begun)
+    if beside:
+        done.get(timeout=60)
+        writer.join()
+    return latencies
+
+
+def loads(folder: str) -> tuple[list[float], int]:
+    """How long opening takes, and how many offsets there are then."""
+    begun = time.perf_counter()
+    with Coordinator.open(folder, housekeeping=False) as coordinator:
+        return [time.perf_counter() - begun], coordinator.gauges().offsets
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description="How fast a coordinator commits, answers and loads.")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each kind of writing goes on")
+    parser.add_argument("--partitions-a-commit", type=int, default=50, help="offsets in each commit")
+    parser.add_argument("--folder", type=Path, help="where to put the store (default: a temporary folder)")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder)) / "store"
+    OwnedStore.create(folder, OFFSETS_PARTITIONS)
+    partitions, seconds, place = options.partitions_a_commit, options.seconds, str(folder)
+    rows = [["what", "times", "p50 ms", "p99 ms", "offsets/s"]]
+    try:
+        rows.append(one_process(place, 1, partitions, seconds).row("commit, 1 writer", partitions))
+        rows.append(one_process(place, WRITERS, partitions, seconds).row("commit, 8 writers, 1 process", partitions))
+        rows.append(processes(place, 4, 2, partitions, seconds).row("commit, 8 writers, 4 processes", partitions))
+        for what, beside in (("fetch", False), ("fetch beside a writer", True)):
+            latencies = fetches(place, beside=beside)
+            rows.append([what, str(len(latencies)), *_percentiles(latencies), ""])
+        latencies, offsets = loads(place)
+        rows.append([f"load, {offsets} offsets", "1", *_percentiles(latencies), ""])
+    finally:
+        shutil.rmtree(folder.parent)
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _percentiles(latencies: list[float]) -> list[str]:
+    """Half of them, and all but one in a hundred, in milliseconds."""
+    if len(latencies) < 2:
+        return [f"{each * 1000:.1f}" for each in latencies * 2]
+    cuts = statistics.quantiles(latencies, n=100)
+    return [f"{cuts[49] * 1000:.3g}", f"{cuts[98] * 1000:.3g}"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Group commit: one thread a process drains the queue of requests into one append after the other.
+
+Each round catches up with the log's end, lets the handlers of the waiting requests validate against it, and appends
+what they return, in one commit. Who loses the compare-and-swap catches up and validates all of it again. Requests of
+one round must not depend on each other, since each is validated against the log alone: one that does waits for the
+next round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS
+from offsets_pipeline.errors import CoordinatorNotAvailable, RequestTimedOut, WriteConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    import pyarrow as pa
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.coordinator.log import OwnedLog, PreparedAppend
+    from offsets_pipeline.coordinator.requests import Outcome
+
+    #: Validates a request as of now (ms), and says what is to be appended; raises OffsetsError to refuse it.
+    Handler = Callable[[int], Outcome[Any]]
+
+_LOG = logging.getLogger(__name__)
+
+#: Requests that may wait; who comes after them waits at the door.
+_MAX_WAITING = 10_000
+#: Records after which an append is large enough: the rest waits for the next.
+_MAX_RECORDS = 20_000
+
+SHARED, EXCLUSIVE = False, True
+
+
+@dataclass(eq=False)
+class Request:
+    """A request that waits for its append.
+
+    ``claims`` says, against the state at that time, what the request depends on or changes: with EXCLUSIVE what no
+    other request of the same append may touch, with SHARED what any number may that share it.
+    """
+
+    what: str
+    handler: Handler
+    claims: Callable[[], Mapping[Hashable, bool]]
+    deadline_ns: int
+    durable: bool
+    done: Future[Any] = field(default_factory=Future)
+    is_running: bool = False
+
+    def starts(self) -> bool:
+        """Whether somebody still waits for it; from now on it cannot be cancelled."""
+        if not self.is_running:
+            self.is_running = self.done.set_running_or_notify_cancel()
+        return self.is_running
+
+
+@dataclass
+class _Round:
+    """The requests of one append, and those that it refuses. They are answered while nothing is locked."""
+
+    taken: list[tuple[Request, Outcome[Any]]] = field(default_factory=list)
+    refused: list[tuple[Request, Exception]] = field(default_factory=list)
+
+    def refuse(self) -> None:
+        """Answer those that were refused."""
+        for request, error in self.refused:
+            request.done.set_exception(error)
+        self.refused = []
+
+    def finish(self) -> None:
+        """Answer those whose records are in the log."""
+        for request, outcome in self.taken:
+            if outcome.error is None:
+                request.done.set_result(outcome.response)
+            else:
+                request.done.set_exception(outcome.error)
+
+
+@dataclass
+class AppenderFigures:
+    """What an appender did since it started."""
+
+    appends: int = 0
+    records: int = 0
+    conflicts: int = 0
+
+
+class Appender:
+    """Owns the one thread that appends. ``lock`` guards the log and the states; it is free while storage is waited for.
+
+    ``catch_up`` takes what is new in the log into the states, ``replay`` the rows that were appended here; both are
+    called with the lock held.
+    """
+
+    def __init__(
+        self,
+        log: OwnedLog,
+        lock: threading.RLock,
+        clock: Clock,
+        catch_up: Callable[[], None],
+        replay: Callable[[pa.Table], None],
+    ) -> None:
+        self._log = log
+        self._lock = lock
+        self._clock = clock
+        self._catch_up = catch_up
+        self._replay = replay
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="offsets-appender", daemon=True)
+        self._checkpoint: threading.Thread | None = None
+        self.figures = AppenderFigures()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Append what waits, then end; later requests are refused."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.await_checkpoint()
+
+    def await_checkpoint(self) -> None:
+        """Wait for the checkpoint that is being written, if one is."""
+        if self._checkpoint is not None:
+            self._checkpoint.join()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises CoordinatorNotAvailable when closed, RequestTimedOut when too many wait."""
+        with self._changed:
+            while len(self._waiting) >= _MAX_WAITING and not self._closing:
+                left_ns = request.deadline_ns - time.monotonic_ns()
+                if left_ns <= 0 or not self._changed.wait(left_ns / 1e9):
+                    raise RequestTimedOut(f"{request.what}: {_MAX_WAITING} requests are waiting; it was not written")
+            if self._closing:
+                raise CoordinatorNotAvailable(f"{request.what}: the coordinator is closed")
+            self._waiting.append(request)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+            self._append_once()
+
+    def _append_once(self) -> None:
+        """One round."""
+        round_ = _Round()
+        try:
+            with self._log.turn(self._follow):
+                append = self._append(round_)
+        except WriteConflict:
+            self.figures.conflicts += 1
+            with self._changed:
+                self._waiting.extendleft(request for request, _ in reversed(round_.taken))
+        except Exception as error:  # noqa: BLE001 - whoever waits has to be told, and the next round may go well
+            round_.refuse()
+            self._fail([request for request, _ in round_.taken], error)
+        else:
+            if append is not None:
+                self._accept(append)
+            round_.finish()
+
+    def _follow(self) -> None:
+        """Catch up while others have their turn: then less is left to do in the own."""
+        with self._lock:
+            self._catch_up()
+
+    def _append(self, round_: _Round) -> PreparedAppend | None:
+        append: PreparedAppend | None = None
+        with self._lock:
+            self._catch_up()
+            now_ms = self._clock.now_ms()
+            self._take(round_, now_ms)
+            records = [record for _, outcome in round_.taken for record in outcome.records]
+            if records:
+                append = self._log.prepare(records, now_ms)
+        round_.refuse()
+        if append is not None:
+            self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
+        return append
+
+    def _accept(self, append: PreparedAppend) -> None:
+        """Take into the states what was written; from here on nothing may say that it was not."""
+        try:
+            with self._lock:
+                rows = self._log.accept(append)
+                if rows is not None:
+                    self._replay(rows)
+        except Exception:  # noqa: BLE001 - it is a defect; opening the coordinator anew mends what it left
+            _LOG.exception("version %s of the log was written, and could not be replayed", append.version)
+        self.figures.appends += 1
+        self.figures.records += append.rows.num_rows
+        if append.version % CHECKPOINT_COMMITS == 0:
+            self.await_checkpoint()
+            self._checkpoint = threading.Thread(target=self._log.checkpoint, name="offsets-checkpoint", daemon=True)
+            self._checkpoint.start()
+
+    def _take(self, round_: _Round, now_ms: int) -> None:
+        """Take from the queue what can go into one append, validated."""
+        with self._changed:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        left: list[Request] = []
+        claimed: dict[Hashable, bool] = {}
+        records = 0
+        for request in waiting:
+            if not request.starts():
+                continue
+            if time.monotonic_ns() >= request.deadline_ns:
+                late = RequestTimedOut(f"{request.what}: its time is over; it was not written")
+                round_.refused.append((request, late))
+                continue
+            if records >= _MAX_RECORDS:
+                left.append(request)
+                continue
+            try:
+                claims = request.claims()
+                if any(claims[key] or claimed[key] for key in claims.keys() & claimed.keys()):
+                    left.append(request)
+                    claimed.update(dict.fromkeys(claims, EXCLUSIVE))  # what comes behind it stays behind it
+                    continue
+                outcome = request.handler(now_ms)
+            except Exception as error:  # noqa: BLE001 - this request's own fault
+                round_.refused.append((request, error))
+                continue
+            claimed.update(claims)
+            round_.taken.append((request, outcome))
+            records += len(outcome.records)
+        with self._changed:
+            self._waiting.extendleft(reversed(left))
+            self._changed.notify_all()
+
+    def _fail(self, requests: list[Request], error: Exception) -> None:
+        """Nothing of this round was written."""
+        _LOG.warning("an append failed: %s", error)
+        if not requests:  # the log could not be read: nobody can be answered
+            with self._changed:
+                requests = [each for each in self._waiting if each.starts()]
+                self._waiting.clear()
+                self._changed.notify_all()
+        for request in requests:
+            failed = CoordinatorNotAvailable(f"{request.what}: {error}; it was not written")
+            failed.__cause__ = error
+            request.done.set_exception(failed)

@@ -1,0 +1,216 @@
+"""Committing and fetching offsets (R17, R24, R25). Handlers change nothing: they return records, or answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.records import commit_record
+from offsets_pipeline.coordinator.requests import UNKNOWN_GENERATION, Outcome
+from offsets_pipeline.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidCommitOffsetSize,
+    NoSuchGroup,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRange,
+    OffsetsError,
+    RebalanceInProgress,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnstableOffsetCommit,
+)
+from offsets_pipeline.fold.group_kinds import CLASSIC, SHARE
+from offsets_pipeline.record.corrupt import UnwritableRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsets_pipeline.config import CoordinatorSettings
+    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
+    from offsets_pipeline.coordinator.state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.fold.groups import GroupDescription
+
+#: What a broker's `message.max.bytes` allows by default: the records of one request are one batch there.
+MAX_REQUEST_BYTES = 1_048_588
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """The answer about one partition: an offset, none (None), or an error that says why it cannot be told yet (R17)."""
+
+    offset: int | None
+    leader_epoch: int | None = None
+    metadata: str = ""
+    error: OffsetsError | None = None
+
+
+def commit_offsets(
+    state: PartitionState,
+    request: OffsetCommit,
+    now_ms: int,
+    settings: CoordinatorSettings,
+    producer: tuple[int, int] | None = None,
+) -> Outcome[None]:
+    """The records of a commit; of a transaction, with the producer's id and epoch.
+
+    Raises what `validate_member` does, OffsetOutOfRange, InvalidCommitOffsetSize. Where the note of a partition is too
+    long, the others are committed and the outcome has the error OffsetMetadataTooLarge, as in Kafka.
+    """
+    validate_member(state, request.group_id, request.member, transactional=producer is not None)
+    expire_timestamp_ms = None if request.retention_time_ms is None else now_ms + request.retention_time_ms
+    records: list[Record] = []
+    too_large: list[TopicPartition] = []
+    for where, offset in request.offsets.items():
+        if not _is_offset(offset.offset):
+            raise OffsetOutOfRange(
+                f"{offset.offset!r} is no offset of {where.topic}-{where.partition}: from 0 to 2^63-1"
+            )
+        if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:
+            too_large.append(where)
+            continue
+        try:
+            records.append(
+                commit_record(
+                    state.log_partition,
+                    request.group_id,
+                    where,
+                    offset,
+                    now_ms,
+                    version=settings.offset_commit_value_version,
+                    expire_timestamp_ms=expire_timestamp_ms,
+                    producer=producer,
+                )
+            )
+        except UnwritableRecord as error:
+            raise InvalidCommitOffsetSize(f"the commit for {where.topic}-{where.partition}: {error}") from error
+    size = sum(len(record.key) + len(record.value or b"") for record in records)
+    if size > MAX_REQUEST_BYTES:
+        raise InvalidCommitOffsetSize(
+            f"a commit of {len(records)} offsets takes {size} bytes, {MAX_REQUEST_BYTES} are allowed: make it several"
+        )
+    return Outcome(records, None, _too_large(too_large, len(records), settings))
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _MAX_OFFSET
+
+
+def _too_large(
+    partitions: list[TopicPartition], others: int, settings: CoordinatorSettings
+) -> OffsetMetadataTooLarge | None:
+    if not partitions:
+        return None
+    named = ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
+    rest = f"; the {others} others were committed" if others else ""
+    return OffsetMetadataTooLarge(
+        f"the metadata for {named} has more than {settings.offset_metadata_max_bytes} bytes{rest}"
+    )
+
+
+def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup, *, transactional: bool) -> None:
+    """Whether the member may commit for the group now (R25).
+
+    Raises NoSuchGroup or, in a transaction, IllegalGeneration for a group that does not exist; UnknownMemberId,
+    FencedInstanceId, IllegalGeneration, StaleMemberEpoch where the group's metadata says otherwise;
+    RebalanceInProgress while its generation is not agreed upon.
+    """
+    group = state.group(group_id)
+    if group is None:
+        if member.generation < 0:
+            return  # it becomes a simple group
+        if transactional:
+            raise IllegalGeneration(f"group {group_id!r} does not exist, so it has no generation {member.generation}")
+        raise NoSuchGroup(f"no group {group_id!r}: commit without a generation to make a simple group of that name")
+    if group.kind == SHARE:
+        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+    if member.generation < 0 and group.is_empty:
+        return
+    if group.kind == CLASSIC:
+        _validate_classic(group_id, group.description, member, transactional=transactional)
+    elif not (transactional and member.is_nobody):  # older clients of transactions name no member
+        _validate_epoch(group_id, group.description, member, transactional=transactional)
+
+
+def _validate_classic(group_id: str, group: GroupDescription, member: MemberOfGroup, *, transactional: bool) -> None:
+    if not member.is_nobody:
+        _validate_classic_member(group_id, group, member)
+        if member.generation != group.generation:
+            raise IllegalGeneration(
+                f"group {group_id!r} is in generation {group.generation}, member {member.member_id!r} "
+                f"commits in {member.generation}"
+            )
+    elif not transactional:
+        raise UnknownMemberId(f"group {group_id!r} has members: only they may commit, with their generation")
+    if not transactional and group.members and (group.protocol is None or group.leader is None):
+        raise RebalanceInProgress(f"generation {group.generation} of group {group_id!r} is not agreed upon yet")
+
+
+def _validate_classic_member(group_id: str, group: GroupDescription, member: MemberOfGroup) -> None:
+    ids = {each.member_id for each in group.members}
+    if member.group_instance_id is not None:
+        static = {each.instance_id: each.member_id for each in group.members if each.instance_id is not None}
+        holder = static.get(member.group_instance_id)
+        if holder is None:
+            raise UnknownMemberId(f"group {group_id!r} has no static member {member.group_instance_id!r}")
+        if holder != member.member_id:
+            raise FencedInstanceId(
+                f"static member {member.group_instance_id!r} of group {group_id!r} is {holder!r} now, "
+                f"no longer {member.member_id!r}"
+            )
+    if member.member_id not in ids:
+        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}")
+
+
+def _validate_epoch(group_id: str, group: GroupDescription, member: MemberOfGroup, *, transactional: bool) -> None:
+    found = next((each for each in group.members if each.member_id == member.member_id), None)
+    if found is None:
+        raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}")
+    epoch = found.member_epoch or 0
+    if member.generation == epoch:
+        return
+    message = f"member {member.member_id!r} of group {group_id!r} is in epoch {epoch}, not in {member.generation}"
+    if transactional or found.session_timeout_ms is not None:  # only one that speaks the classic protocol has one
+        raise IllegalGeneration(message)
+    raise StaleMemberEpoch(message)
+
+
+def fetch_offsets(
+    state: PartitionState,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None,
+    member: MemberOfGroup,
+    *,
+    require_stable: bool,
+) -> dict[TopicPartition, FetchedOffset]:
+    """The committed offsets of a group: of these partitions, or of all that have one. None of a group that is not.
+
+    A member that names itself has to be one, in its epoch (KIP-848): raises UnknownMemberId, StaleMemberEpoch.
+    """
+    group = state.group(group_id)
+    if group is not None:
+        _validate_fetch(group_id, group, member)
+    offsets = state.offsets_of(group_id)
+    answers: dict[TopicPartition, FetchedOffset] = {}
+    for where in offsets if partitions is None else partitions:
+        held = offsets.get(where)
+        if require_stable and group is not None and state.is_pending(group_id, where):
+            error = UnstableOffsetCommit(
+                f"an open transaction holds a commit of group {group_id!r} for {where.topic}-{where.partition}"
+            )
+            answers[where] = FetchedOffset(None, error=error)  # R17
+        elif held is None or held.committed_offset < 0:  # a negative one answers as none
+            answers[where] = FetchedOffset(None)
+        else:
+            answers[where] = FetchedOffset(held.committed_offset, held.leader_epoch, held.metadata)
+    return answers
+
+
+def _validate_fetch(group_id: str, group: Group, member: MemberOfGroup) -> None:
+    if group.kind == SHARE:
+        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+    names_itself = bool(member.member_id) or member.generation != UNKNOWN_GENERATION
+    if group.kind != CLASSIC and names_itself:
+        _validate_epoch(group_id, group.description, member, transactional=False)

@@ -1,0 +1,328 @@
+"""The parts of a coordinator put together: the log, the states, the thread that appends, the one that keeps house."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
+from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
+from offsets_pipeline.coordinator.log import OwnedLog
+from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequiredAcks,
+    LogMovedOn,
+    NoSuchStore,
+    RequestTimedOut,
+    UndecodableRecord,
+)
+from offsets_pipeline.tables import LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+    from types import TracebackType
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.loading import Loading
+    from offsets_pipeline.coordinator.state import PartitionState
+
+_LOG = logging.getLogger(__name__)
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+_TICK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """Figures of one coordinator since it was opened; groups and offsets of what it has loaded.
+
+    ``lost`` counts commits with acks=0 that were refused or not written: nobody else hears of them. ``conflicts``
+    counts appends that another process overtook. ``load_ms`` is by log partition.
+    """
+
+    groups: int
+    offsets: int
+    commits: int
+    committed_offsets: int
+    expired_offsets: int
+    expired_groups: int
+    appends: int
+    appended_records: int
+    conflicts: int
+    lost: int
+    load_ms: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Counts:
+    commits: int = 0
+    committed_offsets: int = 0
+    expired_offsets: int = 0
+    expired_groups: int = 0
+    lost: int = 0
+
+
+class CoordinatorCore:
+    """A coordinator without what it is asked: see `coordinator.Coordinator`."""
+
+    def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
+        self.store = store
+        self.instance = Instance.here()
+        self._settings = settings.coordinator
+        self._stops_at_corrupt = settings.log.corrupt_records == "fail"
+        self._clock = clock
+        self._lock = threading.RLock()
+        n = store.properties.offsets_partitions
+        self._log = OwnedLog(store.location, n, f"coordinator {self.instance}")
+        self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
+        self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
+        self._registry = Registry(store.location, self.instance)
+        self._counts = _Counts()
+        self._closed = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        store: OwnedStore | str | Path,
+        settings: Settings | None = None,
+        *,
+        partitions: Collection[int] | None = None,
+        clock: Clock | None = None,
+        housekeeping: bool = True,
+    ) -> Self:
+        """Open the coordinator of an owned store, with these log partitions loaded (None: all).
+
+        ``housekeeping`` aborts overdue transactions and, every so often, expires offsets of what is loaded. A process
+        that forks opens its coordinator afterwards.
+
+        Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage.
+        """
+        opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
+        coordinator = cls(opened, settings or Settings(), clock or SystemClock())
+        chosen = range(opened.properties.offsets_partitions) if partitions is None else partitions
+        loading = coordinator._partitions.begin_load(chosen)
+        coordinator._log.open(loading.tokens, loading.add)
+        coordinator._publish(loading)
+        coordinator._tell()
+        coordinator._appender.start()
+        if housekeeping:
+            coordinator._keeper.start()
+        return coordinator
+
+    def close(self) -> None:
+        """Append what waits, then end. Asked again it does nothing."""
+        self._closed.set()
+        self._appender.close()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        self._registry.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load_partition(self, log_partition: int) -> None:
+        """Load a log partition from the log; one that is loaded is loaded anew (R28).
+
+        Where there is no log any more, that is a warning, and nothing is loaded. Raises NotCoordinator for a log
+        partition that is none, UnexpectedActiveGroup, UndecodableRecord where the settings say to stop there.
+        """
+        self.load_partitions([log_partition])
+
+    def load_partitions(self, log_partitions: Collection[int]) -> None:
+        """`load_partition` of several, in one pass over the log."""
+        with self._lock:
+            self._catch_up()
+            loading = self._partitions.begin_load(log_partitions)
+        try:
+            self._load(loading)
+        except NoSuchStore as missing:
+            _LOG.warning("log partitions %s are not loaded: %s", sorted(log_partitions), missing)
+            with self._lock:
+                for log_partition in self._partitions.wanted(loading):
+                    self._partitions.unload(log_partition)
+        except BaseException:
+            with self._lock:
+                self._partitions.give_up(loading)
+            raise
+        self._tell()
+
+    def unload_partition(self, log_partition: int) -> None:
+        """Forget a log partition; what is being loaded of it will not be published."""
+        with self._lock:
+            self._partitions.unload(log_partition)
+        self._tell()
+
+    def status(self, log_partition: int) -> LoadStatus:
+        """Where a log partition stands here (R28)."""
+        with self._lock:
+            return self._partitions.status(log_partition)
+
+    def partition_for(self, group_id: str) -> int:
+        """The log partition of a group (R1)."""
+        return self.store.partition_for(group_id)
+
+    def gauges(self) -> Gauges:
+        """Figures as of now."""
+        with self._lock:
+            states = list(self._partitions.loaded())
+            figures, counts = self._appender.figures, self._counts
+            return Gauges(
+                groups=sum(len(state.groups) for state in states),
+                offsets=sum(len(offsets) for state in states for offsets in state.offsets.values()),
+                commits=counts.commits,
+                committed_offsets=counts.committed_offsets,
+                expired_offsets=counts.expired_offsets,
+                expired_groups=counts.expired_groups,
+                appends=figures.appends,
+                appended_records=figures.records,
+                conflicts=figures.conflicts,
+                lost=counts.lost,
+                load_ms=self._partitions.load_ms(),
+            )
+
+    def _catch_up(self) -> None:
+        """Take into the states what came into the log; with the lock held."""
+        try:
+            for rows in self._log.catch_up():
+                self._partitions.replay(rows)
+        except LogMovedOn as moved:
+            _LOG.warning("%s: reading the log anew", moved)
+            wanted = self._partitions.not_unloaded()
+            for log_partition in wanted:
+                self._partitions.unload(log_partition)
+            loading = self._partitions.begin_load(wanted)
+            self._log.open(loading.tokens, loading.add)
+            self._publish(loading)
+
+    def _load(self, loading: Loading) -> None:
+        for rows in self._log.load(loading.tokens):
+            with self._lock:
+                if not self._partitions.wanted(loading):
+                    return
+            loading.add(rows)
+        self._publish(loading)
+
+    def _publish(self, loading: Loading) -> None:
+        loading.replay()
+        corrupt = next((state for state in loading.states.values() if state.quarantined), None)
+        if corrupt is not None and self._stops_at_corrupt:
+            offset, reason = next(iter(corrupt.quarantined.items()))
+            raise UndecodableRecord(f"log partition {corrupt.log_partition}, record offset {offset}: {reason}")
+        with self._lock:
+            for rows in self._log.catch_up():
+                self._partitions.replay(rows)
+            self._partitions.publish(loading)
+
+    def _state_for(self, group_id: str) -> PartitionState:
+        """The state that answers for a group, caught up with the log; with the lock held."""
+        self._refuse_if_closed()
+        self._catch_up()
+        return self._partitions.state(self.partition_for(group_id))
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise CoordinatorNotAvailable("the coordinator is closed: open another one")
+
+    def _commit_claims(self, group_id: str) -> Mapping[Hashable, bool]:
+        """Commits of a group do not depend on each other, but the first one makes the group (R14)."""
+        log_partition = self.partition_for(group_id)
+        is_new = self._partitions.state(log_partition).group(group_id) is None
+        return {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE if is_new else SHARED}
+
+    def _acks(self, acks: int | None) -> int:
+        if acks not in {None, ACKS_NONE, ACKS_LEADER, ACKS_ALL}:
+            raise InvalidRequiredAcks(f"acks={acks} is not allowed: it takes 0, 1, or -1 for all")
+        return self._settings.offsets_commit_required_acks if acks is None else acks
+
+    def _counted(self, offsets: int, acks: int | None) -> Callable[[Future[Any]], None]:
+        """Counts a commit when it is done; of one with acks=0 that failed nobody else hears (R27)."""
+
+        def count(done: Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()
+            with self._lock:
+                if error is None and not done.cancelled():
+                    self._counts.commits += 1
+                    self._counts.committed_offsets += offsets
+                elif self._acks(acks) == ACKS_NONE:
+                    self._counts.lost += 1
+                    _LOG.warning("a commit with acks=0 is lost: %s", error)
+
+        return count
+
+    def _submit(
+        self,
+        what: str,
+        handler: Handler,
+        claims: Callable[[], Mapping[Hashable, bool]],
+        timeout_ms: int | None,
+        acks: int | None = None,
+    ) -> Request:
+        if timeout_ms is None:
+            timeout_ms = self._settings.offsets_commit_timeout_ms
+        deadline_ns = time.monotonic_ns() + timeout_ms * 1_000_000
+        request = Request(what, handler, claims, deadline_ns, durable=self._acks(acks) == ACKS_ALL)
+        self._appender.submit(request)
+        return request
+
+    def _wait_for(self, request: Request) -> Any:  # noqa: ANN401 - what its handler answers
+        """The answer to a request. Raises what its handler did, or RequestTimedOut."""
+        done: Future[Any] = request.done
+        left_ns = request.deadline_ns - time.monotonic_ns()
+        try:
+            return done.result(max(0, left_ns) / 1e9)
+        except FutureTimeoutError:
+            if done.cancel():
+                raise RequestTimedOut(f"{request.what}: its time is over; it was not written") from None
+            if done.done():
+                return done.result()
+            raise RequestTimedOut(f"{request.what}: its time is over; it may yet be written") from None
+
+    def _tell(self) -> None:
+        """Note in the store what is loaded here."""
+        with self._lock:
+            loaded = [state.log_partition for state in self._partitions.loaded()]
+        try:
+            self._registry.note(loaded, self._clock.now_ms())
+        except OSError as error:
+            _LOG.warning("cannot note in %s what is loaded: %s", self.store.location, error)
+
+    def _keep_house(self) -> None:
+        """Renew the note, abort what takes too long, expire offsets."""
+        noted_ms = expired_ms = self._clock.now_ms()
+        while not self._closed.wait(_TICK_SECONDS):
+            now_ms = self._clock.now_ms()
+            try:
+                self._tick(now_ms)
+                if now_ms - noted_ms >= RENEW_MS:
+                    noted_ms = now_ms
+                    self._tell()
+                if now_ms - expired_ms >= self._settings.offsets_retention_check_interval_ms:
+                    expired_ms = now_ms
+                    self._expire_loaded(now_ms)
+            except Exception as error:  # noqa: BLE001 - the next time may go well
+                _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
+
+    def _tick(self, now_ms: int) -> None:
+        """What is to be done every second."""
+        raise NotImplementedError
+
+    def _expire_loaded(self, now_ms: int) -> None:
+        """What is to be done every `offsets_retention_check_interval_ms`."""
+        raise NotImplementedError

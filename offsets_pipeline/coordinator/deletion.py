@@ -1,0 +1,66 @@
+"""Deleting groups and offsets: tombstones (R26)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
+from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup
+from offsets_pipeline.fold.group_kinds import CLASSIC, SHARE
+from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.state import Group, PartitionState, TopicPartition
+
+
+def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
+    """Tombstones for all offsets of a group, pending ones too, and for the group; how many offsets that are.
+
+    Raises NoSuchGroup, or NonEmptyGroup for one that has members.
+    """
+    group = _existing(state, group_id)
+    if not group.is_empty:
+        raise NonEmptyGroup(f"group {group_id!r} has {len(group.description.members)} members: stop them first")
+    offsets = dict.fromkeys([*state.offsets_of(group_id), *state.pending_of(group_id)])
+    records = [offset_tombstone(state.log_partition, group_id, where) for where in offsets]
+    return Outcome(records + group_tombstones(state.log_partition, group_id, group), len(offsets))
+
+
+def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[TopicPartition]) -> Outcome[int]:
+    """Tombstones for offsets of a group; how many there were.
+
+    Raises NoSuchGroup, also for a share group, and NonEmptyGroup for an active classic group of a protocol that says
+    nothing of topics. Where the group subscribes to a topic, the others are deleted and the outcome has the error
+    GroupSubscribedToTopic.
+    """
+    group = _existing(state, group_id)
+    if group.kind == SHARE:
+        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+    if group.kind == CLASSIC and not group.is_empty and group.description.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise NonEmptyGroup(
+            f"group {group_id!r} is active with protocol {group.description.protocol_type!r}: stop its members first"
+        )
+    offsets = state.offsets_of(group_id)
+    records: list[Record] = []
+    subscribed: set[str] = set()
+    for where in dict.fromkeys(partitions):
+        if group.is_subscribed_to(where.topic):
+            subscribed.add(where.topic)
+        elif where in offsets or state.is_pending(group_id, where):
+            records.append(offset_tombstone(state.log_partition, group_id, where))
+    error = None
+    if subscribed:
+        rest = f"; {len(records)} other offsets were deleted" if records else ""
+        error = GroupSubscribedToTopic(f"group {group_id!r} subscribes to {', '.join(sorted(subscribed))}{rest}")
+    return Outcome(records, len(records), error)
+
+
+def _existing(state: PartitionState, group_id: str) -> Group:
+    group = state.group(group_id)
+    if group is None:
+        raise NoSuchGroup(f"no group {group_id!r} in log partition {state.log_partition}")
+    return group

@@ -1,0 +1,48 @@
+"""Storing the metadata of classic groups (R14)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.records import group_record, group_tombstones
+from offsets_pipeline.coordinator.requests import GroupMetadata, Outcome
+from offsets_pipeline.errors import IllegalGeneration, InvalidCommitOffsetSize, NonEmptyGroup
+from offsets_pipeline.fold.group_kinds import CLASSIC
+from offsets_pipeline.record.corrupt import UnwritableRecord
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import CoordinatorSettings
+    from offsets_pipeline.coordinator.state import PartitionState
+
+
+def store_group(
+    state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings
+) -> Outcome[None]:
+    """The record of the whole group, in place of what was stored before.
+
+    Raises IllegalGeneration where a later generation is stored, NonEmptyGroup for an active group of another kind,
+    InvalidCommitOffsetSize for a member that no record can hold.
+    """
+    records = []
+    held = state.group(group.group_id)
+    if held is not None and held.kind != CLASSIC:
+        if not held.is_empty:
+            raise NonEmptyGroup(f"group {group.group_id!r} is a {held.kind.lower()} group with members")
+        records = group_tombstones(state.log_partition, group.group_id, held)
+    elif held is not None and group.generation < (held.description.generation or 0):
+        raise IllegalGeneration(
+            f"group {group.group_id!r} is in generation {held.description.generation} already, "
+            f"so generation {group.generation} is not stored"
+        )
+    try:
+        records.append(group_record(state.log_partition, group, now_ms, settings.group_metadata_value_version))
+    except UnwritableRecord as error:
+        raise InvalidCommitOffsetSize(f"group {group.group_id!r}: {error}") from error
+    return Outcome(records, None)
+
+
+def add_group(state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings) -> Outcome[bool]:
+    """The record of a group that does not exist yet; whether it is the one that was added."""
+    if state.group(group.group_id) is not None:
+        return Outcome([], response=False)
+    return Outcome(store_group(state, group, now_ms, settings).records, response=True)

@@ -1,0 +1,300 @@
+"""The owned log: where its partitions end, what is new in it, and appending under a compare-and-swap (R2, R4)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from offsets_pipeline.coordinator.producers import Producers
+from offsets_pipeline.coordinator.storage import Commit, storage_of
+from offsets_pipeline.errors import LogMovedOn, NoSuchStore, WriteConflict
+from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from offsets_pipeline.coordinator.storage import Action
+
+_LOG = logging.getLogger(__name__)
+
+#: What a coordinator reads of a row.
+COLUMNS = (
+    "log_partition",
+    "record_offset",
+    "record_timestamp",
+    "key",
+    "value",
+    "producer_id",
+    "producer_epoch",
+    "control_type",
+)
+_TABLE_SCHEMA = LOG.arrow_schema()
+ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in COLUMNS])
+_POSITION_COLUMNS = [name for name in COLUMNS if name not in {"key", "value"}]
+
+_IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
+
+_BATCH_ROWS = 65_536
+
+#: Whoever did not look for so long may have missed that Delta removed old commits: by default it keeps them for days.
+_LOST_TOUCH_SECONDS = 3_600.0
+#: Loading reads what came after the last checkpoint commit by commit.
+CHECKPOINT_COMMITS = 100
+
+
+class Record(NamedTuple):
+    """A record that a handler wants appended; it has no record offset yet."""
+
+    log_partition: int
+    key: bytes
+    value: bytes | None
+    producer_id: int | None = None
+    producer_epoch: int | None = None
+    control_type: str | None = None
+
+
+@dataclass(frozen=True)
+class PreparedAppend:
+    """Records with the record offsets that they get if this is the log's next commit."""
+
+    version: int
+    number: int
+    rows: pa.Table
+    ends: dict[int, int]
+
+
+def _drop(_: pa.Table) -> None:
+    """Take no rows."""
+
+
+class OwnedLog:
+    """The table `log` of an owned store, as of ``version``; one thread at a time.
+
+    ``ends`` has the log end offset of every log partition. `catch_up` moves all of it on.
+    """
+
+    def __init__(self, folder: str, offsets_partitions: int, source: str) -> None:
+        self._store_folder = folder
+        self._folder = f"{folder}/{LOG.name}"
+        self._source = source
+        self._storage = storage_of(self._folder)
+        self._looked_at = time.monotonic()
+        self.version = -1
+        self.number = -1
+        self.ends = [0] * offsets_partitions
+        self.producers = Producers()
+
+    def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
+        """Find out where the log stands; ``take`` gets the rows of these log partitions as it goes, as from `load`.
+
+        Raises NoSuchStore where there is none.
+        """
+        table = self._table()
+        if table is None:
+            raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path")
+        for partition, end in self._noted_ends():
+            self.ends[partition] = max(self.ends[partition], end)
+        transactional: list[pa.Table] = []
+        for rows in _scan(table, self._folder, list(COLUMNS) if partitions else _POSITION_COLUMNS):
+            self._note_ends(rows)
+            if rows["producer_id"].null_count < rows.num_rows:
+                transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
+            if partitions:
+                take(_of_partitions(rows, partitions))
+        self.producers = Producers()
+        if transactional:
+            self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
+        self.version = table.version()
+        last = table.transaction_version(APPLICATION)
+        self.number = -1 if last is None else last
+        self._looked_at = time.monotonic()
+
+    def catch_up(self) -> Iterator[pa.Table]:
+        """The rows that came in since, commit by commit, with ROW_SCHEMA and in the order of their record offsets.
+
+        Raises LogMovedOn where it takes a new `open` to follow them.
+        """
+        now = time.monotonic()
+        while (actions := self._storage.read_commit(self.version + 1)) is not None:
+            rows = self._new_rows(actions)
+            self.version += 1
+            self.number = max([self.number, *_transactions(actions)])
+            if rows.num_rows:
+                self._note_ends(rows)
+                self.producers.replay(rows)
+                yield rows
+        if now - self._looked_at > _LOST_TOUCH_SECONDS:
+            table = self._table()
+            if table is not None and table.version() > self.version:
+                raise LogMovedOn(f"the commits of {self._folder} since version {self.version} are no longer kept")
+        self._looked_at = now
+
+    def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
+        """All rows of these log partitions, in no order, a stretch of a file at a time, with ROW_SCHEMA.
+
+        At least those before `version`. May run while another thread uses the log. Raises NoSuchStore where there is
+        no log.
+        """
+        table = self._table()
+        if table is None:
+            raise NoSuchStore(f"no log at {self._folder}")
+        for rows in _scan(table, self._folder, list(COLUMNS)):
+            yield _of_partitions(rows, partitions)
+
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
+        """Wait for this process's turn to append, for a moment: a courtesy that saves lost races.
+
+        ``meanwhile`` is called again and again while it waits.
+        """
+        return self._storage.turn(meanwhile)
+
+    def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
+        """Give records their record offsets: gapless, from each log partition's end on (R2)."""
+        ends = {partition: self.ends[partition] for partition in {record.log_partition for record in records}}
+        offsets = []
+        for record in records:
+            offsets.append(ends[record.log_partition])
+            ends[record.log_partition] += 1
+        count = len(records)
+        timestamp = pa.scalar(now_ms * 1000).cast(pa.timestamp("us", tz="UTC"))
+        columns = {
+            **dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True)),
+            "record_offset": offsets,
+            "record_timestamp": pa.repeat(timestamp, count),
+            "appended_at": pa.repeat(timestamp, count),
+            "source": pa.repeat(pa.scalar(self._source), count),
+            "log_epoch": pa.repeat(pa.scalar(LOG_EPOCH, pa.int32()), count),
+            "backfill": pa.repeat(pa.scalar(False), count),
+        }
+        arrays = [
+            values if isinstance(values := columns[each.name], pa.Array) else pa.array(values, each.type)
+            for each in _TABLE_SCHEMA
+        ]
+        rows = pa.Table.from_arrays(arrays, schema=_TABLE_SCHEMA)
+        if len(ends) > 1:  # as every file of the log is
+            rows = rows.sort_by(_IN_ORDER)
+        return PreparedAppend(self.version + 1, self.number + 1, rows, ends)
+
+    def write(self, append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+        """Append, all of it or nothing. May run while another thread uses the log: `accept` tells it of the end.
+
+        Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
+        """
+        if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
+            raise WriteConflict(f"{self._folder} may have moved on since version {append.version - 1}")
+        name = new_file_name()
+        size = self._storage.write_rows(name, append.rows, durable=durable)
+        lowest, highest = _bounds(append.rows, now_ms)
+        written = WrittenFile(name, size, append.rows.num_rows, lowest, highest)
+        try:
+            self._storage.commit(Commit(append.version, append.number, written, now_ms), durable=durable)
+        except WriteConflict:
+            self._storage.remove(name)
+            raise
+
+    def accept(self, append: PreparedAppend) -> pa.Table | None:
+        """Note that what `write` wrote is there; its rows as `catch_up` gives them, None if that gave them already."""
+        if self.version >= append.version:
+            return None
+        self.version, self.number = append.version, append.number
+        for partition, end in append.ends.items():
+            self.ends[partition] = end
+        rows = append.rows.select(list(COLUMNS))
+        self.producers.replay(rows)
+        return rows
+
+    def checkpoint(self) -> None:
+        """Sum up Delta's own log, so that it is read fast from here on; to fail at it does no harm."""
+        try:
+            DeltaTable(self._folder).create_checkpoint()
+        except (DeltaError, OSError) as error:
+            _LOG.warning("no checkpoint of %s: %s", self._folder, error)
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._folder)
+        except TableNotFoundError:
+            return None
+
+    def _noted_ends(self) -> Iterator[tuple[int, int]]:
+        """Ends that are kept where the last records were cleaned away (R2, R23)."""
+        try:
+            noted = DeltaTable(f"{self._store_folder}/{LOG_PARTITIONS.name}").to_pyarrow_table(
+                columns=["log_partition", "end_offset"]
+            )
+        except TableNotFoundError:
+            return iter(())
+        return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
+
+    def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
+        """What a commit brought; nothing where it merely rearranged rows, as OPTIMIZE does."""
+        added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
+        if not added:
+            return ROW_SCHEMA.empty_table()
+        rows = pa.concat_tables(_with_schema(self._storage.read_rows(name, COLUMNS), ROW_SCHEMA) for name in added)
+        ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
+        rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: cleaning adds what was there before
+        if len(added) > 1 or not _ascends(rows):
+            rows = rows.sort_by(_IN_ORDER)
+        return rows
+
+    def _note_ends(self, rows: pa.Table) -> None:
+        partitions = rows["log_partition"].to_numpy()
+        highest = np.array(self.ends, dtype=np.int64)
+        np.maximum.at(highest, partitions, rows["record_offset"].to_numpy() + 1)
+        self.ends = highest.tolist()
+
+
+def _transactions(actions: Sequence[Action]) -> Iterator[int]:
+    return (action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == APPLICATION)
+
+
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows of a file in one schema; files of several writers differ in the types of times, and in nulls."""
+    return pa.Table.from_arrays([table[each.name].cast(each.type) for each in schema], schema=schema)
+
+
+def _ascends(rows: pa.Table) -> bool:
+    partitions, offsets = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
+    step = np.diff(partitions)
+    return bool(np.all((step > 0) | ((step == 0) & (np.diff(offsets) > 0))))
+
+
+def _bounds(rows: pa.Table, now_ms: int) -> tuple[dict[str, int | str], dict[str, int | str]]:
+    """The lowest and the highest value of each column that the table keeps statistics of."""
+    bounds = {name: pc.min_max(rows[name]).as_py() for name in ("log_partition", "record_offset")}
+    seconds, milliseconds = divmod(now_ms, 1000)
+    appended_at = f"{np.datetime64(seconds, 's')}.{milliseconds:03d}Z"
+    same: dict[str, int | str] = {"log_epoch": LOG_EPOCH, "appended_at": appended_at}
+    lowest, highest = ({name: each[which] for name, each in bounds.items()} | same for which in ("min", "max"))
+    return lowest, highest
+
+
+def _of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
+    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Table]:
+    """Columns of all files of a snapshot, a stretch of one file at a time."""
+    system, _ = open_path(folder)
+    schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
+    for uri in table.file_uris():
+        with (
+            system.open_input_file(open_path(uri)[1]) as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
+        ):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+                yield _with_schema(pa.Table.from_batches([batch]), schema)

@@ -1,0 +1,58 @@
+"""What the log says of producers: their epochs, and in which log partitions they have a transaction open (R11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.log.rows import ABORT, COMMIT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The columns that `Producers.replay` reads.
+COLUMNS = ("log_partition", "record_timestamp", "producer_id", "producer_epoch", "control_type")
+
+NO_EPOCH = -1
+
+
+@dataclass
+class Producer:
+    """One producer id: its highest epoch, and by log partition when its open transaction began there (ms)."""
+
+    epoch: int = NO_EPOCH
+    open_since_ms: dict[int, int] = field(default_factory=dict)
+
+
+class Producers:
+    """All producers of the log, those of log partitions that are not loaded too: a transaction may span them."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def get(self, producer_id: int) -> Producer:
+        """What the log says of a producer; nothing of one that it does not know."""
+        return self._producers.get(producer_id, Producer())
+
+    def open_since_ms(self) -> dict[int, int]:
+        """By producer id, when its open transaction began."""
+        return {
+            producer_id: min(producer.open_since_ms.values())
+            for producer_id, producer in self._producers.items()
+            if producer.open_since_ms
+        }
+
+    def replay(self, rows: pa.Table) -> None:
+        """Take rows with COLUMNS, of each log partition in the order of their record offsets."""
+        if rows["producer_id"].null_count == rows.num_rows:
+            return
+        rows = rows.filter(rows["producer_id"].is_valid())
+        timestamps = rows["record_timestamp"].cast("int64").to_pylist()
+        columns = (rows[name].to_pylist() for name in COLUMNS if name != "record_timestamp")
+        for timestamp, log_partition, producer_id, epoch, control_type in zip(timestamps, *columns, strict=True):
+            producer = self._producers.setdefault(producer_id, Producer())
+            producer.epoch = max(producer.epoch, NO_EPOCH if epoch is None else epoch)
+            if control_type is None:
+                producer.open_since_ms.setdefault(log_partition, 0 if timestamp is None else timestamp // 1000)
+            elif control_type in (COMMIT, ABORT):
+                producer.open_since_ms.pop(log_partition, None)  # R11: whatever the marker's epoch

@@ -1,0 +1,122 @@
+"""The records that a coordinator writes, encoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.log import Record
+from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
+from offsets_pipeline.log.rows import COMMIT
+from offsets_pipeline.record import wire
+from offsets_pipeline.record.decode import DecodedKey, DecodedValue
+from offsets_pipeline.record.encode import encode_key, encode_value
+from offsets_pipeline.record.message_types import MESSAGE_TYPES, RecordType
+
+if TYPE_CHECKING:
+    from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
+    from offsets_pipeline.coordinator.state import Group, TopicPartition
+    from offsets_pipeline.record.schema import Fields
+
+#: The one version of a commit's value that has an expire timestamp (R7).
+_EXPIRING_VERSION = 1
+_LEADER_EPOCH_SINCE, _TOPIC_ID_SINCE = 3, 4
+_GROUP_INSTANCE_ID_SINCE, _REBALANCE_TIMEOUT_SINCE, _STATE_TIMESTAMP_SINCE = 3, 1, 2
+_MARKER_VERSION, _ABORT_MARKER, _COMMIT_MARKER = 0, 0, 1
+_NO_COORDINATOR_EPOCH = 0
+
+#: A tombstone of this type removes a group of the kind (R14): it comes last.
+_REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
+
+
+def commit_record(
+    log_partition: int,
+    group_id: str,
+    where: TopicPartition,
+    offset: OffsetAndMetadata,
+    now_ms: int,
+    *,
+    version: int,
+    expire_timestamp_ms: int | None = None,
+    producer: tuple[int, int] | None = None,
+) -> Record:
+    """An offset commit. What the value's version has no room for is left out. Raises UnwritableRecord."""
+    if expire_timestamp_ms is not None:
+        version = _EXPIRING_VERSION
+    fields: Fields = {"offset": offset.offset, "metadata": offset.metadata, "commit_timestamp": now_ms}
+    if version == _EXPIRING_VERSION:
+        fields["expire_timestamp"] = expire_timestamp_ms
+    if version >= _LEADER_EPOCH_SINCE:
+        fields["leader_epoch"] = offset.leader_epoch
+    if version >= _TOPIC_ID_SINCE:
+        fields["topic_id"] = offset.topic_id
+    value = encode_value(RecordType.OFFSET_COMMIT, DecodedValue(version, fields))
+    producer_id, producer_epoch = (None, None) if producer is None else producer
+    return Record(log_partition, _commit_key(group_id, where), value, producer_id, producer_epoch)
+
+
+def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition) -> Record:
+    """The tombstone of an offset."""
+    return Record(log_partition, _commit_key(group_id, where), None)
+
+
+def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version: int) -> Record:
+    """The metadata of a classic group."""
+    members = []
+    for each in group.members:
+        member: Fields = {
+            "member_id": each.member_id,
+            "client_id": each.client_id,
+            "client_host": each.client_host,
+            "session_timeout": each.session_timeout_ms,
+            "subscription": each.subscription,
+            "assignment": each.assignment,
+        }
+        if version >= _REBALANCE_TIMEOUT_SINCE:
+            member["rebalance_timeout"] = each.rebalance_timeout_ms
+        if version >= _GROUP_INSTANCE_ID_SINCE:
+            member["group_instance_id"] = each.group_instance_id
+        members.append(member)
+    fields: Fields = {
+        "protocol_type": group.protocol_type,
+        "generation": group.generation,
+        "protocol": group.protocol,
+        "leader": group.leader,
+        "members": members,
+    }
+    if version >= _STATE_TIMESTAMP_SINCE:
+        fields["current_state_timestamp"] = now_ms
+    value = encode_value(GROUP_METADATA, DecodedValue(version, fields))
+    return Record(log_partition, _group_key(GROUP_METADATA, group.group_id, ""), value)
+
+
+def group_tombstones(log_partition: int, group_id: str, group: Group) -> list[Record]:
+    """Tombstones of all records of a group, its own last; also of a simple group, which has none (R21)."""
+    removing = _REMOVING_TYPE[group.kind]
+    names = sorted((name for name in group.records if name[0] != removing), reverse=True)
+    return [Record(log_partition, _group_key(name[0], group_id, name[1]), None) for name in [*names, (removing, "")]]
+
+
+def marker(log_partition: int, producer_id: int, producer_epoch: int, control_type: str) -> Record:
+    """The control record that ends a transaction in a log partition (R11).
+
+    Its key is int16 version, int16 type (0 abort, 1 commit), its value int16 version, int32 coordinator epoch.
+    """
+    key, value = bytearray(), bytearray()
+    wire.write_int16(key, _MARKER_VERSION)
+    wire.write_int16(key, _COMMIT_MARKER if control_type == COMMIT else _ABORT_MARKER)
+    wire.write_int16(value, _MARKER_VERSION)
+    wire.write_int32(value, _NO_COORDINATOR_EPOCH)
+    return Record(log_partition, bytes(key), bytes(value), producer_id, producer_epoch, control_type)
+
+
+def _commit_key(group_id: str, where: TopicPartition) -> bytes:
+    # of version 1 whatever the value's version (R7): cleaning knows raw keys alone, and a tombstone has to fit (R23)
+    fields: Fields = {"group": group_id, "topic": where.topic, "partition": where.partition}
+    return encode_key(DecodedKey(RecordType.OFFSET_COMMIT, fields))
+
+
+def _group_key(record_type: int, group_id: str, name: str) -> bytes:
+    schema = MESSAGE_TYPES[record_type].key
+    fields: Fields = {field.name: name for field in schema.fields}
+    fields |= {field.name: group_id for field in schema.fields if field.name in {"group", "group_id"}}
+    return encode_key(DecodedKey(record_type, fields))

@@ -1,0 +1,58 @@
+"""What is fixed when a store is created, and how its log's table says so. Free of Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offsets_pipeline.errors import NotAStore
+
+MIRRORED = "mirrored"
+OWNED = "owned"
+FORMAT_VERSION = "1"
+
+_PROPERTY = "offsets."
+_UNKNOWN = ""  # a table property cannot be null
+#: The property of the log's table that says which of several who created a store at once did.
+CREATION = f"{_PROPERTY}creation"
+
+
+@dataclass(frozen=True)
+class StoreProperties:
+    """What is fixed when a store is created (R1, R4).
+
+    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id`` and ``topic_id`` name the topic
+    that a mirrored log belongs to, and are None where the source did not tell.
+    """
+
+    kind: str
+    offsets_partitions: int
+    cluster_id: str | None = None
+    topic_id: str | None = None
+
+    def as_table_properties(self) -> dict[str, str]:
+        """The properties of the log table that hold these."""
+        return {
+            f"{_PROPERTY}format.version": FORMAT_VERSION,
+            f"{_PROPERTY}kind": self.kind,
+            f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
+            f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
+            f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
+        }
+
+    @classmethod
+    def from_table_properties(cls, properties: dict[str, str], location: str) -> StoreProperties:
+        """Read them back. Raises NotAStore where the table is no log of this program, or of a newer format."""
+        version = properties.get(f"{_PROPERTY}format.version")
+        if version is None:
+            raise NotAStore(f"{location} holds a table named log that is no offsets log: name another folder")
+        if version != FORMAT_VERSION:
+            raise NotAStore(
+                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: "
+                "use the version of the program that wrote it"
+            )
+        return cls(
+            kind=properties[f"{_PROPERTY}kind"],
+            offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
+            cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
+            topic_id=properties[f"{_PROPERTY}topic.id"] or None,
+        )

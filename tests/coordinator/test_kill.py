@@ -1,0 +1,196 @@
+"""Many writers in several processes, killed at random: what was acknowledged is in the log once, and only once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.fold.reference import replay
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.record.decode import decode_key, decode_value
+from tests.unit.coordinator.states import as_reference, of_reference
+from tests.unit.coordinator.stores import log_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTITIONS = 4
+PROCESSES = 4
+WRITER = Path(__file__).parent / "writer.py"
+PATIENCE_SECONDS = 60
+
+
+class Writer:
+    """A process of `writer.py`, and what it said."""
+
+    def __init__(self, store: Path, name: str, commits: int, acks: int) -> None:
+        self.acknowledged: list[tuple[str, int]] = []
+        self._process = subprocess.Popen(
+            [sys.executable, str(WRITER), str(store), name, str(commits), str(acks)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(WRITER.parents[2])},
+        )
+        self._reader = threading.Thread(target=self._read)
+
+    def await_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        self._reader.start()
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        status = self._process.wait(PATIENCE_SECONDS)
+        self._reader.join(PATIENCE_SECONDS)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        return status
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith("\n"):  # killed in the midst of a line, it said nothing
+                group_id, offset = line.split()
+                self.acknowledged.append((group_id, int(offset)))
+
+
+def commits_in(store: Path) -> Iterator[tuple[str, int, int]]:
+    """Group, partition and offset of every commit in the log."""
+    for rows in log_of(store).values():
+        for row in rows:
+            key = decode_key(row.key)
+            assert row.value is not None
+            yield key.group_id, key.fields["partition"], decode_value(key.record_type, row.value).fields["offset"]
+
+
+def assert_gapless(store: Path) -> None:
+    """R2: of our own log, where nothing is ever removed, record offsets are 0, 1, 2 ... without repeat."""
+    log = log_of(store)
+    assert log
+    for rows in log.values():
+        assert [row.record_offset for row in rows] == list(range(len(rows)))
+
+
+def assert_answers_what_is_in_the_log(store: Path) -> None:
+    with opened(store) as coordinator:
+        for partition, rows in log_of(store).items():
+            state = coordinator._partitions.state(partition)
+            assert as_reference(state) == of_reference(replay(rows, partition, PARTITIONS))
+        for group_id in {group_id for group_id, _, _ in commits_in(store)}:
+            found = replay(log_of(store)[partition_for(group_id, PARTITIONS)], partition_for(group_id, PARTITIONS), 4)
+            assert {where: each.offset for where, each in coordinator.fetch_offsets(group_id).items()} == {
+                identity[1:]: offset.committed_offset
+                for identity, offset in found.current_offsets().items()
+                if identity[0] == group_id
+            }
+
+
+@pytest.mark.slow
+def test_acknowledged_commits_are_there_once_however_writers_are_killed(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    OwnedStore.create(store, PARTITIONS)
+    chance = random.Random(20261121)
+    acknowledged: list[tuple[str, int]] = []
+    killed = rounds = 0
+    while len(acknowledged) < 1_000:
+        rounds += 1
+        writers = [Writer(store, f"r{rounds}p{number}", 10_000, -1) for number in range(PROCESSES)]
+        for writer in writers:
+            writer.await_ready()
+        for writer in writers:
+            writer.go()
+        wanted = len(acknowledged) + chance.randint(150, 400)
+        for writer in chance.sample(writers, len(writers)):  # one after the other, as the others go on
+            until = time.monotonic() + PATIENCE_SECONDS
+            while len(acknowledged) + sum(len(each.acknowledged) for each in writers) < wanted:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            writer.kill()
+            wanted += chance.randint(1, 20) if writer is not writers[-1] else 0
+            killed += writer.wait() == -signal.SIGKILL
+            acknowledged += writer.acknowledged
+            writer.acknowledged = []
+    assert killed == rounds * PROCESSES
+    assert rounds >= 2
+    in_log = Counter(commits_in(store))
+    assert set(in_log.values()) == {1}  # none twice
+    for group_id, offset in acknowledged:  # both partitions of every one: all of an append or nothing
+        assert in_log[group_id, 0, offset] == in_log[group_id, 1, offset] == 1
+    for group_id, partition, offset in in_log:  # what was not acknowledged is there whole or not at all
+        assert in_log[group_id, 1 - partition, offset] == 1
+    unacknowledged = {(group_id, offset) for group_id, _, offset in in_log} - set(acknowledged)
+    assert len(unacknowledged) <= 2 * killed  # at most what each thread was about to hear of
+    assert_gapless(store)
+    assert_answers_what_is_in_the_log(store)
+
+
+@pytest.mark.slow
+def test_commits_without_acknowledgement_may_be_lost_and_are_never_there_twice(tmp_path: Path) -> None:  # R27
+    store = tmp_path / "store"
+    OwnedStore.create(store, PARTITIONS)
+    writers = [Writer(store, f"p{number}", 5_000, 0) for number in range(PROCESSES)]
+    for writer in writers:
+        writer.await_ready()
+    for writer in writers:
+        writer.go()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not log_of(store):
+        assert time.monotonic() < until
+    for writer in writers:
+        writer.kill()
+        writer.wait()
+    in_log = Counter(commits_in(store))
+    sent = {each for writer in writers for each in writer.acknowledged}
+    assert set(in_log.values()) == {1}
+    assert {(group_id, offset) for group_id, _, offset in in_log} < sent  # some are lost, and it was said
+    assert_gapless(store)
+    assert_answers_what_is_in_the_log(store)
+
+
+@pytest.mark.slow
+def test_a_stopped_writer_does_not_stop_the_others(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    OwnedStore.create(store, PARTITIONS)
+    writers = [Writer(store, f"p{number}", 10_000, -1) for number in range(2)]
+    for writer in writers:
+        writer.await_ready()
+    for writer in writers:
+        writer.go()
+    stopped, other = writers
+    for _ in range(5):  # some of these hit it while it has its turn
+        stopped._process.send_signal(signal.SIGSTOP)
+        seen, until = len(other.acknowledged), time.monotonic() + PATIENCE_SECONDS
+        while len(other.acknowledged) < seen + 10:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        stopped._process.send_signal(signal.SIGCONT)
+        seen = len(stopped.acknowledged)
+        while len(stopped.acknowledged) < seen + 3:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    for writer in writers:
+        writer.kill()
+        writer.wait()
+    assert set(Counter(commits_in(store)).values()) == {1}
+    assert_gapless(store)

@@ -1,0 +1,55 @@
+"""A process of the kill test: two threads commit until they are killed, or have done their share.
+
+    python writer.py STORE NAME COMMITS ACKS
+
+Thread k commits offsets 1, 2, 3 ... for group NAME-k, each in one commit for two partitions, and says so on stdout once
+it is acknowledged: "NAME-k 17". With ACKS 0 nothing is acknowledged; it says what it is about to send.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.core import ACKS_NONE
+from offsets_pipeline.errors import RequestTimedOut
+
+THREADS = 2
+
+
+def main(store: str, name: str, commits: int, acks: int) -> None:
+    with Coordinator.open(store, housekeeping=False) as coordinator:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()  # until all are ready
+
+        one_line = threading.Lock()
+
+        def say(group_id: str, offset: int) -> None:
+            with one_line:
+                sys.stdout.write(f"{group_id} {offset}\n")
+                sys.stdout.flush()
+
+        def write(number: int) -> None:
+            group_id = f"{name}-{number}"
+            for offset in range(1, commits + 1):
+                if acks == ACKS_NONE:
+                    say(group_id, offset)
+                offsets = {("t", 0): offset, ("t", 1): offset}
+                try:
+                    coordinator.commit_offsets(group_id, offsets, acks=acks, timeout_ms=60_000)
+                except RequestTimedOut:
+                    continue
+                if acks != ACKS_NONE:
+                    say(group_id, offset)
+
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(THREADS)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,129 @@
+"""The owned store beside Spark: the same tables, appends that notice each other, and a fold that says the same."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.requests import MemberOfGroup
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.store import OWNED, Store, StoreProperties
+from offsets_pipeline.store_properties import CREATION
+from offsets_pipeline.tables import LOG, TABLES
+from tests.logs import commit_key, commit_value
+from tests.spark.stores import assert_as_reference, log_of
+from tests.unit.coordinator.groups import stable
+from tests.unit.coordinator.states import calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.stores import Workbench
+
+PARTITIONS = 3
+
+
+def first_commit(store: Path, table: str) -> dict[str, Any]:
+    """Protocol and metadata of a table, but for what is new with each creation."""
+    lines = (store / table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    actions = {name: action for line in lines for name, action in json.loads(line).items()}
+    metadata = actions["metaData"]
+    del metadata["id"], metadata["createdTime"]
+    metadata["configuration"].pop(CREATION, None)
+    metadata["schemaString"] = json.loads(metadata["schemaString"])
+    return {"metaData": metadata, "protocol": actions["protocol"]}
+
+
+def spark_rows(spark: SparkSession, rows: list[LogRow]) -> DataFrame:
+    now = datetime.fromtimestamp(0, UTC)
+    return spark.createDataFrame(
+        [
+            (row.log_partition, row.record_offset, now, row.key, row.value, None, None, None, "a test", now, 0, False)
+            for row in rows
+        ],
+        LOG.schema(),
+    )
+
+
+def test_store_without_a_jvm_is_the_same_store(spark: SparkSession, tmp_path: Path) -> None:
+    Store.create(spark, str(tmp_path / "spark"), StoreProperties(OWNED, PARTITIONS))
+    OwnedStore.create(tmp_path / "python", PARTITIONS)
+    for table in TABLES:
+        assert first_commit(tmp_path / "python", table.name) == first_commit(tmp_path / "spark", table.name)
+    assert {path.name for path in (tmp_path / "python").iterdir()} == {
+        path.name for path in (tmp_path / "spark").iterdir()
+    }
+    store = Store.create(spark, str(tmp_path / "python"), StoreProperties(OWNED, PARTITIONS))  # it is one already
+    for name, columns in (("log", "-1, 0, NULL, NULL, NULL, NULL, NULL, NULL, 's', current_timestamp(), 0, false"),):
+        with pytest.raises(Exception, match="DELTA_VIOLATE_CONSTRAINT"):
+            spark.sql(f"INSERT INTO {store.table_name(name)} VALUES ({columns})")
+    assert OwnedStore.open(tmp_path / "spark").properties == OwnedStore.open(tmp_path / "python").properties
+
+
+def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    OwnedStore.create(tmp_path, PARTITIONS)
+    store = Store.open(spark, str(tmp_path))
+    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        partition = coordinator.partition_for("g")
+
+        def row(offset: int) -> LogRow:
+            return LogRow(partition, offset, commit_key("g", "t", offset), commit_value(10 + offset))
+
+        overtaken, of_files = LogAppender(store), LogAppender(store)
+        coordinator.commit_offsets("g", {("t", 0): 2})
+        for append in calls(lambda: overtaken.append(spark_rows(spark, [row(1)])), lambda: of_files.append_files([])):
+            with pytest.raises(WriteConflict):
+                append()
+        assert LogAppender(store).append(spark_rows(spark, [row(2)])) == 1
+        # the coordinator's next append is behind Spark's, which it sees
+        coordinator.commit_offsets("g", {("t", 1): 3})
+        assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {
+            0: 2,
+            1: 3,
+            2: 12,
+        }
+    rows = log_of(tmp_path)
+    assert [each.record_offset for each in rows] == [0, 1, 2, 3]
+
+
+def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, tmp_path: Path) -> None:
+    OwnedStore.create(tmp_path, PARTITIONS)
+    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+        coordinator.store_group(stable("active"))
+        coordinator.commit_offsets("active", {("t", 0): 1}, member=MemberOfGroup("m", 3))
+        for group_id in ("a", "b", "c", "gone"):
+            coordinator.commit_offsets(group_id, {("t", 0): 1, ("t", 1): 2})
+        coordinator.remove_group("gone")
+        coordinator.begin_transaction(7, 0)
+        coordinator.txn_commit_offsets(7, 0, "a", {("t", 0): 5})
+        coordinator.end_transaction(7, 0, commit=True)
+        coordinator.begin_transaction(8, 0)
+        coordinator.txn_commit_offsets(8, 0, "b", {("t", 0): 6})
+        coordinator.delete_offsets("c", [("t", 1)])
+        answers = {
+            (group_id, *where): fetched.offset
+            for group_id, offsets in coordinator.fetch_all_offsets().items()
+            for where, fetched in offsets.items()
+        }
+        listed = {(each.group_id, each.state) for each in coordinator.list_groups()}
+    workbench.fold(tmp_path)
+    assert workbench.verify(tmp_path).equal
+    assert_as_reference(tmp_path, log_of(tmp_path))
+
+    described = describe_groups(StateReader(str(tmp_path)))
+    assert {
+        (name, each.topic, each.partition): each.offset for name, group in described.items() for each in group.offsets
+    } == answers
+    assert {(name, group.state) for name, group in described.items()} == listed

@@ -1,0 +1,74 @@
+"""Owned stores for tests, and what is in their logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import CoordinatorSettings, Settings
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.log import OwnedLog, Record
+from offsets_pipeline.fold.reference import ReferenceState, replay
+from offsets_pipeline.log.rows import LogRow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+NOW_MS = 1_795_000_000_000
+
+
+def opened(
+    store: Path | str, clock: FixedClock | None = None, partitions: Collection[int] | None = None, **settings: int
+) -> Coordinator:
+    """A coordinator without a thread that keeps house: nothing happens but what a test asks for."""
+    return Coordinator.open(
+        store,
+        Settings(coordinator=CoordinatorSettings(**settings)),
+        partitions=partitions,
+        clock=clock or FixedClock(NOW_MS),
+        housekeeping=False,
+    )
+
+
+def log_of(store: Path | str) -> dict[int, list[LogRow]]:
+    """The rows of the log by log partition, in order."""
+    names = LogRow._fields
+    table = DeltaTable(f"{store}/log").to_pyarrow_table(columns=list(names))
+    rows: dict[int, list[LogRow]] = {}
+    for row in table.sort_by("record_offset").select(list(names)).to_pylist():
+        rows.setdefault(row["log_partition"], []).append(LogRow(**row))
+    return rows
+
+
+def references_of(store: Path | str, offsets_partitions: int) -> dict[int, ReferenceState]:
+    """What the reference replay makes of the log."""
+    return {partition: replay(rows, partition, offsets_partitions) for partition, rows in log_of(store).items()}
+
+
+def append(store: Path | str, records: Iterable[Record], offsets_partitions: int) -> None:
+    """Append records as another process does."""
+    log = OwnedLog(str(store), offsets_partitions, "a test")
+    log.open()
+    log.write(log.prepare(list(records), NOW_MS), NOW_MS, durable=False)
+
+
+def append_rows(store: Path | str, rows: Iterable[LogRow], offsets_partitions: int) -> None:
+    """Append rows, without their record offsets, as another process does."""
+    append(
+        store,
+        [
+            Record(
+                row.log_partition,
+                row.key,  # type: ignore[arg-type]
+                row.value,
+                row.producer_id,
+                None if row.producer_id is None else 0,
+                row.control_type,
+            )
+            for row in rows
+        ],
+        offsets_partitions,
+    )

@@ -1,0 +1,329 @@
+"""Group commit: one append for many requests, in order, on time, and validated again when it was overtaken (R27)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.coordinator import appender, storage
+from offsets_pipeline.coordinator.requests import MemberOfGroup
+from offsets_pipeline.errors import (
+    CoordinatorNotAvailable,
+    IllegalGeneration,
+    InvalidRequiredAcks,
+    NoSuchGroup,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
+from tests.unit.coordinator.groups import stable
+from tests.unit.coordinator.states import at
+from tests.unit.coordinator.stores import log_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.coordinator.log import PreparedAppend
+
+
+class Gate:
+    """Holds up a coordinator's appends until it is told to let them through."""
+
+    def __init__(self, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        write = coordinator._log.write
+
+        def gated(append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+            self.reached.set()
+            assert self.opened.wait(10)
+            write(append, now_ms, durable=durable)
+
+        monkeypatch.setattr(coordinator._log, "write", gated)
+
+
+def before_write(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, interferes: Callable[[], None]
+) -> list[bool]:
+    """Let something happen between a round's validation and its append, once; tells how durable appends were."""
+    write = coordinator._log.write
+    writes: list[bool] = []
+
+    def interfered(append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+        writes.append(durable)
+        if len(writes) == 1:
+            interferes()
+        write(append, now_ms, durable=durable)
+
+    monkeypatch.setattr(coordinator._log, "write", interfered)
+    return writes
+
+
+def test_requests_that_wait_share_an_append(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    first = coordinator.commit_offsets_async("first", {("t", 0): 1})
+    assert gate.reached.wait(10)
+    rest = [coordinator.commit_offsets_async(f"g{number}", {("t", 0): number}) for number in range(50)]
+    gate.opened.set()
+    for each in [first, *rest]:
+        each.result(10)
+    assert coordinator.gauges().appends == 2
+    assert coordinator.gauges().commits == 51
+
+
+def test_nothing_shows_before_it_is_in_the_log(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    done = coordinator.commit_offsets_async("g", {("t", 0): 1})
+    assert gate.reached.wait(10)
+    assert coordinator.fetch_offsets("g") == {}  # and nobody has to wait for the append
+    assert not done.done()
+    gate.opened.set()
+    done.result(10)
+    assert coordinator.fetch_offsets("g")[at()].offset == 1
+
+
+def test_requests_that_depend_on_each_other_see_what_came_before(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.commit_offsets("g", {("t", 0): 0})
+    gate = Gate(coordinator, monkeypatch)
+    waits = coordinator.commit_offsets_async("other", {("t", 0): 1})
+    assert gate.reached.wait(10)
+    answers: dict[str, object] = {}
+
+    def ask(what: str, call: Callable[[], object]) -> threading.Thread:
+        waiting = len(coordinator._appender._waiting)
+
+        def run() -> None:
+            try:
+                answers[what] = call()
+            except NoSuchGroup as error:
+                answers[what] = error
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        while len(coordinator._appender._waiting) == waiting:
+            pass  # until it is queued
+        return thread
+
+    threads = [
+        ask("commit", lambda: coordinator.commit_offsets("g", {("t", 1): 1})),
+        ask("remove", lambda: coordinator.remove_group("g")),
+        ask("again", lambda: coordinator.remove_group("g")),
+        ask("new", lambda: coordinator.commit_offsets("g", {("t", 2): 2})),
+    ]
+    gate.opened.set()
+    for thread in threads:
+        thread.join(10)
+    waits.result(10)
+    assert answers["remove"] == 2  # of both commits
+    assert isinstance(answers["again"], NoSuchGroup)
+    assert coordinator.fetch_offsets("g").keys() == {at("t", 2)}
+
+
+def test_whoever_is_overtaken_validates_again(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.store_group(stable(generation=3))
+
+    def overtake() -> None:
+        with opened(store) as other:
+            other.store_group(stable(generation=4))
+
+    before_write(coordinator, monkeypatch, overtake)
+    with pytest.raises(IllegalGeneration, match="is in generation 4"):
+        coordinator.commit_offsets("g", {("t", 0): 1}, member=MemberOfGroup("m", 3))
+    assert coordinator.gauges().conflicts == 1
+    assert coordinator.fetch_offsets("g") == {}
+
+
+def test_whoever_is_overtaken_appends_behind_the_other(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtake() -> None:
+        with opened(store) as other:
+            other.commit_offsets("g", {("t", 0): 1, ("t", 1): 1})
+
+    before_write(coordinator, monkeypatch, overtake)
+    coordinator.commit_offsets("g", {("t", 0): 2})
+    assert coordinator.gauges().conflicts == 1
+    assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1, 2]
+    assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {0: 2, 1: 1}
+
+
+def test_acks_say_what_is_waited_for(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:  # R27
+    durable = before_write(coordinator, monkeypatch, lambda: None)
+    coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
+    coordinator.commit_offsets("g", {("t", 0): 2}, acks=-1)
+    coordinator.commit_offsets("g", {("t", 0): 3})
+    assert durable == [False, True, True]
+    monkeypatch.undo()
+    gate = Gate(coordinator, monkeypatch)
+    coordinator.commit_offsets("g", {("t", 0): 4}, acks=0)  # returns though nothing is written
+    assert gate.reached.wait(10)
+    gate.opened.set()
+    coordinator.commit_offsets("g", {("t", 1): 1})
+    assert coordinator.fetch_offsets("g")[at()].offset == 4
+    with pytest.raises(InvalidRequiredAcks, match="acks=2"):
+        coordinator.commit_offsets("g", {("t", 1): 1}, acks=2)
+
+
+def test_what_acks_0_loses_is_counted(store: Path, caplog: pytest.LogCaptureFixture) -> None:  # R27
+    with opened(store, offsets_commit_required_acks=0) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): -1})
+        coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
+        assert coordinator.gauges().lost == 1
+    assert "a commit with acks=0 is lost: -1 is no offset of t-0" in caplog.text
+
+
+def test_a_request_that_waits_too_long_is_not_written(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    first = coordinator.commit_offsets_async("g", {("t", 0): 1})
+    assert gate.reached.wait(10)
+    with pytest.raises(RequestTimedOut, match="it was not written") as refused:
+        coordinator.commit_offsets("g", {("t", 1): 1}, timeout_ms=1)
+    assert refused.value.kafka_name == "REQUEST_TIMED_OUT"
+    late = coordinator.commit_offsets_async("g", {("t", 2): 1}, timeout_ms=1)
+    gate.opened.set()
+    with pytest.raises(RequestTimedOut, match="it was not written"):
+        late.result(10)
+    first.result(10)
+    assert coordinator.fetch_offsets("g").keys() == {at("t", 0)}
+
+
+def test_a_request_that_is_being_written_may_yet_be(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    with pytest.raises(RequestTimedOut, match="it may yet be written"):
+        coordinator.commit_offsets("g", {("t", 0): 1}, timeout_ms=200)
+    gate.opened.set()
+    coordinator.commit_offsets("g", {("t", 1): 1})
+    assert coordinator.fetch_offsets("g").keys() == {at("t", 0), at("t", 1)}
+
+
+def test_whoever_comes_to_a_full_queue_waits_for_a_place(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender, "_MAX_WAITING", 1)
+    gate = Gate(coordinator, monkeypatch)
+    done = [coordinator.commit_offsets_async("g", {("t", 0): 1})]
+    assert gate.reached.wait(10)
+    done.append(coordinator.commit_offsets_async("g", {("t", 1): 1}))
+    with pytest.raises(RequestTimedOut, match="1 requests are waiting; it was not written"):
+        coordinator.commit_offsets_async("g", {("t", 2): 1}, timeout_ms=1)
+    gate.opened.set()
+    done.append(coordinator.commit_offsets_async("g", {("t", 3): 1}))
+    for each in done:
+        each.result(10)
+    assert {where.partition for where in coordinator.fetch_offsets("g")} == {0, 1, 3}
+
+
+def test_an_append_that_fails_is_told_and_the_next_goes_well(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    before_write(coordinator, monkeypatch, fail)
+    with pytest.raises(CoordinatorNotAvailable, match="disk full; it was not written") as refused:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+    assert refused.value.kafka_name == "COORDINATOR_NOT_AVAILABLE"
+    coordinator.commit_offsets("g", {("t", 1): 1})
+    assert coordinator.fetch_offsets("g").keys() == {at("t", 1)}
+
+
+def test_what_is_written_is_never_said_not_to_be(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = storage._sync_folder
+
+    def fail(folder: Path) -> None:
+        if folder.name == "_delta_log":
+            raise OSError("no more power")
+        sync(folder)
+
+    monkeypatch.setattr(storage, "_sync_folder", fail)
+    coordinator.commit_offsets("g", {("t", 0): 1})
+
+    def broken(_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(coordinator._appender, "_replay", broken)
+    coordinator.commit_offsets("g", {("t", 0): 2})
+    assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
+
+
+def test_a_log_that_cannot_be_read_is_told(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(_: int) -> None:
+        raise OSError("no access")
+
+    monkeypatch.setattr(coordinator._log._storage, "read_commit", unreadable)
+    with pytest.raises(CoordinatorNotAvailable, match="no access; it was not written"):
+        coordinator.commit_offsets("g", {("t", 0): 1})
+    monkeypatch.undo()
+    coordinator.commit_offsets("g", {("t", 0): 1})
+
+
+def test_one_request_that_fails_does_not_harm_the_others(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    done = [coordinator.commit_offsets_async("g", {("t", 0): 1})]
+    assert gate.reached.wait(10)
+    done.append(coordinator.commit_offsets_async("h", {("t", 0): 2}))
+    refused = coordinator.commit_offsets_async("i", {("t", 0): -1})
+    broken = coordinator.commit_offsets_async("j", {("t", 0): "one"})  # type: ignore[arg-type]
+    done.append(coordinator.commit_offsets_async("k", {("t", 0): 3}))
+    gate.opened.set()
+    for each in done:
+        each.result(10)
+    for failed in (refused, broken):
+        with pytest.raises(OffsetOutOfRange):
+            failed.result(10)
+    assert [each.group_id for each in coordinator.list_groups()] == ["g", "h", "k"]
+
+
+def test_closing_appends_what_waits_and_refuses_what_comes(
+    coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(coordinator, monkeypatch)
+    done = [coordinator.commit_offsets_async("g", {("t", 0): 1})]
+    assert gate.reached.wait(10)
+    done += [coordinator.commit_offsets_async(f"g{number}", {("t", 0): 1}) for number in range(10)]
+    gate.opened.set()
+    coordinator.close()
+    assert all(each.result(0) is None for each in done)
+    assert sum(map(len, log_of(store).values())) == 11
+    for ask in (
+        lambda: coordinator.commit_offsets("g", {("t", 0): 2}),
+        lambda: coordinator.fetch_offsets("g"),
+        coordinator.list_groups,
+    ):
+        with pytest.raises(CoordinatorNotAvailable, match="closed"):
+            ask()
+    coordinator.close()
+
+
+def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
+    from offsets_pipeline.config import CoordinatorSettings, Settings  # noqa: PLC0415
+    from offsets_pipeline.coordinator import core  # noqa: PLC0415
+    from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "_TICK_SECONDS", 0.01)
+        settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=1))
+        with Coordinator.open(store, settings) as coordinator:
+            coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=0)
+            coordinator.begin_transaction(7, 0, transaction_timeout_ms=1)
+            coordinator.txn_commit_offsets(7, 0, "h", {("t", 0): 1})
+            waited = threading.Event()
+            for _ in range(1_000):
+                gauges = coordinator.gauges()
+                if gauges.expired_offsets and coordinator._log.producers.get(7).epoch == 1:
+                    break
+                waited.wait(0.01)
+            assert coordinator.gauges().expired_groups >= 1
+            assert coordinator._log.producers.get(7).open_since_ms == {}

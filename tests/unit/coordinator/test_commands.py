@@ -1,0 +1,66 @@
+"""The commands that write to an owned store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.coordinator.registry import FOLDER
+from tests.unit.coordinator.groups import stable
+from tests.unit.coordinator.stores import opened, references_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def committed(store: Path) -> dict[tuple[str, str, int], tuple[int, int | None, str, int | None]]:
+    return {
+        identity: (each.committed_offset, each.leader_epoch, each.metadata, each.expire_timestamp_ms)
+        for state in references_of(store, 3).values()
+        for identity, each in state.current_offsets().items()
+    }
+
+
+def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--store", str(store), "--group", "g"]
+    assert main(["commit", *at, "t:0=5", "t:1=6", "u:0=7", "--metadata", "by hand", "--leader-epoch", "3"]) == 0
+    assert committed(store) == {
+        ("g", "t", 0): (5, 3, "by hand", None),
+        ("g", "t", 1): (6, 3, "by hand", None),
+        ("g", "u", 0): (7, 3, "by hand", None),
+    }
+    assert main(["delete-offsets", *at, "t", "u:5"]) == 0
+    assert committed(store).keys() == {("g", "u", 0)}
+    assert main(["commit", *at, "u:0=8", "--retention-ms", "1000"]) == 0
+    assert committed(store)["g", "u", 0][3] is not None
+    assert main(["delete-group", *at]) == 0
+    assert committed(store) == {}
+    assert capsys.readouterr().out.splitlines() == [
+        f"3 offsets of group g committed in {store}",
+        f"2 offsets of group g deleted from {store}",
+        f"1 offsets of group g committed in {store}",
+        f"group g deleted from {store}",
+    ]
+    assert not list((store / FOLDER).iterdir())  # nobody has anything loaded any more
+
+
+def test_what_cannot_be_done_is_said_in_one_line(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(store) as coordinator:
+        coordinator.store_group(stable("active"))
+        coordinator.commit_offsets("idle", {("t", 0): 1})
+    at = ["--store", str(store), "--group"]
+    printed = ""
+    for arguments, said in (
+        (["commit", *at, "active", "t:0=1"], "group 'active' has members: only they may commit"),
+        (["delete-offsets", *at, "active", "t:0"], "group 'active' subscribes to t"),
+        (["delete-offsets", *at, "nobody", "t:0"], "no group 'nobody'"),
+        (["delete-group", *at, "active", "--group", "idle"], "group 'active' has 2 members"),
+    ):
+        assert main(arguments) == 1
+        out, err = capsys.readouterr()
+        printed += out
+        assert err.startswith(f"offsets: error: {said}")
+        assert len(err.splitlines()) == 1
+    assert printed == f"group idle deleted from {store}\n"  # it does not wait for the other

@@ -1,0 +1,303 @@
+"""Unloaded, Loading, Loaded (R28), and what loading reads (R16)."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offsets_pipeline.config import LogSettings, Settings
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
+from offsets_pipeline.coordinator.registry import BELIEVED_MS, Instance, Registry
+from offsets_pipeline.errors import (
+    CoordinatorLoadInProgress,
+    NotCoordinator,
+    UndecodableRecord,
+    UnexpectedActiveGroup,
+)
+from offsets_pipeline.fold.reference import replay
+from offsets_pipeline.log.partitioning import partition_for
+from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows
+from tests.property.random_logs import Log, logs
+from tests.unit.coordinator.groups import stable
+from tests.unit.coordinator.states import as_reference, at, of_reference, table_of
+from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from offsets_pipeline.log.rows import LogRow
+
+FIXED = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def loaded_in_chunks(rows: list[LogRow], chunks: list[list[LogRow]], n: int) -> dict[int, dict[str, object]]:
+    partitions = Partitions(n, 1)
+    loading = partitions.begin_load(range(n))
+    for chunk in chunks:
+        loading.add(table_of(chunk))
+    loading.replay()
+    partitions.publish(loading)
+    return {number: as_reference(partitions.state(number)) for number in {row.log_partition for row in rows}}
+
+
+def without_counts(state: dict[str, object]) -> dict[str, object]:
+    """Of records that loading passes over nobody counts them (they do not show, as of a broker's own load)."""
+    return {key: value for key, value in state.items() if key != "unknown_records"}
+
+
+@FIXED
+@given(logs(log_partitions=2, max_records=40), st.data())
+def test_loading_compacts_and_gives_what_a_replay_gives(log: Log, data: st.DataObject) -> None:  # R16
+    rows = log.rows()
+    shuffled = data.draw(st.permutations(rows))  # files come in any order
+    size = data.draw(st.sampled_from([1, 3, 1000]))
+    chunks = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+    for number, state in loaded_in_chunks(rows, chunks, 2).items():
+        expected = of_reference(replay(log.partitions[number], number, 2))
+        assert without_counts(state) == without_counts(expected)
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURE_NAMES if name.startswith("4.")])
+def test_recorded_log_loads_to_what_the_reference_says(name: str) -> None:
+    n = capture_partitions(name)
+    rows = [row for rows in capture_rows(name).values() for row in rows]
+    for number, state in loaded_in_chunks(rows, [rows], n).items():
+        assert state == of_reference(replay(capture_rows(name)[number], number, n))
+
+
+def test_what_was_written_is_there_when_it_is_opened_again(store: Path) -> None:
+    with opened(store) as coordinator:
+        coordinator.store_group(stable("active"))
+        coordinator.commit_offsets("a", {("t", 0): 1})
+        coordinator.begin_transaction(7, 0)
+        coordinator.txn_commit_offsets(7, 0, "b", {("t", 0): 2})
+        coordinator.remove_group("a")
+        before = [as_reference(coordinator._partitions.state(number)) for number in range(3)]
+        ends = list(coordinator._log.ends)
+    with opened(store, offsets_load_buffer_size=1) as coordinator:
+        assert [as_reference(coordinator._partitions.state(number)) for number in range(3)] == before
+        assert coordinator._log.ends == ends
+        coordinator.end_transaction(7, 0, commit=True)
+        assert coordinator.fetch_offsets("b")[at()].offset == 2
+
+
+def test_each_partition_is_loaded_on_its_own(store: Path) -> None:
+    with opened(store) as coordinator:
+        for group_id in ("a", "b", "c"):
+            coordinator.commit_offsets(group_id, {("t", 0): 1})
+    here = partition_for("b", 3)
+    with opened(store, partitions=[here]) as coordinator:
+        assert [coordinator.status(number) for number in range(3)].count(LoadStatus.LOADED) == 1
+        assert [each.group_id for each in coordinator.list_groups()] == ["b"]
+        coordinator.commit_offsets("b", {("t", 0): 2})
+        for ask in (lambda: coordinator.fetch_offsets("a"), lambda: coordinator.commit_offsets("a", {("t", 0): 2})):
+            with pytest.raises(NotCoordinator) as refused:
+                ask()
+            assert refused.value.kafka_name == "NOT_COORDINATOR"
+        coordinator.load_partition(partition_for("a", 3))
+        coordinator.unload_partition(here)
+        assert [each.group_id for each in coordinator.list_groups()] == ["a"]
+        coordinator.commit_offsets("a", {("t", 0): 3})
+        with pytest.raises(NotCoordinator):
+            coordinator.load_partition(3)
+    # an owned log's offsets go on where they were, whoever wrote
+    assert all([row.record_offset for row in rows] == list(range(len(rows))) for rows in log_of(store).values())
+
+
+def test_while_it_is_loading_it_answers_nothing_and_others_go_on(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group_id in ("a", "b"):
+        coordinator.commit_offsets(group_id, {("t", 0): 1})
+    reading, go_on = threading.Event(), threading.Event()
+    load = coordinator._log.load
+
+    def slow(*arguments: object) -> Iterator[pa.Table]:
+        rows = list(load(*arguments))  # type: ignore[arg-type]
+        reading.set()
+        assert go_on.wait(10)
+        yield from rows
+
+    monkeypatch.setattr(coordinator._log, "load", slow)
+    number = coordinator.partition_for("a")
+    thread = threading.Thread(target=coordinator.load_partition, args=(number,))
+    thread.start()
+    assert reading.wait(10)
+    assert coordinator.status(number) is LoadStatus.LOADING
+    for ask in (
+        lambda: coordinator.fetch_offsets("a"),
+        lambda: coordinator.commit_offsets("a", {("t", 0): 2}),
+        coordinator.list_groups,
+    ):
+        with pytest.raises(CoordinatorLoadInProgress) as refused:
+            ask()
+        assert refused.value.kafka_name == "COORDINATOR_LOAD_IN_PROGRESS"
+    coordinator.commit_offsets("b", {("t", 0): 2})
+    with opened(coordinator.store.location) as other:  # what comes into the log meanwhile is not lost
+        other.commit_offsets("a", {("t", 0): 3})
+    go_on.set()
+    thread.join(10)
+    assert coordinator.status(number) is LoadStatus.LOADED
+    assert coordinator.fetch_offsets("a")[at()].offset == 3
+    assert coordinator.fetch_offsets("b")[at()].offset == 2
+
+
+def test_a_load_that_is_stopped_midway_publishes_nothing(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.commit_offsets("a", {("t", 0): 1})
+    number = coordinator.partition_for("a")
+    coordinator.unload_partition(number)
+    load = coordinator._log.load
+
+    def unloaded_midway(*arguments: object) -> Iterator[pa.Table]:
+        for rows in load(*arguments):  # type: ignore[arg-type]
+            coordinator.unload_partition(number)
+            yield rows
+
+    monkeypatch.setattr(coordinator._log, "load", unloaded_midway)
+    coordinator.load_partition(number)
+    assert coordinator.status(number) is LoadStatus.UNLOADED
+
+    def broken(*_: object) -> NoReturn:
+        raise OSError("gone")
+
+    monkeypatch.setattr(coordinator._log, "load", broken)
+    with pytest.raises(OSError, match="gone"):
+        coordinator.load_partition(number)
+    assert coordinator.status(number) is LoadStatus.UNLOADED
+    monkeypatch.undo()
+    coordinator.load_partition(number)
+    assert coordinator.fetch_offsets("a")[at()].offset == 1
+
+
+def test_of_two_loads_the_later_one_publishes() -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    partitions = Partitions(1, 5_000_000)
+    first = partitions.begin_load([0])
+    second = partitions.begin_load([0])
+    first.add(table_of(log.rows))
+    for loading in (first, second):
+        loading.replay()
+    partitions.publish(first)
+    assert partitions.status(0) is LoadStatus.LOADING
+    partitions.give_up(first)
+    assert partitions.status(0) is LoadStatus.LOADING
+    second.add(table_of(log.rows))
+    second.replay()
+    partitions.publish(second)
+    assert partitions.state(0).offsets_of("g").keys() == {at()}
+
+
+def test_a_failed_reload_leaves_what_was_loaded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator.commit_offsets("a", {("t", 0): 1})
+
+    def broken(*_: object) -> NoReturn:
+        append_rows(coordinator.store.location, more.rows, 3)
+        raise OSError("gone")
+
+    more = LogPartition(coordinator.partition_for("a"))
+    more.commit(("a", "t", 0), 2)
+    monkeypatch.setattr(coordinator._log, "load", broken)
+    with pytest.raises(OSError, match="gone"):
+        coordinator.load_partition(coordinator.partition_for("a"))
+    assert coordinator.fetch_offsets("a")[at()].offset == 2
+
+
+def test_a_missing_log_is_a_warning_and_no_empty_load(
+    coordinator: Coordinator, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator.commit_offsets("a", {("t", 0): 1})
+    shutil.rmtree(store / "log")
+    with caplog.at_level(logging.WARNING):
+        coordinator.load_partition(0)
+    assert "no log at" in caplog.text
+    assert coordinator.status(0) is LoadStatus.UNLOADED
+
+
+def test_a_removed_group_that_is_still_active_is_an_error(coordinator: Coordinator) -> None:
+    coordinator.commit_offsets("a", {("t", 0): 1})
+    coordinator.remove_group("a")
+    number = coordinator.partition_for("a")
+    active = coordinator._partitions.state(number)
+    log = LogPartition(number)
+    log.group(2, "a", version=3, protocol_type="consumer", members=[])
+    coordinator.store_group(stable("b"))
+    active.groups["a"] = coordinator._partitions.state(coordinator.partition_for("b")).groups["b"]  # gone astray
+    with pytest.raises(UnexpectedActiveGroup, match="group 'a' is active here"):
+        coordinator.load_partition(number)
+    assert coordinator.status(number) is LoadStatus.LOADED
+    coordinator.unload_partition(number)
+    coordinator.load_partition(number)
+    assert coordinator.get_group("a") is None
+
+
+def test_a_group_that_another_process_removes_during_a_reload_is_none(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator.store_group(stable("a"))
+    number = coordinator.partition_for("a")
+    load = coordinator._log.load
+
+    def removed_meanwhile(*arguments: object) -> Iterator[pa.Table]:
+        yield from load(*arguments)  # type: ignore[arg-type]
+        log = LogPartition(number)
+        log.group(2, "a", version=3)
+        log.group_tombstone(2, "a")
+        append_rows(coordinator.store.location, log.rows, 3)
+
+    monkeypatch.setattr(coordinator._log, "load", removed_meanwhile)
+    coordinator.load_partition(number)
+    assert coordinator.get_group("a") is None
+
+
+def test_a_corrupt_record_is_passed_over_or_stops_the_load(store: Path) -> None:  # R6
+    log = LogPartition(partition_for("a", 3))
+    log.commit(("a", "t", 0), 5)
+    log.record(log.rows[0].key, b"\x00")
+    append_rows(store, log.rows, 3)
+    with opened(store) as coordinator:
+        assert coordinator.fetch_offsets("a")[at()].offset == 5
+    with pytest.raises(UndecodableRecord, match=f"log partition {log.log_partition}, record offset 1"):
+        Coordinator.open(store, Settings(log=LogSettings(corrupt_records="fail")))
+
+
+def test_whoever_has_a_partition_loaded_is_found(store: Path) -> None:
+    with opened(store, partitions=[0]) as one, opened(store, partitions=[0, 1]) as two:
+        groups = {one.partition_for(group_id): group_id for group_id in ("a", "b", "c")}
+        found = {number: set(one.find_coordinator(groups[number]).loaded_by) for number in range(3)}
+        assert found == {0: {one.instance, two.instance}, 1: {two.instance}, 2: set()}
+        assert one.find_coordinator(groups[1]).status is LoadStatus.UNLOADED
+        two.unload_partition(0)
+        two.load_partition(2)
+        found = {number: set(one.find_coordinator(groups[number]).loaded_by) for number in range(3)}
+        assert found == {0: {one.instance}, 1: {two.instance}, 2: {two.instance}}
+    with opened(store, partitions=[]) as three:
+        assert three.find_coordinator(groups[0]).loaded_by == []
+
+
+def test_an_old_note_or_one_of_a_dead_process_is_not_believed(store: Path) -> None:
+    elsewhere = Instance("another machine", 1, "elsewhere")
+    Registry(str(store), elsewhere).note([0], NOW_MS)
+    dead = Instance(Instance.here().host, 2**22 + 1, "dead")
+    Registry(str(store), dead).note([0], NOW_MS)
+    registry = Registry(str(store), Instance.here())
+    assert registry.who_has(0, NOW_MS + BELIEVED_MS) == [elsewhere]
+    assert registry.who_has(0, NOW_MS + BELIEVED_MS + 1) == []

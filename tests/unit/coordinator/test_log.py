@@ -1,0 +1,303 @@
+"""The owned log: record offsets, following it, the compare-and-swap, and where it may lie (R2, R4)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from offsets_pipeline.coordinator import log as log_module
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS, OwnedLog, Record
+from offsets_pipeline.coordinator.storage import LocalStorage, ObjectStorage, storage_of
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.errors import (
+    InvalidPartitionCount,
+    LogMovedOn,
+    NoSuchStore,
+    NotAStore,
+    NotCoordinator,
+    StoreMismatch,
+    UnsafeStorage,
+    WriteConflict,
+)
+from offsets_pipeline.tables import LOG, LOG_PARTITIONS, TABLES
+from offsets_pipeline.written_file import APPLICATION
+from tests.unit.coordinator.states import at
+from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+def records(*partitions: int) -> list[Record]:
+    return [Record(partition, b"key", b"value") for partition in partitions]
+
+
+def log_at(store: Path) -> OwnedLog:
+    log = OwnedLog(str(store), 3, "a test")
+    log.open()
+    return log
+
+
+def written(log: OwnedLog, *partitions: int) -> None:
+    append = log.prepare(records(*partitions), NOW_MS)
+    log.write(append, NOW_MS, durable=True)
+    log.accept(append)
+
+
+def test_record_offsets_are_gapless_in_each_log_partition(store: Path) -> None:  # R2
+    log = log_at(store)
+    written(log, 2, 0, 2, 2)
+    written(log, 0, 1)
+    assert log.ends == [2, 1, 3]
+    assert {partition: [row.record_offset for row in rows] for partition, rows in log_of(store).items()} == {
+        0: [0, 1],
+        1: [0],
+        2: [0, 1, 2],
+    }
+    assert log_at(store).ends == [2, 1, 3]
+
+
+def test_rows_are_as_the_table_wants_them(store: Path) -> None:
+    log = log_at(store)
+    append = log.prepare([Record(1, b"k", None, 7, 2, "ABORT")], NOW_MS)
+    log.write(append, NOW_MS, durable=True)
+    table = DeltaTable(store / "log")
+    (row,) = table.to_pyarrow_table().to_pylist()
+    stamps = {row.pop(name).timestamp() * 1000 for name in ("record_timestamp", "appended_at")}
+    assert stamps == {NOW_MS}
+    assert row == {
+        "log_partition": 1,
+        "record_offset": 0,
+        "key": b"k",
+        "value": None,
+        "producer_id": 7,
+        "producer_epoch": 2,
+        "control_type": "ABORT",
+        "source": "a test",
+        "log_epoch": 0,
+        "backfill": False,
+    }
+    assert table.transaction_version(APPLICATION) == 0
+    (add,) = [json.loads(line) for line in commit_of(store, 1) if "add" in json.loads(line)]
+    stats = json.loads(add["add"]["stats"])
+    assert stats["numRecords"] == 1
+    assert stats["minValues"] == stats["maxValues"] | {"appended_at": stats["minValues"]["appended_at"]}
+    assert stats["minValues"].keys() == set(LOG.properties["delta.dataSkippingStatsColumns"].split(","))
+
+
+def commit_of(store: Path, version: int) -> list[str]:
+    return (store / "log" / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+
+
+def test_of_two_writers_of_one_version_one_is_refused(store: Path) -> None:
+    first, second = log_at(store), log_at(store)
+    written(first, 0, 1)
+    late = second.prepare(records(1, 2), NOW_MS)
+    with pytest.raises(WriteConflict, match="another writer wrote version 1"):
+        second.write(late, NOW_MS, durable=True)
+    assert len(list((store / "log").glob("*.parquet"))) == 1  # what it wrote is gone again
+    assert [row["record_offset"] for rows in second.catch_up() for row in rows.to_pylist()] == [0, 0]
+    written(second, 1, 2)
+    assert second.ends == [1, 2, 1]
+    assert [rows.num_rows for rows in first.catch_up()] == [2]
+    assert first.ends == second.ends
+    assert first.number == second.number == DeltaTable(store / "log").transaction_version(APPLICATION)
+
+
+def test_appends_of_others_are_noticed_by_transaction_number(store: Path) -> None:
+    """What Spark's appends and `deltalake`'s look at: the last number of the application."""
+    log = log_at(store)
+    written(log, 0)
+    table = DeltaTable(store / "log")
+    rows = table.to_pyarrow_table()
+    number = table.transaction_version(APPLICATION)
+    assert number == 0
+    write_deltalake(
+        table,
+        rows.set_column(1, rows.schema.field(1), [[1]]),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, number + 1)]),
+    )
+    with pytest.raises(WriteConflict):
+        written(log, 0)
+    assert [rows["record_offset"].to_pylist() for rows in log.catch_up()] == [[1]]
+    assert (log.number, log.ends) == (1, [2, 0, 0])
+    written(log, 0)
+    assert log.ends == [3, 0, 0]
+
+
+def test_what_merely_rearranges_rows_brings_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, follower = log_at(store), log_at(store)
+    for _ in range(3):
+        written(log, 0, 1)
+    table = DeltaTable(store / "log")
+    assert table.optimize.compact()["numFilesAdded"] == 1
+    read: list[str] = []
+    read_rows = follower._storage.read_rows
+
+    def noted(name: str, columns: Sequence[str]) -> pa.Table:
+        read.append(name)
+        return read_rows(name, columns)
+
+    monkeypatch.setattr(follower._storage, "read_rows", noted)
+    assert sum(rows.num_rows for rows in follower.catch_up()) == 6
+    assert len(read) == 3  # not the one that OPTIMIZE made of them
+    assert follower.ends == [3, 3, 0]
+    written(follower, 0)
+    assert sum(rows.num_rows for rows in log.catch_up()) == 1
+    table = DeltaTable(store / "log")
+    table.delete("record_offset = 0 AND log_partition = 1")  # cleaning adds what it leaves once more
+    assert list(log.catch_up()) == []
+    assert log.ends == log_at(store).ends == [4, 3, 0]
+
+
+def test_an_end_whose_records_were_cleaned_away_is_not_used_again(store: Path) -> None:  # R2, R23
+    log = log_at(store)
+    written(log, 0, 0, 1)
+    noted = {"log_partition": 0, "log_epoch": 0, "start_offset": 0, "end_offset": 2, "updated_at": 0}
+    rows = pa.Table.from_pylist([noted], LOG_PARTITIONS.arrow_schema())
+    write_deltalake(DeltaTable(store / LOG_PARTITIONS.name), rows, mode="append")
+    DeltaTable(store / "log").delete("log_partition = 0")
+    assert log_at(store).ends == [2, 1, 0]
+
+
+def test_a_log_that_moved_on_is_read_anew(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        behind = log_at(store)
+        with opened(store) as other:
+            other.commit_offsets("g", {("t", 0): 2})
+            other.commit_offsets("h", {("t", 0): 3})
+            other.remove_group("h")
+        DeltaTable(store / "log").create_checkpoint()
+        for version in (0, 1, 2):  # as Delta does after a week
+            (store / "log" / "_delta_log" / f"{version:020d}.json").unlink()
+        monkeypatch.setattr(log_module, "_LOST_TOUCH_SECONDS", 0.0)
+        with pytest.raises(WriteConflict):
+            behind.write(behind.prepare(records(0), NOW_MS), NOW_MS, durable=True)
+        with pytest.raises(LogMovedOn):
+            list(behind.catch_up())
+        assert coordinator.fetch_offsets("g")[at()].offset == 2
+        monkeypatch.undo()
+        coordinator.commit_offsets("g", {("t", 0): 4})
+    assert [[row.record_offset for row in rows] for rows in log_of(store).values()] == [
+        list(range(len(rows))) for rows in log_of(store).values()
+    ]
+
+
+def test_delta_s_log_is_summed_up_from_time_to_time(store: Path) -> None:
+    with opened(store) as coordinator:
+        for offset in range(CHECKPOINT_COMMITS + 1):
+            coordinator.commit_offsets("g", {("t", 0): offset}, acks=1)
+        coordinator._appender.await_checkpoint()
+    assert list((store / "log" / "_delta_log").glob("*.checkpoint*.parquet"))
+    with opened(store) as coordinator:
+        assert coordinator.fetch_offsets("g")[at()].offset == CHECKPOINT_COMMITS
+
+
+@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
+def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[str], object]) -> None:
+    monkeypatch.setattr(log_module, "storage_of", kind)
+    first, second = log_at(store), log_at(store)
+    with first.turn(lambda: None):
+        written(first, 0, 1)
+    late = second.prepare(records(1), NOW_MS)
+    with pytest.raises(WriteConflict):
+        second.write(late, NOW_MS, durable=True)
+    assert len(list((store / "log").glob("*.parquet"))) == 1
+    assert sum(rows.num_rows for rows in second.catch_up()) == 2
+    written(second, 1)
+    assert sum(rows.num_rows for rows in first.catch_up()) == 1
+    assert first.ends == second.ends == [1, 2, 0]
+    assert DeltaTable(store / "log").transaction_version(APPLICATION) == 1
+    storage = storage_of(f"{store}/log")
+    assert storage.read_commit(3) is None
+
+
+def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "storage_of", ObjectStorage)
+    log = log_at(store)
+    create = DeltaTable.create_write_transaction
+
+    def written_and_lost(table: DeltaTable, *arguments: object, **named: object) -> None:
+        create(table, *arguments, **named)  # type: ignore[arg-type]
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", written_and_lost)
+    written(log, 0)
+    assert [row.record_offset for row in log_of(store)[0]] == [0]
+
+
+@pytest.mark.parametrize(
+    "folder", ["/data/store/log", "file:///data/store/log", "hdfs://n/store", "gs://b/s", "abfss://c@a/s"]
+)
+def test_where_two_writers_are_kept_apart_a_log_may_lie(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsets_pipeline.coordinator.storage.open_path", lambda _: (None, ""))
+    assert storage_of(folder, {}) is not None
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/store", "s3a://bucket/store"])
+def test_on_s3_it_takes_a_locking_provider(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsets_pipeline.coordinator.storage.open_path", lambda _: (None, ""))
+    for environment in ({}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {"AWS_S3_LOCKING_PROVIDER": "none"}):
+        with pytest.raises(UnsafeStorage, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
+            storage_of(folder, environment)
+    assert isinstance(storage_of(folder, {"AWS_S3_LOCKING_PROVIDER": "dynamodb"}), ObjectStorage)
+
+
+def test_where_nothing_is_known_of_it_is_refused() -> None:
+    with pytest.raises(UnsafeStorage, match="nothing is known of ftp://"):
+        storage_of("ftp://host/store/log", {})
+
+
+def test_a_mirrored_store_has_another_coordinator(store: Path) -> None:  # R4
+    path = store / "log" / "_delta_log" / f"{0:020d}.json"
+    path.write_text(path.read_text().replace('"owned"', '"mirrored"'))
+    with pytest.raises(NotCoordinator, match="is a mirrored store: a broker is its coordinator"):
+        Coordinator.open(store)
+
+
+def test_a_store_is_opened_or_it_is_said_why_not(tmp_path: Path, store: Path) -> None:
+    with pytest.raises(NoSuchStore):
+        Coordinator.open(tmp_path / "nothing")
+    with pytest.raises(NotAStore):
+        Coordinator.open(tmp_path)
+    with pytest.raises(NotAStore, match="only Spark's catalog knows"):
+        Coordinator.open("schema:ops")
+    assert OwnedStore.open(store).properties.offsets_partitions == 3
+    with pytest.raises(NoSuchStore):
+        OwnedLog(str(tmp_path), 3, "a test").open()
+
+
+def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
+    assert OwnedStore.create(store, 3) == OwnedStore.open(store)
+    with pytest.raises(StoreMismatch, match="is a store already, with other properties"):
+        OwnedStore.create(store, 4)
+    with pytest.raises(InvalidPartitionCount):
+        OwnedStore.create(tmp_path / "none", 0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "photo.jpg").write_bytes(b"")
+    with pytest.raises(NotAStore, match="not empty and not a store"):
+        OwnedStore.create(tmp_path / "other", 3)
+    with pytest.raises(NotAStore, match="create the store there with Spark"):
+        OwnedStore.create("gs://bucket/store", 3)
+    half = tmp_path / "half"
+    OwnedStore.create(half, 3)
+    (half / "log" / "_delta_log" / f"{0:020d}.json").unlink()
+    (half / "log" / "_delta_log").rmdir()
+    (half / "log").rmdir()
+    assert OwnedStore.create(half, 3).properties.offsets_partitions == 3
+    assert {path.name for path in half.iterdir()} == {table.name for table in TABLES}
+
+
+def test_append_of_a_test_is_an_append(store: Path) -> None:
+    append(store, records(0), 3)
+    assert log_at(store).ends == [1, 0, 0]

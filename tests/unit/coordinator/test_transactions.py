@@ -1,0 +1,245 @@
+"""Transactions of the coordinator (R10, R11, R17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.coordinator.requests import MemberOfGroup
+from offsets_pipeline.errors import (
+    ConcurrentTransactions,
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+)
+from tests.unit.coordinator.groups import of_kip848, stable
+from tests.unit.coordinator.states import calls
+from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+
+
+@pytest.fixture
+def other(store: Path, coordinator: Coordinator) -> Iterator[Coordinator]:
+    """Another coordinator of the same store."""
+    with opened(store) as other:
+        yield other
+
+
+def offsets(coordinator: Coordinator, group_id: str = "g") -> dict[int, int | None]:
+    return {where.partition: each.offset for where, each in coordinator.fetch_offsets(group_id).items()}
+
+
+def markers(store: Path) -> list[tuple[int, int | None, str]]:
+    return sorted(
+        (partition, row.producer_id, row.control_type)
+        for partition, rows in log_of(store).items()
+        for row in rows
+        if row.control_type is not None
+    )
+
+
+def test_offsets_of_a_transaction_show_when_it_commits(coordinator: Coordinator, store: Path) -> None:
+    coordinator.commit_offsets("g", {("t", 0): 1})
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2, ("t", 1): 2})
+    assert offsets(coordinator) == {0: 1}
+    coordinator.end_transaction(7, 0, commit=True)
+    assert offsets(coordinator) == {0: 2, 1: 2}
+    (state,) = (each for each in references_of(store, 3).values() if each.offsets)
+    assert {identity[2]: offset.committed_offset for identity, offset in state.current_offsets().items()} == {
+        0: 2,
+        1: 2,
+    }
+
+
+def test_offsets_of_an_aborted_transaction_never_show(coordinator: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2})
+    coordinator.end_transaction(7, 0, commit=False)
+    assert offsets(coordinator) == {}
+    assert coordinator.get_group("g") is not None  # R14
+
+
+def test_the_higher_record_offset_wins_whichever_marker_comes_first(coordinator: Coordinator) -> None:  # R10
+    coordinator.begin_transaction(7, 0)
+    coordinator.begin_transaction(8, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    coordinator.txn_commit_offsets(8, 0, "g", {("t", 0): 2})
+    coordinator.end_transaction(8, 0, commit=True)
+    coordinator.end_transaction(7, 0, commit=True)
+    assert offsets(coordinator) == {0: 2}
+
+
+def test_a_transaction_over_several_log_partitions_ends_in_one_append(coordinator: Coordinator, store: Path) -> None:
+    groups = ["a", "b", "c"]
+    assert {coordinator.partition_for(each) for each in groups} == {0, 1, 2}
+    coordinator.begin_transaction(7, 0)
+    for group_id in groups:
+        coordinator.txn_commit_offsets(7, 0, group_id, {("t", 0): 5})
+    before = coordinator.gauges().appends
+    coordinator.end_transaction(7, 0, commit=True)
+    assert coordinator.gauges().appends == before + 1
+    assert [offsets(coordinator, each) for each in groups] == [{0: 5}] * 3
+    assert [each for each in markers(store) if each[2] == "COMMIT"] == [(n, 7, "COMMIT") for n in range(3)]
+
+
+def test_one_that_was_begun_elsewhere_goes_on_here(coordinator: Coordinator, other: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    other.txn_commit_offsets(7, 0, "g", {("t", 1): 1})
+    other.end_transaction(7, 0, commit=True)
+    assert offsets(coordinator) == {0: 1, 1: 1}
+
+
+def test_an_older_epoch_is_fenced_and_what_it_had_open_aborted(coordinator: Coordinator, other: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    other.begin_transaction(7, 1)
+    assert coordinator.fetch_offsets("g", [("t", 0)], require_stable=True)[("t", 0)].error is None  # type: ignore[index]
+    for ask in calls(
+        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2}),
+        lambda: coordinator.end_transaction(7, 0, commit=True),
+        lambda: coordinator.begin_transaction(7, 0),
+    ):
+        with pytest.raises(InvalidProducerEpoch) as refused:
+            ask()
+        assert refused.value.kafka_name == "INVALID_PRODUCER_EPOCH"
+    other.txn_commit_offsets(7, 1, "g", {("t", 0): 3})
+    other.end_transaction(7, 1, commit=True)
+    assert offsets(coordinator) == {0: 3}
+
+
+def test_an_older_epoch_without_records_is_fenced_everywhere_too(
+    coordinator: Coordinator, other: Coordinator, store: Path
+) -> None:
+    coordinator.begin_transaction(7, 0)
+    other.begin_transaction(7, 1)  # nothing is in the log yet but the epochs
+    assert markers(store) == [(1, 7, "ABORT"), (1, 7, "ABORT")]
+    with pytest.raises(InvalidProducerEpoch):
+        coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    with opened(store) as third, pytest.raises(InvalidProducerEpoch):
+        third.begin_transaction(7, 0)
+
+
+def test_a_known_epoch_begins_without_an_append(coordinator: Coordinator) -> None:
+    for offset in range(3):
+        coordinator.begin_transaction(7, 4)
+        coordinator.txn_commit_offsets(7, 4, "g", {("t", 0): offset})
+        coordinator.end_transaction(7, 4, commit=True)
+    assert coordinator.gauges().appends == 1 + 2 * 3
+
+
+def test_a_producer_has_one_transaction_at_a_time(coordinator: Coordinator, other: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    with pytest.raises(ConcurrentTransactions) as refused:
+        coordinator.begin_transaction(7, 0)
+    assert refused.value.kafka_name == "CONCURRENT_TRANSACTIONS"
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    with pytest.raises(ConcurrentTransactions):
+        other.begin_transaction(7, 0)
+
+
+def test_nothing_joins_a_transaction_that_is_ending(coordinator: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    coordinator._begun.set_ending(7, ending=True)  # as while its markers are written
+    for ask in calls(
+        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
+        lambda: coordinator.end_transaction(7, 0, commit=True),
+        lambda: coordinator.begin_transaction(7, 0),
+    ):
+        with pytest.raises(ConcurrentTransactions):
+            ask()
+    coordinator._begun.set_ending(7, ending=False)
+    coordinator.end_transaction(7, 0, commit=True)
+
+
+def test_without_a_beginning_there_is_nothing_to_commit_to_or_to_end(coordinator: Coordinator) -> None:
+    coordinator.begin_transaction(7, 0)
+    coordinator.end_transaction(7, 0, commit=True)  # of nothing
+    coordinator.end_transaction(7, 0, commit=True)  # asked again: it is so
+    for ask in calls(
+        lambda: coordinator.end_transaction(7, 0, commit=False),
+        lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
+        lambda: coordinator.txn_commit_offsets(7, 1, "g", {("t", 0): 1}),
+        lambda: coordinator.end_transaction(9, 0, commit=True),
+    ):
+        with pytest.raises(InvalidTxnState):
+            ask()
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (7, 32_768), (-1, 0)])
+def test_what_is_no_producer_is_refused(coordinator: Coordinator, producer_id: int, epoch: int) -> None:
+    with pytest.raises(InvalidProducerEpoch):
+        coordinator.begin_transaction(producer_id, epoch)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 900_001])
+def test_a_timeout_that_is_not_allowed_is_refused(coordinator: Coordinator, timeout_ms: int) -> None:
+    coordinator.begin_transaction(6, 0, transaction_timeout_ms=900_000)
+    with pytest.raises(InvalidTransactionTimeout):
+        coordinator.begin_transaction(7, 0, transaction_timeout_ms=timeout_ms)
+
+
+def test_one_that_hangs_is_aborted_and_its_producer_fenced(store: Path) -> None:
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as coordinator:
+        coordinator.begin_transaction(7, 0, transaction_timeout_ms=1_000)
+        coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+        coordinator.begin_transaction(8, 3)
+        clock.advance_ms(999)
+        assert coordinator.abort_overdue_transactions() == []
+        clock.advance_ms(1)
+        assert coordinator.abort_overdue_transactions() == [7]
+        assert coordinator.abort_overdue_transactions() == []
+        for ask in calls(
+            lambda: coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}),
+            lambda: coordinator.end_transaction(7, 0, commit=True),
+            lambda: coordinator.begin_transaction(7, 0),
+        ):
+            with pytest.raises(InvalidProducerEpoch):
+                ask()
+        coordinator.txn_commit_offsets(8, 3, "g", {("t", 0): 9})  # the other one goes on
+        coordinator.end_transaction(8, 3, commit=True)
+        coordinator.begin_transaction(7, 1)
+        assert offsets(coordinator) == {0: 9}
+
+
+def test_one_that_its_process_left_open_is_aborted_after_the_longest_time_there_is(store: Path) -> None:
+    clock = FixedClock(NOW_MS)
+    with opened(store, clock) as gone:
+        gone.begin_transaction(7, 0)
+        gone.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
+    with opened(store, clock, transaction_max_timeout_ms=100_000) as coordinator:
+        clock.advance_ms(99_999)
+        assert coordinator.abort_overdue_transactions() == []
+        clock.advance_ms(1)
+        assert coordinator.abort_overdue_transactions() == [7]
+        assert not coordinator._partitions.state(coordinator.partition_for("g")).pending
+        with pytest.raises(InvalidProducerEpoch):
+            coordinator.begin_transaction(7, 0)
+
+
+def test_members_are_checked_in_a_transaction_too(coordinator: Coordinator, store: Path) -> None:  # R25
+    coordinator.store_group(stable())
+    of_kip848(store, "c")
+    coordinator.begin_transaction(7, 0)
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1}, member=MemberOfGroup("m", 3))
+    coordinator.txn_commit_offsets(7, 0, "g", {("t", 1): 1})  # older clients name no member
+    coordinator.txn_commit_offsets(7, 0, "c", {("t", 1): 1})
+    for group_id, member in (
+        ("g", MemberOfGroup("m", 2)),
+        ("c", MemberOfGroup("m", 4)),
+        ("new", MemberOfGroup("m", 0)),
+    ):
+        with pytest.raises(IllegalGeneration):
+            coordinator.txn_commit_offsets(7, 0, group_id, {("t", 0): 1}, member=member)
+    coordinator.end_transaction(7, 0, commit=True)
+    assert offsets(coordinator) == {0: 1, 1: 1}
