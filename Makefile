@@ -20,6 +20,7 @@ PYTHON ?=
 STORE ?= store
 CAPTURE ?= tests/data/captures/4.2.0-kip848
 JAR_SETS ?= delta
+JOBS ?= 2
 ARGS ?=
 export STORE CAPTURE
 
@@ -86,8 +87,8 @@ run: setup ## a real broker's log, from its segment files to the table of curren
 	$(BIN)/offsets describe --store "$$STORE" --all-groups
 
 .PHONY: test
-test: setup kafka ## every test (ARGS="-k replay -x" goes to pytest)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup kafka ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: lint
 lint: setup ## ruff's rules and format, mypy's types
