@@ -77,17 +77,17 @@ SIMPLE = "its group has no protocol; "
 COUNTED, OWN = SIMPLE + "retention counts from its commit", SIMPLE + "its commit named the time"
 HELD = "an open transaction holds a commit for it; retention counts from its commit"
 NOW, LATER = shown_time(NOW_MS), shown_time(NOW_MS + HOUR_MS)
-EXPIRING = [
+EXPIRING: list[list[Any]] = [
     ["now", NOW, "a", "t", 0, "R18c", COUNTED],
     ["now", NOW, "a", "t", 1, "R18c", COUNTED],
     ["now", NOW, "a", None, None, "R21", "the group goes with the last of its offsets"],
     ["now", NOW, "c", "t", 0, "R18c", COUNTED],
 ]
-COMING = [
+COMING: list[list[Any]] = [
     ["later", LATER, "b", "t", 0, "R18c", OWN],
     ["later", LATER, "b", None, None, "R21", "the group goes with the last of its offsets"],
 ]
-KEPT = [["held", NOW, "c", "u", 0, "R20", HELD]]
+KEPT: list[list[Any]] = [["held", NOW, "c", "u", 0, "R20", HELD]]
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_runs_again_and_again_until_it_is_told_to_stop(
     store: Path, tmp_path: Path, number: signal.Signals, format_: str
 ) -> None:
     (tmp_path / "often.toml").write_text("[coordinator]\noffsets_retention_check_interval_ms = 20\n")
-    command = [sys.executable, "-c", WITHOUT_SPARK, "--store", store, "--every", "--format", format_]
+    command = [sys.executable, "-c", WITHOUT_SPARK, "--store", str(store), "--every", "--format", format_]
     with subprocess.Popen(
-        [*command, "--config", tmp_path / "often.toml"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--config", str(tmp_path / "often.toml")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         runs = expired_of(process, format_)
         assert next(runs) == 0
