@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -248,16 +251,28 @@ sys.exit(main(["expire-offsets", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@contextmanager
+def running(store: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command with --every, as a process; it is killed where a test would wait for ever."""
+    command = [sys.executable, "-c", WITHOUT_SPARK, "--store", str(store), "--every", *arguments]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        yield process
+        watchdog.cancel()
+
+
+def assert_ends_well(process: subprocess.Popen[str], store: Path) -> None:
+    assert process.stderr is not None
+    assert (process.wait(60), process.stderr.read()) == (0, "")
+    assert not list((store / FOLDER).iterdir())
+
+
 @pytest.mark.parametrize("format_", ["table", "json", "csv"])
-def test_runs_again_and_again_until_it_is_told_to_stop(
-    store: Path, tmp_path: Path, number: signal.Signals, format_: str
-) -> None:
+def test_runs_again_and_again(store: Path, tmp_path: Path, format_: str) -> None:
     (tmp_path / "often.toml").write_text("[coordinator]\noffsets_retention_check_interval_ms = 20\n")
-    command = [sys.executable, "-c", WITHOUT_SPARK, "--store", str(store), "--every", "--format", format_]
-    with subprocess.Popen(
-        [*command, "--config", str(tmp_path / "often.toml")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with running(store, "--format", format_, "--config", str(tmp_path / "often.toml")) as process:
         runs = expired_of(process, format_)
         assert next(runs) == 0
         with opened(store) as coordinator:
@@ -265,10 +280,16 @@ def test_runs_again_and_again_until_it_is_told_to_stop(
                 coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=-NOW_MS)
                 assert next(expired for expired in runs if expired) == 2
             assert coordinator.list_groups() == []
+        process.send_signal(signal.SIGTERM)
+        assert_ends_well(process, store)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ends_at_once_when_it_is_told_to(store: Path, number: signal.Signals) -> None:
+    with running(store) as process:  # it waits ten minutes for its second run
+        assert next(expired_of(process, "table")) == 0
         process.send_signal(number)
-        assert process.stderr is not None
-        assert (process.wait(60), process.stderr.read()) == (0, "")
-    assert not list((store / FOLDER).iterdir())
+        assert_ends_well(process, store)
 
 
 def expired_of(process: subprocess.Popen[str], format_: str) -> Iterator[int]:
