@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from offsets_pipeline import __version__
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown_time
-from offsets_pipeline.config import HOURS_MAX, Settings, load_settings
-from offsets_pipeline.coordinator.arguments import commit_of, place_of
+from offsets_pipeline.config import Settings, load_settings
+from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of, hours_of, place_of
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
@@ -114,7 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     clean = command("clean-log", _clean_log, "remove from the old part of the log what no replay needs")
     clean.add_argument(
-        "--older-than", type=_hours, default=0, metavar="HOURS", help="leave younger records alone (default: settings)"
+        "--older-than",
+        type=hours_of,
+        default=0,
+        metavar="HOURS",
+        help="leave younger records alone (default: settings)",
     )
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     describe = command("describe", _describe, "show groups: state, members, committed offsets")
@@ -133,12 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _hours(text: str) -> int:
-    if not text.isdecimal() or int(text) > HOURS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
-    return int(text)
-
-
 def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
     """The commands that write to an owned store."""
     commit = command("commit", _commit, "commit offsets of a group to an owned store")
@@ -152,6 +150,7 @@ def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -
     offsets = command("delete-offsets", _delete_offsets, "delete offsets of a group of an owned store")
     offsets.add_argument("--group", required=True, metavar="G", help="the group")
     offsets.add_argument("places", nargs="+", type=place_of, metavar="TOPIC[:PARTITION]")
+    add_expiry_options(command("expire-offsets", _expire_offsets, "expire offsets of an owned store, or forecast it"))
 
 
 def _commit(options: argparse.Namespace, settings: Settings) -> int:
@@ -170,6 +169,12 @@ def _delete_offsets(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.coordinator.commands import delete_offsets
 
     return delete_offsets(options, settings)
+
+
+def _expire_offsets(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.expire_offsets import expire_offsets
+
+    return expire_offsets(options, _reader(options, settings), settings, SystemClock())
 
 
 def _session(settings: Settings) -> SparkSession:

@@ -56,6 +56,10 @@ class UnsupportedTable(OffsetsError):
     """A table uses what only Spark can read."""
 
 
+class OptionNeedsAnother(OffsetsError):
+    """An option of a command does something only beside another one."""
+
+
 class InvalidTime(OffsetsError):
     """A point in time is not written as one."""
 

@@ -77,6 +77,10 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
         "1 offsets of group billing deleted from owned",
         "group billing deleted from owned",
     ]
+    expired, header, *forecast = output_of("expire-offsets").splitlines()
+    assert expired == "0 offsets and 0 groups expired in owned"
+    assert header.split() == ["WHEN", "EXPIRES", "GROUP", "TOPIC", "PARTITION", "RULE", "REASON"]
+    assert any(" k-reset " in line and " R18d " in line for line in forecast)
     assert output_of("register_views").count("k-stable") == 6
 
 

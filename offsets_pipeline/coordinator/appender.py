@@ -250,8 +250,7 @@ class Appender:
             self._changed.notify_all()
 
     def _fail(self, requests: list[Request], error: Exception) -> None:
-        """Nothing of this round was written."""
-        _LOG.warning("an append failed: %s", error)
+        """Nothing of this round was written, and who waits for it is told so."""
         if not requests:  # the log could not be read: nobody can be answered
             with self._changed:
                 requests = [each for each in self._waiting if each.starts()]

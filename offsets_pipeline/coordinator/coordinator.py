@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator import commits, deletion, expiration, groups
@@ -22,12 +23,12 @@ from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
-    from offsets_pipeline.coordinator.expiration import ExpiredGroup, Expiry
+    from offsets_pipeline.coordinator.expiration import Expired, ExpiredGroup, Expiry, GroupForecast
     from offsets_pipeline.coordinator.loading import LoadStatus
     from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition, Outcome
@@ -58,11 +59,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """What a run expired in one log partition, or why it could not: then the next run tries again (R22)."""
+    """What a run expired in one log partition, and why not all that was due: then the next run tries again (R22)."""
 
     log_partition: int
     groups: list[ExpiredGroup]
-    error: OffsetsError | None = None
+    error: Exception | None = None
 
 
 class Coordinator(TransactionalCoordinator):
@@ -249,40 +250,71 @@ class Coordinator(TransactionalCoordinator):
         """When each offset of a group expires if nothing more comes in, and by which rule (R18-R20)."""
         validated_group_id(group_id)
         with self._lock:
-            return list(expiration.forecast(self._state_for(group_id), group_id, self._retention_ms(retention_ms)))
+            held = expiration.holdings_of(self._state_for(group_id), group_id)
+            return [] if held is None else expiration.forecast(held, self._retention_ms(retention_ms)).expiries
+
+    def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
+        """What becomes of the groups of a log partition, and of their offsets, if nothing more comes in (R18-R21)."""
+        with self._lock:
+            self._refuse_if_closed()
+            self._catch_up()
+            state = self._partitions.state(log_partition)
+            holdings = (expiration.holdings_of(state, group_id) for group_id in state.groups)
+            return [expiration.forecast(each, self._retention_ms(retention_ms)) for each in holdings if each]
 
     def expire(
         self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
     ) -> list[ExpiredGroup]:
-        """Append the tombstones of what has expired in a log partition (R18-R22); returns what that is."""
+        """Append the tombstones of what has expired in a log partition (R18-R22); returns what that is.
 
-        def handler(now: int) -> Outcome[list[ExpiredGroup]]:
-            state = self._partitions.state(log_partition)
-            return expiration.expire(state, now if now_ms is None else now_ms, self._retention_ms(None))
+        A group's are in one append, many groups' in several: ``timeout_ms`` is for each.
+        """
+        return [each for part in self._expire(log_partition, now_ms, timeout_ms) for each in part]
 
-        claims: dict[Hashable, bool] = {("partition", log_partition): EXCLUSIVE}
-        request = self._submit(f"expire log partition {log_partition}", handler, lambda: claims, timeout_ms)
-        found: list[ExpiredGroup] = self._wait_for(request)
-        with self._lock:
-            self._counts.expired_offsets += sum(len(each.expired) for each in found)
-            self._counts.expired_groups += sum(each.is_removed for each in found)
-        return found
+    def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
+        """`expire`, telling of what goes wrong instead of raising it: the next run tries again (R22)."""
+        found: list[ExpiredGroup] = []
+        try:
+            for part in self._expire(log_partition, now_ms, None):
+                found += part
+        except OffsetsError as error:
+            return ExpiryReport(log_partition, found, error)
+        return ExpiryReport(log_partition, found)
 
     def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
         """`expire` of every log partition that is loaded here; one that fails does not keep the others (R22)."""
         with self._lock:
             loaded = [state.log_partition for state in self._partitions.loaded()]
-        reports = []
-        for log_partition in loaded:
-            try:
-                reports.append(ExpiryReport(log_partition, self.expire(log_partition, now_ms)))
-            except OffsetsError as error:
-                _LOG.warning("log partition %s: nothing expired: %s", log_partition, error)
-                reports.append(ExpiryReport(log_partition, [], error))
-        return reports
+        return [self.try_to_expire(log_partition, now_ms) for log_partition in loaded]
+
+    def _expire(self, log_partition: int, now_ms: int | None, timeout_ms: int | None) -> Iterator[list[ExpiredGroup]]:
+        """What each append expired, when it is in the log."""
+        group_ids: list[str] = []
+        done = 0
+
+        def handler(now: int) -> Outcome[Expired]:
+            state = self._partitions.state(log_partition)
+            if not done:  # the groups as of the first append
+                group_ids[:] = state.groups
+            at_ms = now if now_ms is None else now_ms
+            return expiration.expire(state, islice(group_ids, done, None), at_ms, self._retention_ms(None))
+
+        claims: dict[Hashable, bool] = {("partition", log_partition): EXCLUSIVE}
+        while True:
+            request = self._submit(f"expire log partition {log_partition}", handler, lambda: claims, timeout_ms)
+            expired: Expired = self._wait_for(request)
+            with self._lock:
+                self._counts.expired_offsets += sum(len(each.expired) for each in expired.groups)
+                self._counts.expired_groups += sum(each.is_removed for each in expired.groups)
+            yield expired.groups
+            done += expired.looked_at
+            if done >= len(group_ids):
+                return
 
     def _expire_loaded(self, now_ms: int) -> None:
-        self.expire_loaded(now_ms)
+        for report in self.expire_loaded(now_ms):
+            if report.error is not None:
+                _LOG.warning("log partition %s: not all is expired: %s", report.log_partition, report.error)
 
     def _retention_ms(self, retention_ms: int | None) -> int:
         if retention_ms is not None:

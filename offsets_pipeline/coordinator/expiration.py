@@ -1,14 +1,14 @@
 """Retention (R18-R21): which offsets expire, when, and by which rule; which groups go with them.
 
-Pure: everything comes in as arguments, the time too. So it answers as well for a mirrored log, whose broker does the
-expiring, what would expire and when.
+Pure: everything comes in as arguments, the time too. `forecast` alone decides. What a run expires is the part of the
+forecast whose time has come, of a coordinator's state and, where a broker does the expiring, of state tables alike.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome
@@ -17,12 +17,15 @@ from offsets_pipeline.fold.groups import EMPTY, STABLE
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.coordinator.log import Record
-    from offsets_pipeline.coordinator.state import CommittedOffset, Group, PartitionState, TopicPartition
+    from offsets_pipeline.coordinator.state import Group, PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000
+#: Offsets whose fate is decided in one request: one that takes longer keeps the commits of others waiting.
+_MAX_OFFSETS = 20_000
+_AT_ONCE = -(2**63)
 
 
 class Rule(Enum):
@@ -42,13 +45,59 @@ class Rule(Enum):
         return self not in {Rule.SUBSCRIBED, Rule.ACTIVE_GROUP, Rule.PENDING}
 
 
+class Basis(Enum):
+    """What the time of an offset is counted from (R19)."""
+
+    COMMIT = "retention counts from its commit"
+    EMPTIED = "retention counts from when its group became empty"
+    OWN = "its commit named the time"
+
+
 class Expiry(NamedTuple):
-    """When an offset expires (ms), None while ``rule`` says that it does not."""
+    """When the time of an offset is over (ms), and by which rule.
+
+    ``at_ms`` and ``basis`` are None where R18 lets it never expire. Under PENDING its time runs, and it stays.
+    """
 
     group_id: str
     where: TopicPartition
     at_ms: int | None
     rule: Rule
+    basis: Basis | None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it expires now."""
+        return self.rule.lets_expire and self.is_over(now_ms)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its time is over, be it held back or not."""
+        return self.at_ms is not None and now_ms >= self.at_ms  # R19
+
+
+class Committed(Protocol):
+    """What decides of a committed offset when it expires, in milliseconds (R19)."""
+
+    @property
+    def commit_timestamp_ms(self) -> int:
+        """When it was committed."""
+
+    @property
+    def expire_timestamp_ms(self) -> int | None:
+        """When it expires, where its commit says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """A group that exists, and all of what it holds that decides about retention.
+
+    ``pending`` is what open transactions hold commits for; with ``has_open_transaction`` it may be nothing.
+    """
+
+    group_id: str
+    group: Group
+    offsets: Mapping[TopicPartition, Committed]
+    pending: Collection[tuple[str, int]]
+    has_open_transaction: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +107,44 @@ class ExpiredGroup:
     group_id: str
     expired: list[Expiry]
     is_removed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForecast:
+    """What becomes of a group and its offsets if nothing more comes in.
+
+    ``may_go``: it is a group that a run removes once it holds nothing (R21); ``has_open_transaction`` keeps it (R20).
+    """
+
+    group_id: str
+    expiries: list[Expiry]
+    may_go: bool
+    has_open_transaction: bool
+
+    @property
+    def emptied_at_ms(self) -> int | None:
+        """When the time of the last of its offsets is over, long ago where it holds none; None where one stays."""
+        latest = _AT_ONCE
+        for each in self.expiries:
+            if each.at_ms is None or not each.rule.lets_expire:
+                return None
+            latest = max(latest, each.at_ms)
+        return latest
+
+    def expired(self, now_ms: int) -> ExpiredGroup | None:
+        """What a run takes of it now; None for nothing."""
+        due = [each for each in self.expiries if each.is_due(now_ms)]
+        is_removed = self.is_removed(now_ms)
+        return ExpiredGroup(self.group_id, due, is_removed) if due or is_removed else None
+
+    def is_removed(self, now_ms: int) -> bool:
+        """Whether a run removes the group now (R20, R21)."""
+        return not self.has_open_transaction and self.is_emptied(now_ms)
+
+    def is_emptied(self, now_ms: int) -> bool:
+        """Whether a run would remove the group now but for an open transaction."""
+        emptied_at_ms = self.emptied_at_ms
+        return self.may_go and emptied_at_ms is not None and now_ms >= emptied_at_ms
 
 
 def rule_of(group: Group, topic: str) -> Rule:
@@ -76,51 +163,72 @@ def rule_of(group: Group, topic: str) -> Rule:
     return Rule.ACTIVE_GROUP
 
 
-def expires_at_ms(offset: CommittedOffset, rule: Rule, state_timestamp_ms: int | None, retention_ms: int) -> int:
-    """The first moment at which an offset that may expire has expired (R19)."""
-    if offset.expire_timestamp_ms is not None:
-        return offset.expire_timestamp_ms
-    if rule is Rule.EMPTY_GROUP and state_timestamp_ms is not None:
-        return state_timestamp_ms + retention_ms
-    return offset.commit_timestamp_ms + retention_ms
+def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
+    """When each offset of a group expires, and whether the group goes, if nothing more comes in (R18-R21)."""
+    group = held.group
+    return GroupForecast(
+        held.group_id,
+        [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
+        # what a share group holds lies elsewhere
+        may_go=group.kind in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
+        has_open_transaction=held.has_open_transaction,
+    )
 
 
-def forecast(state: PartitionState, group_id: str, retention_ms: int) -> Iterator[Expiry]:
-    """When each offset of a group expires if nothing more comes in, and by which rule; nothing of no group."""
+def holdings_of(state: PartitionState, group_id: str) -> Holdings | None:
+    """What a group holds; None where there is no such group, or it lies in another log partition than it should."""
     group = state.group(group_id)
     if group is None:
-        return
-    for where, offset in state.offsets_of(group_id).items():
-        rule = rule_of(group, where.topic)
-        if rule.lets_expire and state.is_pending(group_id, where):
-            rule = Rule.PENDING
-        at_ms = expires_at_ms(offset, rule, group.description.state_timestamp_ms, retention_ms)
-        yield Expiry(group_id, where, at_ms if rule.lets_expire else None, rule)
+        return None
+    return Holdings(
+        group_id,
+        group,
+        state.offsets_of(group_id),
+        frozenset(state.pending_of(group_id)),
+        has_open_transaction=group_id in state.open_transactions,
+    )
 
 
-def expired(state: PartitionState, now_ms: int, retention_ms: int) -> Iterator[ExpiredGroup]:
-    """What expires in a log partition now: offsets, and groups that hold nothing any more (R21)."""
-    for group_id, group in state.groups.items():
-        if state.group(group_id) is None:
-            continue  # R1: it lies in another log partition than it belongs to
-        expiries = list(forecast(state, group_id, retention_ms))
-        due = [each for each in expiries if each.at_ms is not None and now_ms >= each.at_ms]
-        is_removed = (
-            len(due) == len(expiries)
-            and group.kind in {CLASSIC, CONSUMER, STREAMS}  # what a share group holds lies elsewhere
-            and group.is_empty
-            and group_id not in state.open_transactions  # R20
-        )
-        if due or is_removed:
-            yield ExpiredGroup(group_id, due, is_removed)
+class Expired(NamedTuple):
+    """What a request expired, and how many of the group ids it was given it looked at."""
+
+    groups: list[ExpiredGroup]
+    looked_at: int
 
 
-def expire(state: PartitionState, now_ms: int, retention_ms: int) -> Outcome[list[ExpiredGroup]]:
-    """The tombstones of what expires in a log partition now (R22)."""
-    found = list(expired(state, now_ms, retention_ms))
+def expire(state: PartitionState, group_ids: Iterable[str], now_ms: int, retention_ms: int) -> Outcome[Expired]:
+    """The tombstones of what expires of these groups now (R22); of the first of them, where they hold much."""
+    found: list[ExpiredGroup] = []
     records: list[Record] = []
-    for each in found:
-        records += [offset_tombstone(state.log_partition, each.group_id, expiry.where) for expiry in each.expired]
-        if each.is_removed:
-            records += group_tombstones(state.log_partition, each.group_id, state.groups[each.group_id])
-    return Outcome(records, found)
+    looked_at = offsets = 0
+    for group_id in group_ids:
+        if offsets >= _MAX_OFFSETS:
+            break
+        looked_at += 1
+        held = holdings_of(state, group_id)
+        if held is None:
+            continue
+        offsets += 1 + len(held.offsets)
+        expired = forecast(held, retention_ms).expired(now_ms)
+        if expired is not None:
+            found.append(expired)
+            records += [offset_tombstone(state.log_partition, group_id, each.where) for each in expired.expired]
+            if expired.is_removed:
+                records += group_tombstones(state.log_partition, group_id, held.group)
+    return Outcome(records, Expired(found, looked_at))
+
+
+def _expiry(held: Holdings, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
+    rule = rule_of(held.group, where.topic)
+    if not rule.lets_expire:
+        return Expiry(held.group_id, where, None, rule, None)
+    emptied_ms = held.group.description.state_timestamp_ms
+    if offset.expire_timestamp_ms is not None:
+        at_ms, basis = offset.expire_timestamp_ms, Basis.OWN
+    elif rule is Rule.EMPTY_GROUP and emptied_ms is not None:
+        at_ms, basis = emptied_ms + retention_ms, Basis.EMPTIED
+    else:
+        at_ms, basis = offset.commit_timestamp_ms + retention_ms, Basis.COMMIT
+    if where in held.pending:
+        rule = Rule.PENDING
+    return Expiry(held.group_id, where, at_ms, rule, basis)

@@ -76,7 +76,7 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
         raise NoSuchGroup(f"no group {group_id!r} in {reader.location} (GROUP_ID_NOT_FOUND)")
     if group_id is not None:  # R1: what lies elsewhere answers nothing, and need not be read
         only += f" AND log_partition = {partition_for(group_id, offsets_partitions)}"
-    offsets, pending = _offsets(reader, only), _pending(reader, group_id)
+    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_id)
     for name in homes:
         answers[name].offsets = [
             OffsetAnswer(*row, pending=(row[0], row[1]) in pending[name]) for row in offsets.get(name, ())
@@ -98,7 +98,8 @@ def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, i
     return found
 
 
-def _pending(reader: StateReader, group_id: str | None) -> dict[str, set[tuple[str, int]]]:
+def pending_by_group(reader: StateReader, group_id: str | None = None) -> dict[str, set[tuple[str, int]]]:
+    """The partitions of topics that open transactions hold commits for (R17), of one group or of all."""
     found: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for row in reader.rows("SELECT pending FROM fold_progress WHERE cardinality(pending) > 0", "fold_progress"):
         for each in row["pending"]:

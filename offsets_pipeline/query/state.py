@@ -37,9 +37,13 @@ class StateReader:
             self._tables[name] = DeltaTable(f"{self._location}/{name}")
         return self._tables[name]
 
+    def stream(self, query: str, *names: str) -> pa.RecordBatchReader:
+        """The result of a query over these tables, a batch at a time."""
+        return answer(query, **{name: self.table(name) for name in names})
+
     def select(self, query: str, *names: str) -> pa.Table:
         """The result of a query over these tables."""
-        return answer(query, **{name: self.table(name) for name in names}).read_all()
+        return self.stream(query, *names).read_all()
 
     def rows(self, query: str, *names: str) -> list[dict[str, Any]]:
         """The result of a query whose answer is small."""

@@ -87,6 +87,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "describe": ("describe", "--all-groups"),
     "log-info": ("log-info",),
     "clean-log": ("clean-log", "--dry-run"),
+    "expire-offsets": ("expire-offsets",),
+    "expire-offsets --dry-run": ("expire-offsets", "--dry-run"),
     "sql": ("sql", "SELECT 1"),
 }
 ON_STORES = [
@@ -155,6 +157,13 @@ OTHERS = [
         "delete-group|--store|{nothing}|--group|g": "no store at {nothing}",
         "delete-offsets|--store|{store}|--group|g|t": "{store} is a mirrored store",
         "delete-offsets|--store|{owned}|--group|g|a:b": "argument TOPIC[:PARTITION]: 'a:b' is not TOPIC",
+        "expire-offsets|--store|{store}": (
+            "{store} is a mirrored store: its broker expires offsets, and only it may (R4); --dry-run says what it will"
+        ),
+        "expire-offsets|--store|{store}|--every": "{store} is a mirrored store: its broker expires offsets, and only",
+        "expire-offsets|--store|{store}|--at|0": "--at is for a forecast: say --dry-run too",
+        "expire-offsets|--store|{store}|--dry-run|--within|1.5": "argument --within: '1.5' is not allowed; it takes a",
+        "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is no time: write it as 2026-03-",
         "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",
         "sql|--store|{store}|SELECT nothing FROM current_offsets": "the query failed: [UNRESOLVED_COLUMN",
         "sql|--store|{store}|SELECT * FROM nowhere": "the query failed: [TABLE_OR_VIEW_NOT_FOUND]",

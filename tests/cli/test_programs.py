@@ -102,6 +102,10 @@ def test_log_goes_in_and_answers_come_out(root: Path, tmp_path: Path) -> None:
     cleaned = job(root, "clean_log", "--store", store)
     assert (cleaned.returncode, cleaned.stderr) == (0, "")
     assert cleaned.stdout.startswith("STORE ")
+    forecast = job(root, "expire_offsets", "--store", store, "--dry-run", "--at", "2100-01-01", "--format", "csv")
+    assert (forecast.returncode, forecast.stderr) == (0, "")
+    assert forecast.stdout.startswith("when,expires,group,topic,partition,rule,reason\nnow,")
+    assert_refused(job(root, "expire_offsets", "--store", store), f"{store} is a mirrored store: ")
     assert_describes(root, store)
     assert {path.name for path in tmp_path.iterdir()} == {"a store"}
 
@@ -152,7 +156,7 @@ def test_where_java_is_missing_that_is_what_is_said(root: Path, tmp_path: Path, 
 
 
 def test_describe_needs_no_java(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
-    for command in (("describe", "--all-groups"), ("log-info",)):
+    for command in (("describe", "--all-groups"), ("log-info",), ("expire-offsets", "--dry-run", "--at", "2100-01-01")):
         name, *rest = command
         done = start(
             root,

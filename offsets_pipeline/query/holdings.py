@@ -1,0 +1,95 @@
+"""What groups hold that decides about retention, read from the state tables (R18-R20).
+
+It is as of what is folded. An open transaction is known by what it still holds: one whose commits were all deleted
+again keeps its group in a coordinator, and not here.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from offsets_pipeline.coordinator.expiration import Holdings
+from offsets_pipeline.coordinator.state import Group, TopicPartition
+from offsets_pipeline.fold.groups import GroupRecordRow, live_records
+from offsets_pipeline.layers import OFFSETS, RECORDS
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.query.describe import pending_by_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsets_pipeline.query.state import StateReader
+
+_BEHIND_ALL = (2**31, "")
+
+
+class Times(NamedTuple):
+    """What decides when an offset expires (R19), in milliseconds."""
+
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int | None
+
+
+def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
+    """What each group of a store holds, by its state tables, one group after the other."""
+    offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
+    pending = pending_by_group(reader)
+    offsets = _of_groups(
+        reader.stream(
+            f"""
+            SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
+            FROM ({OFFSETS.latest("committed_offsets")}) o
+            WHERE committed_offset IS NOT NULL AND NOT misplaced
+            ORDER BY log_partition, group_id
+            """,  # noqa: S608 - names of the program's own
+            "committed_offsets",
+        )
+    )
+    records = _of_groups(
+        reader.stream(
+            f"""
+            SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
+            FROM ({RECORDS.latest("group_records")}) r
+            ORDER BY log_partition, group_id
+            """,  # noqa: S608 - names of the program's own
+            "group_records",
+        )
+    )
+    held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
+    for at, rows in records:
+        while held_at < at:  # what a group tombstone left behind (R14)
+            held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
+        log_partition, group_id = at
+        live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
+        if live is None or partition_for(group_id, offsets_partitions) != log_partition:  # R1
+            continue
+        of_group = pending.get(group_id, set())
+        yield Holdings(
+            group_id,
+            Group(*live),
+            {TopicPartition(*row[2:4]): _times(*row[4:]) for row in held} if held_at == at else {},
+            of_group,
+            has_open_transaction=bool(of_group),
+        )
+
+
+def _of_groups(rows: pa.RecordBatchReader) -> Iterator[tuple[tuple[int, str], Iterator[tuple[Any, ...]]]]:
+    """Rows in the order of their groups, by group; the first two columns name it. Timestamps as microseconds."""
+    return groupby(_tuples(rows), key=itemgetter(0, 1))
+
+
+def _tuples(rows: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
+    for batch in rows:
+        columns = (
+            column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+            for column in batch.columns
+        )
+        yield from zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def _times(commit_us: int, expire_us: int | None) -> Times:
+    return Times(commit_us // 1000, None if expire_us is None else expire_us // 1000)
