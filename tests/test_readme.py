@@ -77,6 +77,15 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
         "1 offsets of group billing deleted from owned",
         "group billing deleted from owned",
     ]
+    assert output_of("offsets reset-offsets").splitlines() == [
+        "GROUP   TOPIC   PARTITION  NEW-OFFSET  CURRENT-OFFSET",
+        "replay  orders          0          60               -",
+        "replay  orders          1          80               -",
+        "GROUP   TOPIC   PARTITION  NEW-OFFSET  CURRENT-OFFSET",
+        "replay  orders          0          50              60",
+        "replay  orders          1          70              80",
+        "t1,0,2",
+    ]
     assert output_of("register_views").count("k-stable") == 6
 
 

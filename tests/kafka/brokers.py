@@ -212,6 +212,23 @@ class Broker:
             for at in range(self._offsets_partitions)
         }
 
+    def offsets_since(self, time_ms: int) -> dict[int, int | None]:
+        """Offset of the first record at or after a time in each log partition; None where no record is that young."""
+        spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(time_ms)
+        partitions = range(self._offsets_partitions)
+        found = self._admin.listOffsets({self._partition(at): spec for at in partitions}).all().get()
+        offsets = {at: found[self._partition(at)].offset() for at in partitions}
+        return {at: None if offset == -1 else offset for at, offset in offsets.items()}
+
+    def topics(self) -> set[str]:
+        """The names of its topics."""
+        return set(self._admin.listTopics().names().get())
+
+    def address(self) -> str:
+        """Host and port at which it listens."""
+        (node,) = self._admin.describeCluster().nodes().get()
+        return f"{node.host()}:{node.port()}"
+
     def producers(self) -> dict[tuple[int, int], tuple[int, int | None, int | None]]:
         """By log partition and producer id: epoch, start of the open transaction, last marker's coordinator epoch."""
         partitions = [self._partition(at) for at in range(self._offsets_partitions)]
