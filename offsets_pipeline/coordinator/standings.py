@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.reset import Standing
 from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, SHARE
+from offsets_pipeline.fold.group_kinds import SHARE
 from offsets_pipeline.query.describe import describe_groups
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state import StateReader
 
-#: What Kafka counts among the consumer groups: these kinds, simple groups too, but none of another protocol type.
-_KINDS, _PROTOCOL_TYPES = (CLASSIC, CONSUMER), ("", "consumer")
+#: Those of what Kafka counts among the consumer groups, simple groups too: no workers, share or streams groups (R34).
+_PROTOCOL_TYPES = ("", "consumer")
 
 
 def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, Standing]:
     """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
     if group_ids is None:
-        listed = coordinator.list_groups(types=_KINDS, protocol_types=_PROTOCOL_TYPES)
+        listed = coordinator.list_groups(protocol_types=_PROTOCOL_TYPES)
         group_ids = [each.group_id for each in listed]
     standings = {}
     for group_id in group_ids:
@@ -45,7 +45,7 @@ def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> 
         return {
             group_id: _standing(group)
             for group_id, group in described.items()
-            if group.type in _KINDS and group.protocol_type in _PROTOCOL_TYPES
+            if group.protocol_type in _PROTOCOL_TYPES
         }
     for group_id in group_ids:
         if group_id in described and described[group_id].type == SHARE:

@@ -167,7 +167,6 @@ OTHERS = [
         ),
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{nothing}": "no such file: {nothing}",
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
-        "reset-offsets|--store|{owned}|--group|g|--topic|t|--to-offset|1": "nothing is committed for topic 't': name",
         "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
         "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "schema:any: only Spark's catalog knows",
         "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",

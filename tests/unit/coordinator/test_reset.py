@@ -76,7 +76,8 @@ def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
         "t-0: 75 is higher than the latest offset, 50, which is taken",
         "t-1: 75 is lower than the earliest offset, 100, which is taken",
     ]
-    assert plan_reset(IDLE, ShiftBy(30), None, KNOWN).warnings == []
+    for scenario in (ShiftBy(30), ShiftBy(-20)):  # up to the end, down to the first record
+        assert plan_reset(IDLE, scenario, None, KNOWN).warnings == []
     # as often as it is so
     two = {name: Standing("Empty", {T0: 1}) for name in "ab"}
     assert len(plan_reset(two, ToOffset(51), None, KNOWN).warnings) == 1

@@ -11,8 +11,11 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.log.rows import LogRow
+from tests.logs import commit_key, commit_value
 from tests.unit.coordinator.groups import of_kip848, share_group, stable
-from tests.unit.coordinator.stores import log_of, opened, references_of
+from tests.unit.coordinator.stores import append_rows, log_of, opened, references_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,13 +106,8 @@ def test_each_scenario_is_committed_as_one_commit_of_the_group(
     assert committed(store) == BEFORE | {("a", "t", 0): t0, ("a", "t", 1): t1}
     assert sum(map(len, log_of(store).values())) == records + 2
     assert len(list((store / "log" / "_delta_log").glob("*.json"))) == versions + 1
-    state = references_of(store, 3)[opened_partition(store, "a")].current_offsets()["a", "t", 0]
+    state = references_of(store, 3)[partition_for("a", 3)].current_offsets()["a", "t", 0]
     assert (state.leader_epoch, state.metadata) == (None, "")  # Kafka's reset keeps neither
-
-
-def opened_partition(store: Path, group_id: str) -> int:
-    with opened(store, partitions=()) as coordinator:
-        return coordinator.partition_for(group_id)
 
 
 def test_time_counts_back_from_now(
@@ -137,6 +135,25 @@ def test_time_counts_back_from_now(
     assert "positions.csv tells no offset of t-0 for 2026-11-20T11:59:59.999Z" in capsys.readouterr().err
 
 
+def test_no_record_is_older_than_1970(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = tmp_path / "positions.csv"
+    positions.write_text("topic,partition,earliest,latest,0\nt,0,10,100,10\n", encoding="utf-8")
+    at = ["reset-offsets", "--store", str(store), "--group", "a", "--topic", "t:0", "--positions", str(positions)]
+    for scenario in (["--to-datetime", "1969-12-31T23:59:59.999"], ["--by-duration", "P30000D"]):
+        assert main([*at, *scenario, "--export", "--dry-run"]) == 0
+        assert capsys.readouterr() == ("t,0,10\n", "")
+
+
+def test_a_negative_commit_is_none(store: Path, positions: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log_partition = partition_for("a", 3)
+    append_rows(store, [LogRow(log_partition, 0, commit_key("a", "t", 1), commit_value(-1), None, None)], 3)
+    at = ["reset-offsets", "--store", str(store), "--group", "a", "--positions", positions, "--to-current", "--dry-run"]
+    assert main([*at, "--topic", "t"]) == 0
+    assert rows(capsys.readouterr().out)[1:] == [["a", "t", "0", "30", "30"], ["a", "t", "1", "20", "-"]]
+    assert main([*at, "--all-topics"]) == 0
+    assert rows(capsys.readouterr().out)[1:] == [["a", "t", "0", "30", "30"]]
+
+
 def test_an_exported_plan_is_read_again(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["reset-offsets", "--store", str(store)]
     one, all_of_them = tmp_path / "one.csv", tmp_path / "all.csv"
@@ -146,6 +163,8 @@ def test_an_exported_plan_is_read_again(store: Path, tmp_path: Path, capsys: pyt
     assert main([*at, "--all-groups", "--all-topics", "--to-offset", "8", "--format", "csv", "--dry-run"]) == 0
     all_of_them.write_text(capsys.readouterr().out, encoding="utf-8")
     assert all_of_them.read_text() == "a,t,0,8\na,t,1,8\nb,u,0,8\n"
+    assert main([*at, "--group", "a", "--group", "b", "--all-topics", "--to-offset", "8", "--export", "--dry-run"]) == 0
+    assert capsys.readouterr().out == all_of_them.read_text()
     assert main([*at, "--group", "new", "--from-file", str(one), "--execute"]) == 0
     assert committed(store) == BEFORE | {("new", "t", 0): 7, ("new", "t", 1): 7}
     assert main([*at, "--group", "b", "--from-file", str(all_of_them), "--execute"]) == 0
@@ -217,6 +236,7 @@ def test_what_is_not_a_plan_changes_nothing_and_is_told_in_one_line(
         ("--group a --all-topics --to-latest", "it is not known to which offset t-0 of group 'a' goes"),
         (f"--group a --topic t:0,7 --to-latest --positions {positions}", f"{positions} knows no partition t-7"),
         (f"--group a --group b --all-topics --shift-by 1 --topic v --positions {positions}", "argument --topic: not"),
+        ("--group a --topic v --to-offset 1", "nothing is committed for topic 'v': name its partitions, as v:0,1"),
         ("--group nobody --all-topics --to-offset 1", "no group 'nobody': name topics to make it"),
         ("--group a --group b --topic t:0 --shift-by 1", "t-0 cannot be shifted: group 'b' has no offset committed"),
         (f"--group a --from-file {bad}", f"{bad}, line 2: offset -5 is negative"),
