@@ -84,7 +84,8 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
         "GROUP   TOPIC   PARTITION  NEW-OFFSET  CURRENT-OFFSET",
         "replay  orders          0          50              60",
         "replay  orders          1          70              80",
-        "t1,0,2",
+        "t2,0,19",
+        "t2,1,19",
     ]
     assert output_of("register_views").count("k-stable") == 6
 

@@ -48,7 +48,7 @@ def ask_broker(
         latest = _offsets(kafka, asked, partitions, spec.latest())
         at = {} if time_ms is None else _offsets(kafka, asked, partitions, spec.for_timestamp(time_ms))
     except kafka.KafkaException as error:
-        raise BrokerUnreachable(f"{source} did not answer: {error.args[0]}") from None
+        raise BrokerUnreachable(f"{source} did not answer: {error.args[0].str()}") from None
     return Positions(
         source,
         {

@@ -23,7 +23,7 @@ from offsets_pipeline.coordinator.reset import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.coordinator.standings import mirrored_standings, owned_standings
+from offsets_pipeline.coordinator.standings import owned_standings
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.output import write_rows
@@ -60,6 +60,8 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
                 f"{options.store} is a mirrored store: only its broker may write (R4); what --export prints is for "
                 "kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
+        from offsets_pipeline.query.standings import mirrored_standings  # noqa: PLC0415 - it imports pyspark
+
         plan = _plan(options, scenario, mirrored_standings(StateReader(options.store), group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         return _status(plan, {})
