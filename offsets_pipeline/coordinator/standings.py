@@ -16,7 +16,7 @@ PROTOCOL_TYPES = ("", "consumer")
 
 
 def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, Standing]:
-    """Where these groups stand at the log's end, or all consumer groups (None). Raises NoSuchGroup for a share group."""
+    """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
     if group_ids is None:
         group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
     standings = {}
