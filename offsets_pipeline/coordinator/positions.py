@@ -9,6 +9,7 @@ is that young. It is what `kafka-get-offsets --time` answers for earliest, lates
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import parse_time_ms
@@ -47,10 +48,17 @@ class Positions:
     source: str
     by_partition: Mapping[TopicPartition, Position]
 
+    @cached_property
+    def _by_topic(self) -> dict[str, list[TopicPartition]]:
+        found: dict[str, list[TopicPartition]] = {}
+        for where in self.by_partition:
+            found.setdefault(where.topic, []).append(where)
+        return found
+
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic. Raises UnknownTopicOrPartition for a topic that is not known."""
-        found = [where for where in self.by_partition if where.topic == topic]
-        if not found:
+        found = self._by_topic.get(topic)
+        if found is None:
             raise UnknownTopicOrPartition(f"{self.source} knows no topic {topic!r}")
         return found
 
