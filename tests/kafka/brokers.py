@@ -80,6 +80,15 @@ class KafkaJvm:
         self._gateway.shutdown()
         self._output.close()
 
+    def csv(self, columns: list[str], rows: list[dict[str, str | int]]) -> str:
+        """Rows as Jackson writes them, which Kafka's programs write and read CSV with."""
+        jackson = self._gateway.jvm.com.fasterxml.jackson.dataformat.csv
+        schema = jackson.CsvSchema.builder()
+        for name in columns:
+            schema = schema.addColumn(name)
+        writer = jackson.CsvMapper().writer(schema.build())
+        return "".join(writer.writeValueAsString(row) for row in rows)
+
     @contextmanager
     def broker(self, segments: Path, offsets_partitions: int) -> Iterator[Broker]:
         """A broker whose `__consumer_offsets` are these: folders of log partitions with segment files.
