@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.state import TopicPartition
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4
-# What Jackson, which Kafka writes with, puts in quotes: what is longer, or has a character below the hyphen.
+# What Jackson, which Kafka writes with, puts in quotes: what is longer, or has a character below the hyphen or a \.
 _UNQUOTED_UNITS, _FIRST_UNQUOTED = 24, "-"
 _MAX_OFFSET = 2**63 - 1
 
@@ -89,6 +89,6 @@ def plan_csv(offsets: Iterable[PlannedOffset], *, with_groups: bool) -> str:
 
 def _quoted(text: str) -> str:
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
-    if units <= _UNQUOTED_UNITS and all(each >= _FIRST_UNQUOTED for each in text):
+    if units <= _UNQUOTED_UNITS and all(each >= _FIRST_UNQUOTED and each != "\\" for each in text):
         return text
     return '"' + text.replace('"', '""') + '"'

@@ -235,7 +235,7 @@ class Broker:
 
     def address(self) -> str:
         """Host and port at which it listens."""
-        (node,) = self._admin.describeCluster().nodes().get()
+        node = self._admin.describeCluster().nodes().get().iterator().next()
         return f"{node.host()}:{node.port()}"
 
     def producers(self) -> dict[tuple[int, int], tuple[int, int | None, int | None]]:

@@ -23,7 +23,7 @@ CHARACTERS = "\t !\"#$%&'()*+,-./09:;<AZ\\_az{}~\x7fß☃😀\r\n"
 
 def test_plans_are_written_as_kafka_writes_them_and_read_as_written(kafka: KafkaJvm, tmp_path: Path) -> None:
     chosen = random.Random(5)
-    names = {each for each in CHARACTERS} | {"a" * length for length in (1, 23, 24, 25)} | {"😀" * 12, "😀" * 13}
+    names = set(CHARACTERS) | {"a" * length for length in (1, 23, 24, 25)} | {"😀" * 12, "😀" * 13}
     names |= {"".join(chosen.choices(CHARACTERS, k=chosen.randint(1, 30))) for _ in range(500)}
     planned = [
         PlannedOffset(name, TopicPartition(name[::-1], chosen.randrange(2**31)), chosen.randrange(2**63), None)

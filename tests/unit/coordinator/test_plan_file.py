@@ -24,10 +24,10 @@ OFFSETS = [
     ("twenty-five.characters___", "t", 0, 5),
     ("#hash", "t", 0, 6),
     ("a:b;c<d", "t", 0, 7),
+    ("back\\slash", "t", 0, 8),
     ("grün", "t", 0, 2**63 - 1),
 ]
-LINES = """\
-billing,orders,0,40
+LINES = r"""billing,orders,0,40
 billing,orders,10,0
 "a group",t,0,1
 "com,ma",t,0,2
@@ -36,6 +36,7 @@ twenty-four.characters__,t,0,4
 "twenty-five.characters___",t,0,5
 "#hash",t,0,6
 a:b;c<d,t,0,7
+"back\slash",t,0,8
 grün,t,0,9223372036854775807
 """
 PLANNED = [

@@ -42,7 +42,7 @@ def positions(tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def _groups(store: Path) -> None:
     with opened(store) as coordinator:
-        coordinator.commit_offsets("a", {("t", 0): OffsetAndMetadata(30, 4, "a note"), ("t", 1): 5})
+        coordinator.commit_offsets("a", {("t", 0): OffsetAndMetadata(30, 4, "a note"), ("t", 1): OffsetAndMetadata(5)})
         coordinator.commit_offsets("b", {("u", 0): 3})
 
 
