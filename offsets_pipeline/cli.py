@@ -15,6 +15,7 @@ from offsets_pipeline import __version__
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.config import Settings, load_settings
 from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of, hours_of, place_of
+from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
@@ -151,6 +152,7 @@ def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -
     offsets.add_argument("--group", required=True, metavar="G", help="the group")
     offsets.add_argument("places", nargs="+", type=place_of, metavar="TOPIC[:PARTITION]")
     add_expiry_options(command("expire-offsets", _expire_offsets, "expire offsets of an owned store, or forecast it"))
+    add_reset_offsets(command)
 
 
 def _commit(options: argparse.Namespace, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,12 @@ from offsets_pipeline.errors import InvalidTime
 
 MS_OF_HOUR = 3_600_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NS_OF_MS = 1_000_000
+_SIGNED = r"([-+]?[0-9]+)"
+# as java.time.Duration reads it: days have 24 hours, each part may have a sign, and a fraction is one of seconds
+_DURATION = re.compile(
+    rf"([-+]?)P(?:{_SIGNED}D)?(T(?:{_SIGNED}H)?(?:{_SIGNED}M)?(?:{_SIGNED}(?:[.,]([0-9]{{0,9}}))?S)?)?", re.IGNORECASE
+)
 
 
 class Clock(Protocol):
@@ -61,6 +68,21 @@ def parse_time_ms(text: str) -> int:
             f"{text!r} is no time: write it as 2026-03-01T12:00:00Z, or in milliseconds since 1970"
         ) from None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def time_before_ms(now_ms: int, duration: str) -> int:
+    """The point in time so long before now, in milliseconds since 1970; parts of a millisecond are left out.
+
+    ``duration`` is in ISO 8601 as Kafka's programs take it: PnDTnHnMnS. Raises InvalidTime for anything else.
+    """
+    found = _DURATION.fullmatch(duration)
+    if found is None or duration[-1] in "PpTt":
+        raise InvalidTime(f"{duration!r} is no duration: write it as P1DT12H30M, or PT90S")
+    sign, days, _, hours, minutes, seconds, fraction = (part or "" for part in found.groups())
+    fraction_ns = int(f"{fraction:0<9}") * (-1 if seconds.startswith("-") else 1)
+    whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
+    duration_ns = whole * 1_000_000_000 + fraction_ns
+    return (now_ms * _NS_OF_MS - (-duration_ns if sign == "-" else duration_ns)) // _NS_OF_MS
 
 
 def shown_time(time_ms: int) -> str:

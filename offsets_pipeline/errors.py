@@ -64,6 +64,24 @@ class InvalidTime(OffsetsError):
     """A point in time is not written as one."""
 
 
+class MalformedFile(OffsetsError):
+    """A file that was given to a command has a line that cannot be read."""
+
+
+class InvalidReset(OffsetsError):
+    """A reset of offsets leaves open what is to be reset, or to what."""
+
+
+class ClientMissing(OffsetsError):
+    """What talks to a broker is not installed."""
+
+
+class BrokerUnreachable(OffsetsError):
+    """A broker does not answer, or refuses to."""
+
+    retriable = True
+
+
 class NoSegments(OffsetsError):
     """A path to read from holds no log segments."""
 

@@ -81,6 +81,16 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     assert expired == "0 offsets and 0 groups expired in owned"
     assert header.split() == ["WHEN", "EXPIRES", "GROUP", "TOPIC", "PARTITION", "RULE", "REASON"]
     assert any(" k-reset " in line and " R18d " in line for line in forecast)
+    assert output_of("offsets reset-offsets").splitlines() == [
+        "GROUP   TOPIC   PARTITION  NEW-OFFSET  CURRENT-OFFSET",
+        "replay  orders          0          60               -",
+        "replay  orders          1          80               -",
+        "GROUP   TOPIC   PARTITION  NEW-OFFSET  CURRENT-OFFSET",
+        "replay  orders          0          50              60",
+        "replay  orders          1          70              80",
+        "t2,0,19",
+        "t2,1,19",
+    ]
     assert output_of("register_views").count("k-stable") == 6
 
 

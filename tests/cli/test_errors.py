@@ -164,6 +164,20 @@ OTHERS = [
         "expire-offsets|--store|{store}|--at|0": "--at is for a forecast: say --dry-run too",
         "expire-offsets|--store|{store}|--dry-run|--within|1.5": "argument --within: '1.5' is not allowed; it takes a",
         "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is no time: write it as 2026-03-",
+        "reset-offsets|--store|{store}|--group|k-reset|--all-topics|--to-offset|1|--execute": (
+            "{store} is a mirrored store: only its broker may write (R4); what --export prints is for kafka-consumer-"
+        ),
+        "reset-offsets|--store|{store}|--group|k-stable|--all-topics|--to-offset|1|--dry-run": (
+            "only inactive groups are reset: 'k-stable' is Stable"
+        ),
+        "reset-offsets|--store|{store}|--group|nobody|--all-topics|--to-offset|1": "no group 'nobody': name topics to",
+        "reset-offsets|--store|{store}|--group|k-reset|--topic|t1|--to-latest|--positions|{file}": (
+            "{file}, line 1: the header has to begin with topic,partition,earliest,latest"
+        ),
+        "reset-offsets|--store|{store}|--group|k-reset|--from-file|{nothing}": "no such file: {nothing}",
+        "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
+        "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
+        "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "schema:any: only Spark's catalog knows",
         "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",
         "sql|--store|{store}|SELECT nothing FROM current_offsets": "the query failed: [UNRESOLVED_COLUMN",
         "sql|--store|{store}|SELECT * FROM nowhere": "the query failed: [TABLE_OR_VIEW_NOT_FOUND]",

@@ -177,3 +177,31 @@ def test_cleaning_is_tried_then_done_and_then_there_is_nothing_to_do(
     rows = list(csv.DictReader(io.StringIO(offsets("log-info", "--store", str(location), "--format", "csv"))))
     assert sum(int(row["records"]) for row in rows) == int(done["RECORDS"])
     assert any(int(row["cleaned_to"] or 0) for row in rows)
+
+
+def test_reset_of_a_mirrored_store_is_planned_for_its_broker(
+    store: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    groups = oracle(CAPTURE)["groups"]
+    at = ["reset-offsets", "--store", store, "--all-topics", "--export"]
+    capsys.readouterr()
+    assert main([*at, "--all-groups", "--shift-by", "-1"]) == 1
+    out, err = capsys.readouterr()
+    inactive = {name: group["offsets"] for name, group in groups.items() if group.get("list_state") == "Empty"}
+    assert sorted(csv.reader(io.StringIO(out))) == sorted(
+        [name, each["topic"], str(each["partition"]), str(max(0, each["offset"] - 1))]
+        for name, offsets in inactive.items()
+        for each in offsets
+    )
+    assert out
+    assert "--export prints it for kafka-consumer-groups --reset-offsets --from-file" in err
+    stable = sorted(name for name, group in groups.items() if group.get("list_state") == "Stable")
+    assert err.splitlines()[-1] == (
+        "offsets: error: only inactive groups are reset: "
+        + ", ".join(f"{name!r} is Stable" for name in stable[:5])
+        + f", and {len(stable) - 5} more"
+    )
+    assert main([*at, "--group", "k-reset", "--to-offset", "2", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "".join(
+        f"{each['topic']},{each['partition']},2\n" for each in inactive["k-reset"]
+    )

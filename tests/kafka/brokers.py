@@ -80,6 +80,15 @@ class KafkaJvm:
         self._gateway.shutdown()
         self._output.close()
 
+    def csv(self, columns: list[str], rows: list[dict[str, str | int]]) -> str:
+        """Rows as Jackson writes them, which Kafka's programs write and read CSV with."""
+        jackson = self._gateway.jvm.com.fasterxml.jackson.dataformat.csv
+        schema = jackson.CsvSchema.builder()
+        for name in columns:
+            schema = schema.addColumn(name)
+        writer = jackson.CsvMapper().writer(schema.build())
+        return "".join(writer.writeValueAsString(row) for row in rows)
+
     @contextmanager
     def broker(self, segments: Path, offsets_partitions: int) -> Iterator[Broker]:
         """A broker whose `__consumer_offsets` are these: folders of log partitions with segment files.
@@ -211,6 +220,23 @@ class Broker:
             at: (earliest[self._partition(at)].offset(), latest[self._partition(at)].offset())
             for at in range(self._offsets_partitions)
         }
+
+    def offsets_since(self, time_ms: int) -> dict[int, int | None]:
+        """Offset of the first record at or after a time in each log partition; None where no record is that young."""
+        spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(time_ms)
+        partitions = range(self._offsets_partitions)
+        found = self._admin.listOffsets({self._partition(at): spec for at in partitions}).all().get()
+        offsets = {at: found[self._partition(at)].offset() for at in partitions}
+        return {at: None if offset == -1 else offset for at, offset in offsets.items()}
+
+    def topics(self) -> set[str]:
+        """The names of its topics."""
+        return set(self._admin.listTopics().names().get())
+
+    def address(self) -> str:
+        """Host and port at which it listens."""
+        node = self._admin.describeCluster().nodes().get().iterator().next()
+        return f"{node.host()}:{node.port()}"
 
     def producers(self) -> dict[tuple[int, int], tuple[int, int | None, int | None]]:
         """By log partition and producer id: epoch, start of the open transaction, last marker's coordinator epoch."""

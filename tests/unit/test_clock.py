@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from offsets_pipeline.clock import Clock, FixedClock, SystemClock, parse_time_ms, shown_time
+from offsets_pipeline.clock import Clock, FixedClock, SystemClock, parse_time_ms, shown_time, time_before_ms
 from offsets_pipeline.errors import InvalidTime
 
 
@@ -47,3 +47,32 @@ def test_anything_else_is_no_time(text: str) -> None:
 def test_a_time_is_shown_in_utc() -> None:
     assert shown_time(1_772_366_400_123) == "2026-03-01T12:00:00.123Z"
     assert shown_time(10**18) == f"{10**18} ms"
+
+
+@pytest.mark.parametrize(
+    ("duration", "time_ms"),
+    [
+        ("PT0S", 1_000_000_000),
+        ("PT1S", 999_999_000),
+        ("P1D", 913_600_000),
+        ("P1DT1H1M1S", 909_939_000),
+        ("pt1h", 996_400_000),
+        ("PT1.5S", 999_998_500),
+        ("PT1,5S", 999_998_500),
+        ("PT0.0001S", 999_999_999),  # no record of that millisecond is missed
+        ("PT-1.5S", 1_000_001_500),
+        ("PT-0.5S", 1_000_000_500),
+        ("-PT1M", 1_000_060_000),
+        ("-PT-1M", 999_940_000),
+        ("PT1H-30M", 998_200_000),
+        ("+P+2D", 827_200_000),
+    ],
+)
+def test_a_duration_is_read_as_kafka_reads_it(duration: str, time_ms: int) -> None:
+    assert time_before_ms(1_000_000_000, duration) == time_ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1W", "P1M", "P1Y", "P1.5D", "PT1H1H", "PT1S ", "PT٣S"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTime, match="is no duration: write it as P1DT12H30M, or PT90S"):
+        time_before_ms(0, text)

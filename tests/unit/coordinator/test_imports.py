@@ -24,11 +24,20 @@ from offsets_pipeline.coordinator.store import OwnedStore
 with Coordinator.open(OwnedStore.create(sys.argv[1], 2)) as coordinator:
     coordinator.commit_offsets("g", {("t", 0): 7})
     print(coordinator.fetch_offsets("g")["t", 0].offset)
+
+from offsets_pipeline.cli import main
+
+for line in ("commit --group g t:0=8", "reset-offsets --group g --all-topics --to-current --execute --export"):
+    name, *arguments = line.split()
+    main([name, "--store", sys.argv[1], *arguments])
 """
 
 
 def test_coordinator_needs_no_spark(tmp_path: pytest.TempPathFactory) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, f"{tmp_path}/store"], capture_output=True, text=True, timeout=60, check=False
+    store = f"{tmp_path}/store"
+    done = subprocess.run([sys.executable, "-c", CODE, store], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"7\n1 offsets of group g committed in {store}\nt,0,8\n",
+        "",
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")

@@ -1,0 +1,28 @@
+"""Where the groups of an owned store stand before a reset (those of a mirrored one: `query.standings`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.reset import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+
+#: Those of what Kafka counts among the consumer groups, simple groups too: no workers, share or streams groups (R34).
+PROTOCOL_TYPES = ("", "consumer")
+
+
+def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, Standing]:
+    """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
+    if group_ids is None:
+        group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
+    standings = {}
+    for group_id in group_ids:
+        group = coordinator.get_group(group_id)
+        held = coordinator.fetch_offsets(group_id)
+        offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
+        standings[group_id] = Standing(None if group is None else group.state, offsets)
+    return standings

@@ -1,0 +1,50 @@
+"""Positions that a broker tells are those that its own Admin client tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.coordinator.broker_positions import ask_broker
+from offsets_pipeline.coordinator.positions import Position, TimedOffset
+from offsets_pipeline.coordinator.state import TopicPartition
+from offsets_pipeline.errors import BrokerUnreachable
+from tests.kafka.brokers import TOPIC
+from tests.logs import CAPTURES, capture_partitions
+
+if TYPE_CHECKING:
+    from tests.kafka.brokers import KafkaJvm
+
+pytestmark = pytest.mark.kafka
+CAPTURE = "4.2.0-classic"
+# in the midst of that log: some log partitions have younger records, some have not
+TIME_MS = 1_795_201_235_000
+
+
+@pytest.fixture(autouse=True)
+def _client() -> None:
+    pytest.importorskip("confluent_kafka", reason="asks a broker, which takes confluent-kafka")
+
+
+def test_a_broker_tells_where_partitions_begin_and_end_and_what_came_at_a_time(kafka: KafkaJvm) -> None:
+    offsets_partitions = capture_partitions(CAPTURE)
+    with kafka.broker(CAPTURES / CAPTURE / "segments", offsets_partitions) as broker:
+        bounds, since = broker.bounds(), broker.offsets_since(TIME_MS)
+        found = ask_broker(broker.address(), {TOPIC, "no-such-topic"}, TIME_MS)
+        assert found.by_partition == {
+            TopicPartition(TOPIC, at): Position(*bounds[at], (TimedOffset(TIME_MS, since[at]),)) for at in bounds
+        }
+        assert {each is None for each in since.values()} == {True, False}
+        assert ask_broker(broker.address(), {TOPIC}).of(TopicPartition(TOPIC, 0)) == Position(*bounds[0])
+        assert ask_broker(broker.address(), {"no-such-topic"}).by_partition == {}
+        assert "no-such-topic" not in broker.topics()  # to ask for it does not make it
+
+
+def test_a_broker_that_does_not_answer_is_told_of_in_one_line() -> None:
+    with pytest.raises(BrokerUnreachable) as raised:
+        ask_broker("127.0.0.1:1", {"t"}, properties={"socket.timeout.ms": "1000"})
+    assert str(raised.value).startswith("the broker at 127.0.0.1:1 did not answer: ")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(BrokerUnreachable, match=r"did not answer: .*no\.such\.property"):
+        ask_broker("127.0.0.1:1", {"t"}, properties={"no.such.property": "1"})
