@@ -22,11 +22,6 @@ CAPTURE = "4.2.0-classic"
 TIME_MS = 1_795_201_235_000
 
 
-@pytest.fixture(autouse=True)
-def _client() -> None:
-    pytest.importorskip("confluent_kafka", reason="asks a broker, which takes confluent-kafka")
-
-
 def test_a_broker_tells_where_partitions_begin_and_end_and_what_came_at_a_time(kafka: KafkaJvm) -> None:
     offsets_partitions = capture_partitions(CAPTURE)
     with kafka.broker(CAPTURES / CAPTURE / "segments", offsets_partitions) as broker:
