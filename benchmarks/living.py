@@ -60,7 +60,7 @@ class Size:
 
 
 FULL = Size(small_groups=20_000, large_groups=600_000, batches=100, long_log_batches=20, stream_seconds=300)
-QUICK = Size(small_groups=2_000, large_groups=10_000, batches=5, long_log_batches=3, stream_seconds=15)
+QUICK = Size(small_groups=2_000, large_groups=10_000, batches=5, long_log_batches=3, stream_seconds=10)
 
 
 class LivingStore:

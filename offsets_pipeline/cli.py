@@ -329,7 +329,7 @@ def _describe(options: argparse.Namespace, settings: Settings) -> int:
 
     groups = describe_groups(_reader(options, settings), options.group)
     if options.format == "json":
-        write_json({"groups": {name: asdict(group) for name, group in groups.items()}})
+        write_json({"groups": groups})
     elif options.members:
         write_rows(
             ["group", "member", "instance", "client", "host", "assignment"],

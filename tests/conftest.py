@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from tests.spark.stores import Workbench
 
+# others than tests assert here, and are to say as much
+pytest.register_assert_rewrite("tests.unit.coordinator.states")
+
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_FIXTURE = "spark"
 

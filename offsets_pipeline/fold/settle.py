@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table, stored_files, table_as_of
@@ -21,7 +22,6 @@ from offsets_pipeline.layers import LAYERED, LayeredTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
     from deltalake import DeltaTable
 
     from offsets_pipeline.config import FoldSettings
@@ -162,6 +162,11 @@ def _newest_rows(layered: LayeredTable, table: DeltaTable) -> Iterator[pa.Table]
 def _newest_of(layered: LayeredTable, table: DeltaTable, log_partitions: list[int]) -> pa.Table:
     name = layered.table.name
     latest = layered.latest(name, f"log_partition IN ({', '.join(map(str, log_partitions))})")
-    query = f"SELECT * FROM ({latest}) AS newest ORDER BY {', '.join(layered.key)}"  # noqa: S608 - the program's names
-    rows = answer(query, **{name: table}).read_all()
-    return rows.cast(layer_schema(layered))
+    schema = layer_schema(layered)
+    # DataFusion makes strings of its views in many threads; Arrow's `cast` takes as long as all the rest
+    columns = ", ".join(
+        f"arrow_cast({each.name}, 'Utf8') AS {each.name}" if pa.types.is_string(each.type) else each.name
+        for each in schema
+    )
+    query = f"SELECT {columns} FROM ({latest}) AS newest ORDER BY {', '.join(layered.key)}"  # noqa: S608 - its own names
+    return answer(query, **{name: table}).read_all().cast(schema)

@@ -9,6 +9,7 @@ Kept is what a replay needs to come to the same state, and whatever follows then
 - of each raw key that this program cannot read, unknown or corrupt, the last record (R6);
 - the last tombstone of each key until it is old enough, and longer where a record is kept that it hides;
 - the marker that ended the transaction of a record that is kept;
+- the last record of each producer id until it is old enough: its epoch shuts out older ones, as in a broker's memory;
 - whatever was appended late (`backfill`): a stream may have to see it yet.
 
 A broker knows raw keys alone, so it keeps less: R16 says what that costs. Here a corrupt record hides nothing, a simple
@@ -137,6 +138,7 @@ class _Cleaning:
         keep[tombstones[~self._aged[tombstones]]] = True
         self._keep_proofs(keep)
         self._keep_what_hides(keep)
+        self._keep_producers(keep)
         ended = np.flatnonzero(keep & (self._marker >= 0))
         keep[self._marker[ended]] = True
         return keep
@@ -179,6 +181,13 @@ class _Cleaning:
         np.minimum.at(lowest, self._group[values], self._commits[values])
         first_commit = dict(zip(self._groups_of_commits, lowest.tolist(), strict=True))
         keep[self._groups.hiding(keep, first_commit)] = True
+
+    def _keep_producers(self, keep: Bools) -> None:
+        """Keep the last record of each producer: a coordinator that reads the log knows epochs from there alone."""
+        rows = np.flatnonzero(self._in_transaction)
+        producers = self._rows["producer_id"].take(pa.array(rows)).to_numpy()
+        last = rows[last_of_each(np.unique(producers, return_inverse=True)[1], rows)]
+        keep[last[~self._aged[last]]] = True
 
 
 class _Group(NamedTuple):

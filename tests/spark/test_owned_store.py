@@ -11,16 +11,18 @@ import pytest
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import InvalidProducerEpoch, WriteConflict
 from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from offsets_pipeline.store_properties import CREATION
 from offsets_pipeline.tables import LOG, TABLES
 from tests.logs import commit_key, commit_value
-from tests.spark.stores import assert_as_reference, log_of
+from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import calls
 
@@ -127,3 +129,58 @@ def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, t
         (name, each.topic, each.partition): each.offset for name, group in described.items() for each in group.offsets
     } == answers
     assert {(name, group.state) for name, group in described.items()} == listed
+
+
+def answers_of(coordinator: Coordinator) -> dict[str, Any]:
+    """Whatever a coordinator says of all that it has."""
+    return {
+        "offsets": coordinator.fetch_all_offsets(),
+        "stable offsets": coordinator.fetch_all_offsets(require_stable=True),
+        "groups": sorted(coordinator.list_groups(), key=lambda each: each.group_id),
+        "described": coordinator.describe_groups(["active", "a", "b"]),
+    }
+
+
+def test_owned_log_is_cleaned_beside_coordinators_which_answer_as_before(workbench: Workbench, tmp_path: Path) -> None:
+    OwnedStore.create(tmp_path, PARTITIONS)
+    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+        coordinator.store_group(stable("active"))
+        for offset in range(30):
+            coordinator.commit_offsets("a", {("t", 0): offset, ("t", 1): offset})
+        coordinator.commit_offsets("gone", {("t", 0): 1})
+        coordinator.remove_group("gone")
+        for producer_id, epoch in ((7, 0), (8, 0), (9, 3)):
+            coordinator.begin_transaction(producer_id, epoch)
+            coordinator.txn_commit_offsets(producer_id, epoch, "b", {("t", producer_id): 5})
+        coordinator.end_transaction(7, 0, commit=True)
+        coordinator.begin_transaction(9, 4)  # shuts out epoch 3, and aborts what it had open
+        workbench.fold(tmp_path)
+        before, exported = answers_of(coordinator), export_of(tmp_path)
+
+        done = clean_log(workbench.open(tmp_path), workbench.settings, CLOCK)
+        assert done.removed >= 58
+        assert done.bytes is not None
+        assert done.bytes < done.bytes_before
+        maintain_store(workbench.open(tmp_path), CLOCK)
+        assert workbench.verify(tmp_path).equal
+        assert workbench.reload(tmp_path) == done.records
+        assert export_of(tmp_path) == exported
+
+        with Coordinator.open(tmp_path, housekeeping=False) as anew:  # which knows nothing but the cleaned log
+            assert answers_of(coordinator) == answers_of(anew) == before
+            with pytest.raises(InvalidProducerEpoch):
+                anew.begin_transaction(9, 3)
+            anew.end_transaction(8, 0, commit=True)
+            ends = {row.log_partition: row.record_offset for row in log_of(tmp_path)}
+            anew.commit_offsets("a", {("t", 0): 99})
+            coordinator.commit_offsets("b", {("t", 1): 100})
+            assert answers_of(coordinator) == answers_of(anew)
+    offsets = [(row.log_partition, row.record_offset) for row in log_of(tmp_path)]
+    assert len(set(offsets)) == len(offsets)
+    assert {at for at in offsets if at[1] > ends[at[0]]} == {
+        (coordinator.partition_for(group), ends[coordinator.partition_for(group)] + step)
+        for group, step in (("a", 1), ("b", 1 + (coordinator.partition_for("a") == coordinator.partition_for("b"))))
+    }
+    workbench.fold(tmp_path)
+    assert workbench.verify(tmp_path).equal
+    assert_as_reference(tmp_path, log_of(tmp_path))

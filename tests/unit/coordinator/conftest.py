@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
 
-pytest.register_assert_rewrite("tests.unit.coordinator.states")
-
 PARTITIONS = 3
 
 

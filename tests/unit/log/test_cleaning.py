@@ -61,23 +61,18 @@ def committed_transaction(log: LogPartition) -> list[int]:
     log.commit(AT, 1, 7)
     log.end_commit(7)
     second = log.commit(AT, 2, 7)
-    marker = log.end_commit(7)
-    log.end_commit(8)
-    return [second, marker]
+    return [second, log.end_commit(7), log.end_commit(8)]
 
 
 def commit_that_a_plain_one_overtook(log: LogPartition) -> list[int]:  # R10
     log.commit(AT, 1, 7)
-    plain = log.commit(AT, 2)
-    log.end_commit(7)
-    return [plain]
+    return [log.commit(AT, 2), log.end_commit(7)]
 
 
 def aborted_transaction(log: LogPartition) -> list[int]:
     plain = log.commit(AT, 1)
     log.commit(AT, 2, 7)
-    log.end_abort(7)
-    return [plain]
+    return [plain, log.end_abort(7)]
 
 
 def group_known_by_an_aborted_commit(log: LogPartition) -> list[int]:  # R14
@@ -139,8 +134,7 @@ def records_without_a_key(log: LogPartition) -> list[int]:  # R3
 def unknown_record_of_an_aborted_transaction(log: LogPartition) -> list[int]:
     first = log.record(b"\x00\x63one", b"1")
     log.record(b"\x00\x63one", b"2", 7)
-    log.end_abort(7)
-    return [first]
+    return [first, log.end_abort(7)]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +182,17 @@ def test_old_tombstones_go_but_where_they_hide_something(write: Callable[[LogPar
     log = LogPartition()
     expected = sorted(write(log))
     assert kept(log, aged_to=OLD) == expected[: len(expected) - goes]
+
+
+def test_last_record_of_a_producer_goes_when_it_is_old() -> None:
+    log = LogPartition()
+    log.commit(AT, 1, 7)
+    log.end_abort(7)
+    log.end_abort(7)
+    fences = log.end_abort(8)
+    plain = log.commit(AT, 2)
+    assert kept(log, aged_to=fences) == [fences, plain]
+    assert kept(log, aged_to=fences + 1) == [plain]
 
 
 def test_nothing_is_left_of_a_group_that_was_deleted_long_ago() -> None:
