@@ -152,8 +152,10 @@ class Coordinator(TransactionalCoordinator):
     ) -> int:
         """Delete offsets of a group; returns how many there were (R26).
 
-        Raises NoSuchGroup, NonEmptyGroup; GroupSubscribedToTopic, where the other offsets are deleted all the same.
+        Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, where the
+        other offsets are deleted all the same.
         """
+        validated_group_id(group_id, may_be_empty=False)
         chosen = [validated_partition(where) for where in partitions]
         deleted: int = self._change_group(
             "delete offsets", group_id, lambda state, _: deletion.delete_offsets(state, group_id, chosen), timeout_ms
