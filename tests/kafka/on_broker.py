@@ -241,7 +241,9 @@ class OnBroker:
             for name, each in known.items():
                 instance_id = each.groupInstanceId().orElse(None)
                 self.members[name] = MemberOfGroup(each.memberId(), each.generationId(), instance_id)
-            group = self._broker.groups()["groups"][group_id]
+            group = self._broker.groups()["groups"].get(group_id, {"describe": {}})
+            if "members" not in group["describe"]:
+                return False  # it is being replaced by one of another kind
             ids = {each["member_id"] for each in group["describe"]["members"]}
             if ids != {self.members[name].member_id for name in consumers}:
                 return False

@@ -14,6 +14,7 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from offsets_pipeline.coordinator.store import OwnedStore
 from tests.compare import compare
+from tests.kafka.answers import coordinator_answers
 from tests.kafka.clients import wait_until
 from tests.kafka.on_broker import SCRIPT_SETTINGS, OnBroker
 from tests.kafka.on_store import OnStore
@@ -197,11 +198,16 @@ CLASSIC_GROUPS = [
     Step("now it is deleted", lambda on: on.delete_group("active")),
 ]
 
-_HALF = "ADR 13: there is no rebalance; of one the log tells nothing"
+_NO_REBALANCE = "ADR 13: of a rebalance the log tells nothing, so the state is another"
 REBALANCES = [
-    Step("one has joined", lambda on: on.half_join("half", "h", "consumer", ("t",)), apart=frozenset({"half"})),
+    Step(
+        "one has joined",
+        lambda on: on.half_join("half", "h", "consumer", ("t",)),
+        because=_NO_REBALANCE,
+        apart=frozenset({"half"}),
+    ),
     *(
-        Step(what, do, answer, apart=frozenset({"half"}))
+        Step(what, do, answer, because=_NO_REBALANCE, apart=frozenset({"half"}))
         for what, do, answer in (
             (
                 "nothing is agreed upon",
@@ -233,7 +239,10 @@ REBALANCES = [
     Step("the member commits", lambda on: on.commit("half", commits("t", 3), Who("h"))),
     Step("it leaves", lambda on: on.leave("half", "h")),
     Step(
-        "a member of another protocol", lambda on: on.half_join("other", "o", "other", ()), apart=frozenset({"other"})
+        "a member of another protocol",
+        lambda on: on.half_join("other", "o", "other", ()),
+        because=_NO_REBALANCE,
+        apart=frozenset({"other"}),
     ),
     Step("is agreed upon", lambda on: on.sync("other", "o")),
     Step("it commits", lambda on: on.commit("other", {**commits("t", 1), **commits("u", 2)}, Who("o"))),
@@ -469,9 +478,17 @@ def differences_of(step: Step, on_broker: OnBroker, on_store: OnStore) -> list[s
 
 @pytest.mark.slow
 def test_coordinator_does_what_a_broker_does(kafka: KafkaJvm, tmp_path: Path) -> None:
-    with both(kafka, tmp_path, {}) as sides:
-        found = [difference for step in SCRIPT for difference in differences_of(step, *sides)]
+    with both(kafka, tmp_path, {}) as (on_broker, on_store):
+        found = [each for step in SCRIPT for each in differences_of(step, on_broker, on_store)]
+        answers = on_store.groups()
     assert found == []
+    with opened(tmp_path / "store") as loaded:
+        assert coordinator_answers(loaded, PARTITIONS) == answers
+
+
+def test_every_difference_has_its_reason() -> None:
+    for step in SCRIPT:
+        assert bool(step.because) == (step.store is not None or bool(step.apart)), step.what
 
 
 @pytest.mark.slow
