@@ -109,7 +109,7 @@ def expired(state: PartitionState, now_ms: int, retention_ms: int) -> Iterator[E
             len(due) == len(expiries)
             and group.kind in {CLASSIC, CONSUMER, STREAMS}  # what a share group holds lies elsewhere
             and group.is_empty
-            and group_id not in state.open_transactions  # R20
+            and next(state.pending_of(group_id), None) is None  # R20; nothing is left of what was deleted (R12)
         )
         if due or is_removed:
             yield ExpiredGroup(group_id, due, is_removed)

@@ -104,7 +104,7 @@ class KafkaJvm:
         """The data folder of a stopped broker that has made its offsets log."""
         if offsets_partitions not in self._made:
             folder = self._folder / f"with-{offsets_partitions}"
-            settings = self._settings(folder, offsets_partitions, *free_ports(2), {})
+            settings = self._settings(folder, offsets_partitions, *free_ports(2), settings={})
             arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(settings)]
             java = self._gateway.new_array(self._gateway.jvm.String, len(arguments))
             for index, argument in enumerate(arguments):
@@ -120,7 +120,7 @@ class KafkaJvm:
     @contextmanager
     def _running(self, data: Path, offsets_partitions: int, settings: Mapping[str, object]) -> Iterator[Broker]:
         port, controller_port = free_ports(2)
-        path = self._settings(data, offsets_partitions, port, controller_port, settings)
+        path = self._settings(data, offsets_partitions, port, controller_port, settings=settings)
         kafka = self._gateway.jvm.org.apache.kafka
         before = len(self._lines())
         properties = kafka.common.utils.Utils.loadProps(str(path))
@@ -139,7 +139,7 @@ class KafkaJvm:
             server.awaitShutdown()
 
     def _settings(
-        self, data: Path, offsets_partitions: int, port: int, controller_port: int, settings: Mapping[str, object]
+        self, data: Path, offsets_partitions: int, port: int, controller_port: int, *, settings: Mapping[str, object]
     ) -> Path:
         path = self._folder / "server.properties"
         text = SETTINGS.format(

@@ -42,6 +42,26 @@ def note(count: int, letter: str = "x") -> OffsetAndMetadata:
     return OffsetAndMetadata(1, metadata=letter * count)
 
 
+def refused(group_id: str, who: Who, error: str) -> Step:
+    """A commit that is refused."""
+    return Step(f"commit of {who}", lambda on: on.commit(group_id, commits("t", 99), who), (error,))
+
+
+def refused_in_transaction(producer: str, group_id: str, who: Who, error: str) -> Step:
+    """A commit that is refused, in a transaction."""
+    return Step(f"{producer}: {who}", lambda on: on.send(producer, group_id, commits("t", 99), who), (error,))
+
+
+def beside_it(group_id: str) -> Step:
+    """Something that is written, while a broker has a group of which nothing is."""
+    return Step(
+        f"what is written beside it, {group_id}",
+        lambda on: on.commit(group_id, commits("t", 1)),
+        because="ADR 13: a broker lists the group, until it loads its log anew",
+        apart=frozenset({"ghost"}),
+    )
+
+
 SIMPLE_GROUPS = [
     Step("nobody is asked for", lambda on: on.fetch("none")),
     Step("nobody is described", lambda on: on.describe("none"), ("GROUP_ID_NOT_FOUND",)),
@@ -124,7 +144,7 @@ CLASSIC_GROUPS = [
     Step("one commits by hand", lambda on: on.commit("active", commits("t", 13), Who("a"))),
     Step("the static one without its instance", lambda on: on.commit("active", commits("t", 14), Who("b"))),
     *(
-        Step(f"refused: {who}", lambda on, who=who: on.commit("active", commits("t", 99), who), (error,))
+        refused("active", who, error)
         for who, error in (
             (Who(), "UNKNOWN_MEMBER_ID"),
             (Who("a", member_id="x"), "UNKNOWN_MEMBER_ID"),
@@ -154,11 +174,7 @@ CLASSIC_GROUPS = [
     Step("for the static one", lambda on: on.send("of members", "active", commits("t", 20, 21), Who("b"))),
     Step("and for nobody", lambda on: on.send("of members", "active", {("t", 2): OffsetAndMetadata(22)})),
     *(
-        Step(
-            f"refused in a transaction: {who}",
-            lambda on, who=who: on.send("of members", "active", commits("t", 99), who),
-            (error,),
-        )
+        refused_in_transaction("of members", "active", who, error)
         for who, error in (
             (Who("a", member_id="x"), "UNKNOWN_MEMBER_ID"),
             (Who("a", member_id=""), "UNKNOWN_MEMBER_ID"),
@@ -256,7 +272,7 @@ CONSUMER_GROUPS = [
     Step("a consumer joins", lambda on: on.join("modern", Joining("k", ("t",)), protocol="consumer")),
     Step("the consumer commits", lambda on: on.commit_sync("k", commits("t", OffsetAndMetadata(2, 1, "k")))),
     *(
-        Step(f"refused by epoch: {who}", lambda on, who=who: on.commit("modern", commits("t", 99), who), (error,))
+        refused("modern", who, error)
         for who, error in (
             (Who(), "UNKNOWN_MEMBER_ID"),
             (Who("k", member_id="x"), "UNKNOWN_MEMBER_ID"),
@@ -279,11 +295,7 @@ CONSUMER_GROUPS = [
     Step("commits in its epoch", lambda on: on.send("of epoch", "modern", commits("t", 3), Who("k"))),
     Step("or in none", lambda on: on.send("of epoch", "modern", commits("u", 3))),
     *(
-        Step(
-            f"refused by epoch in a transaction: {who}",
-            lambda on, who=who: on.send("of epoch", "modern", commits("t", 99), who),
-            (error,),
-        )
+        refused_in_transaction("of epoch", "modern", who, error)
         for who, error in (
             (Who("k", later=1), "ILLEGAL_GENERATION"),
             (Who("k", member_id="x"), "UNKNOWN_MEMBER_ID"),
@@ -386,15 +398,7 @@ NOTHING_COMMITTED = [
         lambda on: on.commit("ghost", commits("t", note(LIMIT + 1))),
         ("OFFSET_METADATA_TOO_LARGE",),
     ),
-    *(
-        Step(
-            "and something else in every log partition",
-            lambda on, group_id=group_id: on.commit(group_id, commits("t", 1)),
-            because="ADR 13: a broker lists the group, until it loads its log anew",
-            apart=frozenset({"ghost"}),
-        )
-        for group_id in ("a", "b", "c")
-    ),
+    *(beside_it(group_id) for group_id in ("a", "b", "c")),
 ]
 
 SCRIPT = [
@@ -416,8 +420,7 @@ RETENTION = [
     Step("two offsets", lambda on: on.commit("open", commits("t", 1, 1))),
     Step("a transaction that stays open", lambda on: on.start("p", "tx", timeout_ms=900_000)),
     Step("holds one of them", lambda on: on.send("p", "open", commits("t", 2))),
-    Step("and a group of nothing", lambda on: on.send("p", "open of nothing", commits("t", 2))),
-    Step("what is deleted of that", lambda on: on.delete_offsets("open of nothing", [("t", 0)])),
+    Step("and a group of nothing", lambda on: on.send("p", "only open", commits("t", 2))),
     Step("a group that is left", lambda on: on.join("left", Joining("l", ("t",)))),
     Step("commits", lambda on: on.commit_sync("l", commits("t", 1))),
     Step("and is left", lambda on: on.leave("left", "l")),
@@ -426,7 +429,10 @@ RETENTION = [
 SOON = [
     Step("a second of its own", lambda on: on.commit("a second", commits("t", 1), retention_time_ms=1_000)),
     Step("a second of one of two", lambda on: on.commit("simple", commits("u", 1), retention_time_ms=1_000)),
+    Step("a group of what is held", lambda on: on.send("p", "open of nothing", commits("t", 2))),
+    Step("and deleted", lambda on: on.delete_offsets("open of nothing", [("t", 0)])),
     Step("two offsets, soon none", lambda on: on.commit("emptied", commits("t", 1, 1))),
+    Step("none", lambda on: on.delete_offsets("emptied", [("t", 0), ("t", 1)])),
 ]
 
 
@@ -499,11 +505,9 @@ def test_coordinator_expires_what_a_broker_expires(kafka: KafkaJvm, tmp_path: Pa
         assert found == []
         for step in SOON:  # not compared: the broker may have expired it already
             assert step.do(on_broker) == step.do(on_store) == step.answer
-        on_broker.delete_offsets("emptied", [("t", 0), ("t", 1)])
-        on_store.delete_offsets("emptied", [("t", 0), ("t", 1)])
         on_store.expire(1_000)
         before = set(on_store.groups()["groups"])
-        assert not before & {"a second", "emptied"}
+        assert not before & {"a second", "emptied", "open of nothing"}
         wait_until("short retention", lambda: not differences(on_broker, on_store))
         on_store.expire(MINUTE_MS)
         left = on_store.groups()["groups"]
@@ -517,5 +521,5 @@ def test_coordinator_expires_what_a_broker_expires(kafka: KafkaJvm, tmp_path: Pa
             "active": [("t", 0)],
             "modern": [("t", 0)],
             "open": [("t", 0)],
-            "open of nothing": [],
+            "only open": [],
         }

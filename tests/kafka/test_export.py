@@ -244,8 +244,9 @@ def fill(coordinator: Coordinator, clock: FixedClock) -> Iterator[None]:
     coordinator.store_group(GroupMetadata("connect", "connect", 1, "sessioned", "w", (ClassicMember("w"),)))
     coordinator.store_group(GroupMetadata("empty", "consumer", 7))
     noted = OffsetAndMetadata(7, 5, "größe €", "AAAAAAAAAAAAAAAAAAAAAQ")
+    three: dict[tuple[str, int], OffsetAndMetadata | int] = {("t", 0): noted, ("t", 1): 2, ("u", 0): 0}
     for group_id in ("simple", "empty", "deleted", "deleted and back", "", "größe"):
-        coordinator.commit_offsets(group_id, {("t", 0): noted, ("t", 1): 2, ("u", 0): 0})
+        coordinator.commit_offsets(group_id, three)
     coordinator.commit_offsets("short", {("t", 0): 3, ("t", 1): 4}, retention_time_ms=10_000)
     coordinator.commit_offsets("long", {("t", 0): 3}, retention_time_ms=10_000_000)
     for producer_id, groups in ((1, ("simple", "txn")), (2, ("txn", "aborted")), (3, ("open", "simple"))):
