@@ -46,6 +46,7 @@ OFFSETS_PARTITIONS = 50
 WRITERS = 8
 FETCHES = 20_000
 _CLIENT = Path(__file__).with_name("BrokerCommits.java")
+_COMPILER = "jdk.compiler"
 _JVM = ("-Xmx256m", "-Dlog4j2.level=OFF")
 _CLIENT_SECONDS = 120  # for all that it does beside writing
 
@@ -174,6 +175,8 @@ def broker_rows(folder: Path, partitions: int, seconds: float) -> list[list[str]
     Raises:
         BrokerError: there is no broker, or no compiler for its client.
     """
+    if _COMPILER not in subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=True).stdout:
+        raise BrokerError(f"this Java has no compiler ({_COMPILER}), which its client takes: use that of a JDK")
     numbers = (partitions, WRITERS, seconds, FETCHES)
     with ended_by_sigterm(), running_broker(folder, OFFSETS_PARTITIONS) as address:
         client = subprocess.run(
