@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: What a broker needs to be told for a script: quick heartbeats, and a look at overdue transactions now and then.
 SCRIPT_SETTINGS = {
+    "share.coordinator.state.topic.num.partitions": 1,
     "group.consumer.min.heartbeat.interval.ms": 100,
     "group.consumer.heartbeat.interval.ms": 100,
     "transaction.state.log.num.partitions": 1,
@@ -77,8 +78,12 @@ class OnBroker:
     def groups(self) -> Answer:
         return self._broker.groups() | {"topics": self._topics}
 
-    def stable(self, group_ids: Iterable[str], places: Iterable[Place]) -> Stable:
-        named = [{"name": topic, "partitionIndexes": at} for topic, at in _by_topic(places).items()]
+    def stable(self, group_ids: Iterable[str], places: Iterable[Place] | None) -> Stable:
+        named = (
+            None
+            if places is None
+            else [{"name": topic, "partitionIndexes": at} for topic, at in _by_topic(places).items()]
+        )
         groups = [{"groupId": each, "memberId": None, "memberEpoch": -1, "topics": named} for each in group_ids]
         answer = self._wire.ask("OFFSET_FETCH", 9, {"groups": groups, "requireStable": True})
         return {
@@ -154,6 +159,13 @@ class OnBroker:
             group[each.name] = self._clients.consumer(group_id, each, protocol)
         self._settle(group_id)
         return ()
+
+    def share(self, group_id: str, topics: tuple[str, ...]) -> Errors:
+        member_id = str(self._broker.gateway.jvm.org.apache.kafka.common.Uuid.randomUuid())
+        request = {"groupId": group_id, "memberId": member_id, "rackId": None, "subscribedTopicNames": list(topics)}
+        return self._errors(
+            [self._wire.ask("SHARE_GROUP_HEARTBEAT", 1, {**request, "memberEpoch": epoch}) for epoch in (0, -1)]
+        )
 
     def leave(self, group_id: str, consumer: str) -> Errors:
         if consumer in self._consumers.get(group_id, {}):

@@ -41,8 +41,8 @@ class OnStore:
     def groups(self) -> Answer:
         return coordinator_answers(self._coordinator, self._offsets_partitions)
 
-    def stable(self, group_ids: Iterable[str], places: Iterable[Place]) -> Stable:
-        places = list(places)
+    def stable(self, group_ids: Iterable[str], places: Iterable[Place] | None) -> Stable:
+        places = None if places is None else list(places)
         return {
             (group_id, *where): (_NO_OFFSET if each.offset is None else each.offset, each.leader_epoch, each.metadata)
             if each.error is None
@@ -87,6 +87,10 @@ class OnStore:
 
     def join(self, group_id: str, *consumers: Joining, protocol: str = "classic") -> Errors:
         del consumers, protocol  # the broker's log tells of them
+        return self._store(group_id)
+
+    def share(self, group_id: str, topics: tuple[str, ...]) -> Errors:
+        del topics
         return self._store(group_id)
 
     def leave(self, group_id: str, consumer: str) -> Errors:

@@ -66,7 +66,8 @@ class Side(Protocol):
 
     def groups(self) -> Answer: ...
 
-    def stable(self, group_ids: Iterable[str], places: Iterable[Place]) -> Stable: ...
+    def stable(self, group_ids: Iterable[str], places: Iterable[Place] | None) -> Stable:
+        """What groups have at these places, or wherever they have something."""
 
     def describe(self, group_id: str) -> Errors: ...
 
@@ -91,6 +92,9 @@ class Side(Protocol):
 
     def join(self, group_id: str, *consumers: Joining, protocol: str = "classic") -> Errors:
         """Have consumers join, and wait until all members agree."""
+
+    def share(self, group_id: str, topics: tuple[str, ...]) -> Errors:
+        """Have a member join a share group, and leave it."""
 
     def leave(self, group_id: str, consumer: str) -> Errors:
         """Have a consumer leave, and wait until the others agree."""

@@ -320,6 +320,16 @@ CONSUMER_GROUPS = [
     Step("the consumer group is deleted", lambda on: on.delete_group("modern")),
 ]
 
+SHARE_GROUPS = [
+    Step("somebody shared", lambda on: on.share("share", ("t",))),
+    Step("a share group has no commits", lambda on: on.commit("share", commits("t", 1)), ("GROUP_ID_NOT_FOUND",)),
+    Step("a fetch finds none", lambda on: on.fetch("share")),
+    Step("nor offsets to delete", lambda on: on.delete_offsets("share", [("t", 0)]), ("GROUP_ID_NOT_FOUND",)),
+    Step("a producer for it", lambda on: on.start("of share", "tx-share", by_hand=True)),
+    Step("has none either", lambda on: on.send("of share", "share", commits("t", 1)), ("GROUP_ID_NOT_FOUND",)),
+    Step("it ends", lambda on: on.end("of share", commit=False)),
+]
+
 TRANSACTIONS = [
     Step("a transaction begins", lambda on: on.start("p", "tx")),
     Step("it makes a group", lambda on: on.send("p", "txn", commits("t", 1, OffsetAndMetadata(2, 3, "note")))),
@@ -406,6 +416,7 @@ SCRIPT = [
     *CLASSIC_GROUPS,
     *REBALANCES,
     *CONSUMER_GROUPS,
+    *SHARE_GROUPS,
     *TRANSACTIONS,
     *NOTHING_COMMITTED,
 ]
@@ -459,16 +470,16 @@ def differences(on_broker: OnBroker, on_store: OnStore, apart: frozenset[str] = 
     for groups in (theirs["groups"], ours["groups"]):
         for group_id in apart:
             groups.pop(group_id, None)
+    found = compare(ours, theirs)
     names = sorted(set(theirs["groups"]) | set(ours["groups"]))
-    expected, got = on_broker.stable(names, PLACES), on_store.stable(names, PLACES)
-    return [
-        *compare(ours, theirs),
-        *(
+    for places in (PLACES, None):
+        expected, got = on_broker.stable(names, places), on_store.stable(names, places)
+        found += [
             f"stable {where}: broker {expected.get(where)!r}, ours {got.get(where)!r}"
             for where in sorted(expected.keys() | got.keys())
             if expected.get(where) != got.get(where)
-        ),
-    ]
+        ]
+    return found
 
 
 def differences_of(step: Step, on_broker: OnBroker, on_store: OnStore) -> list[str]:

@@ -156,14 +156,16 @@ def test_a_classic_member_of_a_consumer_group_hears_of_its_generation(coordinato
 
 
 def test_a_share_group_has_no_offsets(coordinator: Coordinator, store: Path) -> None:
-    share_group(store, "s")
+    coordinator.commit_offsets("s", {("t", 0): 1})
+    share_group(store, "s")  # in place of the simple group (R14)
     for ask in (
         lambda: coordinator.commit_offsets("s", {("t", 0): 2}),
-        lambda: coordinator.fetch_offsets("s"),
         lambda: coordinator.delete_offsets("s", [("t", 0)]),
     ):
         with pytest.raises(NoSuchGroup, match="share group"):
             ask()
+    assert coordinator.fetch_offsets("s") == coordinator.fetch_all_offsets() == {}
+    assert coordinator.fetch_offsets("s", [("t", 0)], require_stable=True) == {at(): FetchedOffset(None)}
 
 
 @pytest.mark.parametrize(("letter", "count"), [("x", 4_096), ("ü", 2_048)])
