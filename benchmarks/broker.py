@@ -162,6 +162,21 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
     return [loading.seconds for loading in loadings[1:]]
 
 
+@contextmanager
+def running_broker(folder: Path, offsets_partitions: int) -> Iterator[str]:
+    """The address of a new broker, whose data lie below a folder; its offsets log is loaded. It ends with the block.
+
+    Raises:
+        BrokerError: the broker's JARs are missing, or it does not start.
+    """
+    if not KAFKA_JARS.is_dir():
+        raise BrokerError(f"no broker in {KAFKA_JARS}: run `make kafka`")
+    broker = _Broker(folder, offsets_partitions)
+    broker.format()
+    with broker.serving() as address:
+        yield address
+
+
 def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> None:
     """Put other segments where those of a stopped broker are, without index; which topic that is stays."""
     for log_partition in range(offsets_partitions):
@@ -174,7 +189,7 @@ def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> Non
 
 
 class _Broker:
-    """A broker and its data, below one folder; it runs only within `load`."""
+    """A broker and its data, below one folder; it runs only within `load` and `serving`."""
 
     def __init__(self, folder: Path, offsets_partitions: int) -> None:
         self._offsets_partitions = offsets_partitions
@@ -203,21 +218,26 @@ class _Broker:
 
     def load(self, *, make_log: bool = False) -> Loading:
         """Start the broker, have it make its offsets log if asked to, wait until all of that is loaded, and stop it."""
+        with self.serving(make_log=make_log):
+            pass
+        return self._read_loading()
+
+    @contextmanager
+    def serving(self, *, make_log: bool = True) -> Iterator[str]:
+        """Its address, while it runs and has loaded its offsets log, which it makes if it is asked to."""
         with self._running("kafka.Kafka", str(self._settings)) as process:
             if make_log:
                 self._wait(process, "is not there", self._finds_coordinator)
             self._wait(process, "did not load its offsets", self._has_loaded)
-        return self._read_loading()
+            yield f"127.0.0.1:{self._port}"
 
     @contextmanager
     def _running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """A program out of Kafka's JARs, which is told to end when its block does."""
-        java_home = os.environ.get("JAVA_HOME")
-        java = str(Path(java_home, "bin", "java")) if java_home else "java"
         options = (*_JVM, f"-Dlog4j2.configurationFile={self._logging}", "-classpath", f"{KAFKA_JARS}/*")
         with self._log.open("wb") as log:
             process = subprocess.Popen(
-                [java, *options, program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                [java(), *options, program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         try:
             yield process
@@ -265,6 +285,12 @@ class _Broker:
         """The log is gone when this is read: so its end goes along, without stacks."""
         said = [line for line in self._read_log() if not line.startswith("\t")][-3:]
         return BrokerError(f"{what}; it said last: {' / '.join(said)}")
+
+
+def java() -> str:
+    """The program `java`: that of JAVA_HOME, or the first on the path."""
+    java_home = os.environ.get("JAVA_HOME")
+    return str(Path(java_home, "bin", "java")) if java_home else "java"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""How fast a coordinator of an owned store commits, answers and loads.
+"""How fast a coordinator of an owned store commits, answers and loads; beside it, a real Kafka broker.
 
-    python benchmarks/coordinator.py [--seconds 10] [--partitions-a-commit 50] [--folder FOLDER]
+    python benchmarks/coordinator.py [--seconds 10] [--partitions-a-commit 50] [--folder FOLDER] [--without-broker]
 
 A store of 50 log partitions in a local folder, made anew. Each writer commits for a group of its own, all partitions of
 its topic at once, acks=all, and waits for the answer before its next commit. What is measured:
@@ -11,7 +11,10 @@ its topic at once, acks=all, and waits for the answer before its next commit. Wh
 - fetch: one partition of a group, by one thread, while nothing and while another process writes
 - load: a new process that loads all that the runs before left
 
-Set-up is not measured. Prints one table.
+Then the same of a broker (`make kafka`) on loopback, by Kafka's own client in a JVM: `BrokerCommits.java`, for which
+Java has to have its compiler. Its commits wait for one replica, without fsync; ours for fsync.
+
+Set-up is not measured, nor the first seconds of a JVM. Prints one table, with the goals that our lines have.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import argparse
 import multiprocessing
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
+
+from benchmarks.broker import KAFKA_JARS, BrokerError, ended_by_sigterm, java, running_broker
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.store import OwnedStore
 
@@ -37,6 +45,10 @@ if TYPE_CHECKING:
 OFFSETS_PARTITIONS = 50
 WRITERS = 8
 FETCHES = 20_000
+_CLIENT = Path(__file__).with_name("BrokerCommits.java")
+_COMPILER = "jdk.compiler"
+_JVM = ("-Xmx256m", "-Dlog4j2.level=OFF")
+_CLIENT_SECONDS = 120  # for all that it does beside writing
 
 
 @dataclass(frozen=True)
@@ -46,10 +58,10 @@ class Figures:
     latencies: list[float]
     seconds: float
 
-    def row(self, what: str, offsets_a_commit: int) -> list[str]:
+    def row(self, what: str, offsets_a_commit: int, goal: str = "") -> list[str]:
         """A row of the table."""
         rate = len(self.latencies) * offsets_a_commit / self.seconds
-        return [what, str(len(self.latencies)), *_percentiles(self.latencies), f"{rate:,.0f}"]
+        return [what, str(len(self.latencies)), *_percentiles(self.latencies), f"{rate:,.0f}", goal]
 
 
 def commits_for(coordinator: Coordinator, group_id: str, partitions: int, seconds: float) -> list[float]:
@@ -141,28 +153,71 @@ def loads(folder: str) -> tuple[list[float], int]:
         return [time.perf_counter() - begun], coordinator.gauges().offsets
 
 
+def coordinator_rows(folder: str, partitions: int, seconds: float) -> list[list[str]]:
+    """The rows of the table about our coordinator."""
+    one, together = "p50 30 ms, p99 150 ms", "5,000 offsets/s"
+    rows = [
+        one_process(folder, 1, partitions, seconds).row("commit, 1 writer", partitions, one),
+        one_process(folder, WRITERS, partitions, seconds).row("commit, 8 writers, 1 process", partitions, together),
+        processes(folder, 4, 2, partitions, seconds).row("commit, 8 writers, 4 processes", partitions, together),
+    ]
+    for what, beside in (("fetch", False), ("fetch beside a writer", True)):
+        latencies = fetches(folder, beside=beside)
+        rows.append([what, str(len(latencies)), *_percentiles(latencies), "", "1 ms"])
+    latencies, offsets = loads(folder)
+    rows.append([f"load, {offsets} offsets", "1", *_percentiles(latencies), "", ""])
+    return rows
+
+
+def broker_rows(folder: Path, partitions: int, seconds: float) -> list[list[str]]:
+    """The rows of the table about a broker, whose data lie below a folder.
+
+    Raises:
+        BrokerError: there is no broker, or no compiler for its client.
+    """
+    if _COMPILER not in subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=True).stdout:
+        raise BrokerError(f"this Java has no compiler ({_COMPILER}), which its client takes: use that of a JDK")
+    numbers = (partitions, WRITERS, seconds, FETCHES)
+    with ended_by_sigterm(), running_broker(folder, OFFSETS_PARTITIONS) as address:
+        client = subprocess.run(
+            [java(), *_JVM, "-classpath", f"{KAFKA_JARS}/*", str(_CLIENT), address, *map(str, numbers)],
+            capture_output=True,
+            text=True,
+            timeout=2 * seconds + _CLIENT_SECONDS,
+            check=False,
+        )
+    if client.returncode:
+        raise BrokerError(f"its client ended with {(client.stderr.splitlines() or ['nothing'])[-1]}")
+    taken: dict[str, list[float]] = {}
+    for line in client.stdout.splitlines():
+        what, nanoseconds = line.split("\t")
+        taken.setdefault(what, []).append(int(nanoseconds) / 1e9)
+    return [
+        Figures(taken["one"], seconds).row("a broker: commit, 1 writer", partitions),
+        Figures(taken["together"], seconds).row("a broker: commit, 8 writers, 1 process", partitions),
+        ["a broker: fetch", str(len(taken["fetch"])), *_percentiles(taken["fetch"]), "", ""],
+    ]
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description="How fast a coordinator commits, answers and loads.")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each kind of writing goes on")
     parser.add_argument("--partitions-a-commit", type=int, default=50, help="offsets in each commit")
     parser.add_argument("--folder", type=Path, help="where to put the store (default: a temporary folder)")
+    parser.add_argument("--without-broker", action="store_true", help="measure no broker")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(dir=options.folder)) / "store"
-    OwnedStore.create(folder, OFFSETS_PARTITIONS)
-    partitions, seconds, place = options.partitions_a_commit, options.seconds, str(folder)
-    rows = [["what", "times", "p50 ms", "p99 ms", "offsets/s"]]
-    try:
-        rows.append(one_process(place, 1, partitions, seconds).row("commit, 1 writer", partitions))
-        rows.append(one_process(place, WRITERS, partitions, seconds).row("commit, 8 writers, 1 process", partitions))
-        rows.append(processes(place, 4, 2, partitions, seconds).row("commit, 8 writers, 4 processes", partitions))
-        for what, beside in (("fetch", False), ("fetch beside a writer", True)):
-            latencies = fetches(place, beside=beside)
-            rows.append([what, str(len(latencies)), *_percentiles(latencies), ""])
-        latencies, offsets = loads(place)
-        rows.append([f"load, {offsets} offsets", "1", *_percentiles(latencies), ""])
-    finally:
-        shutil.rmtree(folder.parent)
+    rows = [["what", "times", "p50 ms", "p99 ms", "offsets/s", "goal"]]
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        store = Path(folder, "store")
+        OwnedStore.create(store, OFFSETS_PARTITIONS)
+        rows += coordinator_rows(str(store), options.partitions_a_commit, options.seconds)
+        shutil.rmtree(store)
+        if not options.without_broker:
+            try:
+                rows += broker_rows(Path(folder), options.partitions_a_commit, options.seconds)
+            except BrokerError as error:
+                print(f"no figures of a broker: {error}", file=sys.stderr)
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -136,14 +136,19 @@ def input_table(rows: Iterable[LogRow], *, carried: bool = False, backfill: bool
 @cache
 def capture_rows(name: str) -> dict[int, list[LogRow]]:
     """The rows of a recorded log by log partition, in record-offset order."""
+    return segment_rows(CAPTURES / name / "segments")
+
+
+def segment_rows(folder: Path, log_partition: int | str = "*") -> dict[int, list[LogRow]]:
+    """The rows of a broker's log by log partition, of all or of one, in record-offset order."""
     rows: dict[int, list[LogRow]] = {}
-    for path in sorted((CAPTURES / name / "segments").glob("__consumer_offsets-*/*.log")):
-        log_partition = int(path.parent.name.rpartition("-")[2])
+    for path in sorted(folder.glob(f"__consumer_offsets-{log_partition}/*.log")):
+        at = int(path.parent.name.rpartition("-")[2])
         reader = read_segment(path.read_bytes(), source=str(path))
         for batch in reader.batches():
-            rows.setdefault(log_partition, []).extend(
+            rows.setdefault(at, []).extend(
                 LogRow(
-                    log_partition,
+                    at,
                     row["record_offset"],
                     row["key"],
                     row["value"],

@@ -185,14 +185,17 @@ def fetch_offsets(
     *,
     require_stable: bool,
 ) -> dict[TopicPartition, FetchedOffset]:
-    """The committed offsets of a group: of these partitions, or of all that have one. None of a group that is not.
+    """The committed offsets of a group: of these partitions, or of all that have one.
 
-    A member that names itself has to be one, in its epoch (KIP-848): raises UnknownMemberId, StaleMemberEpoch.
+    None of a group that is not, or is a share group: of that a broker answers the same. A member that names itself has
+    to be one, in its epoch (KIP-848): raises UnknownMemberId, StaleMemberEpoch.
     """
     group = state.group(group_id)
+    if group is not None and group.kind == SHARE:
+        group = None
     if group is not None:
         _validate_fetch(group_id, group, member)
-    offsets = state.offsets_of(group_id)
+    offsets = {} if group is None else state.offsets_of(group_id)
     answers: dict[TopicPartition, FetchedOffset] = {}
     for where in offsets if partitions is None else partitions:
         held = offsets.get(where)
@@ -209,8 +212,6 @@ def fetch_offsets(
 
 
 def _validate_fetch(group_id: str, group: Group, member: MemberOfGroup) -> None:
-    if group.kind == SHARE:
-        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
     names_itself = bool(member.member_id) or member.generation != UNKNOWN_GENERATION
     if group.kind != CLASSIC and names_itself:
         _validate_epoch(group_id, group.description, member, transactional=False)

@@ -21,6 +21,7 @@ from offsets_pipeline.coordinator.requests import (
 )
 from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
+from offsets_pipeline.fold.group_kinds import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -130,7 +131,7 @@ class Coordinator(TransactionalCoordinator):
 
         Of a partition without one the answer's offset is None; with ``require_stable`` its error is
         UnstableOffsetCommit while an open transaction holds a commit for it. Raises UnknownMemberId, StaleMemberEpoch
-        for a member that names itself; NoSuchGroup for a share group.
+        for a member that names itself.
         """
         validated_group_id(group_id)
         chosen = None if partitions is None else [validated_partition(where) for where in partitions]
@@ -144,8 +145,8 @@ class Coordinator(TransactionalCoordinator):
             return {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
                 for state in self._loaded_states()
-                for group_id in state.groups
-                if state.offsets_of(group_id)
+                for group_id, group in state.groups.items()
+                if group.kind != SHARE and state.offsets_of(group_id)
             }
 
     def delete_offsets(
@@ -153,8 +154,10 @@ class Coordinator(TransactionalCoordinator):
     ) -> int:
         """Delete offsets of a group; returns how many there were (R26).
 
-        Raises NoSuchGroup, NonEmptyGroup; GroupSubscribedToTopic, where the other offsets are deleted all the same.
+        Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, where the
+        other offsets are deleted all the same.
         """
+        validated_group_id(group_id, may_be_empty=False)
         chosen = [validated_partition(where) for where in partitions]
         deleted: int = self._change_group(
             "delete offsets", group_id, lambda state, _: deletion.delete_offsets(state, group_id, chosen), timeout_ms

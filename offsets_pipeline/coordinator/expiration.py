@@ -90,14 +90,13 @@ class Committed(Protocol):
 class Holdings:
     """A group that exists, and all of what it holds that decides about retention.
 
-    ``pending`` is what open transactions hold commits for; with ``has_open_transaction`` it may be nothing.
+    ``pending`` is what open transactions hold commits for, but for what was deleted since (R12).
     """
 
     group_id: str
     group: Group
     offsets: Mapping[TopicPartition, Committed]
     pending: Collection[tuple[str, int]]
-    has_open_transaction: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
         [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
         # what a share group holds lies elsewhere
         may_go=group.kind in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
-        has_open_transaction=held.has_open_transaction,
+        has_open_transaction=bool(held.pending),
     )
 
 
@@ -185,7 +184,6 @@ def holdings_of(state: PartitionState, group_id: str) -> Holdings | None:
         group,
         state.offsets_of(group_id),
         frozenset(state.pending_of(group_id)),
-        has_open_transaction=group_id in state.open_transactions,
     )
 
 

@@ -123,12 +123,17 @@ def validated_partition(where: tuple[object, object]) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def validated_group_id(group_id: object) -> str:
-    """The group id. Raises InvalidGroupId for what no key can hold; an empty one is as good as any, as in Kafka."""
+def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
+    """The group id. Raises InvalidGroupId for what no key can hold.
+
+    As in Kafka an empty one is as good as any, but where an API is younger than group ids that may not be empty.
+    """
     if not isinstance(group_id, str):
         raise InvalidGroupId(f"{group_id!r} is no group id: it has to be text")
     if not _is_utf8(group_id):
         raise InvalidGroupId(f"{group_id!r} is no group id: it holds half a character")
+    if not (group_id or may_be_empty):
+        raise InvalidGroupId("an empty group id is only for plain commits, fetches and deleting the group")
     size = len(group_id.encode())
     if size > MAX_STRING_BYTES:
         raise InvalidGroupId(f"a group id has {MAX_STRING_BYTES} bytes at the most, this one has {size}")

@@ -89,10 +89,11 @@ class TransactionalCoordinator(CoordinatorCore):
     ) -> None:
         """Commit offsets as part of a transaction: they show when it ends with a commit, and never if it aborts.
 
-        Raises as `commit_offsets` does, but IllegalGeneration where that raises NoSuchGroup or StaleMemberEpoch; and
-        InvalidProducerEpoch, InvalidTxnState where none is open, ConcurrentTransactions while it is ending.
+        Raises as `commit_offsets` does, but IllegalGeneration where that raises NoSuchGroup or StaleMemberEpoch, and
+        InvalidGroupId for an empty group id too; InvalidProducerEpoch, InvalidTxnState where none is open,
+        ConcurrentTransactions while it is ending.
         """
-        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member)
+        commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
         log_partition = self.partition_for(group_id)
         producer = (producer_id, producer_epoch)
         self._refuse_while_ending(producer_id)

@@ -1,7 +1,6 @@
 """What groups hold that decides about retention, read from the state tables (R18-R20).
 
-It is as of what is folded. An open transaction is known by what it still holds: one whose commits were all deleted
-again keeps its group in a coordinator, and not here.
+It is as of what is folded.
 """
 
 from __future__ import annotations
@@ -67,13 +66,11 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
         live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
         if live is None or partition_for(group_id, offsets_partitions) != log_partition:  # R1
             continue
-        of_group = pending.get(group_id, set())
         yield Holdings(
             group_id,
             Group(*live),
             {TopicPartition(*row[2:4]): _times(*row[4:]) for row in held} if held_at == at else {},
-            of_group,
-            has_open_transaction=bool(of_group),
+            pending.get(group_id, set()),
         )
 
 

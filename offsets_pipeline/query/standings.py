@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.reset import Standing
-from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES
+from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES, refuse_share_group
 from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.fold.group_kinds import SHARE
 from offsets_pipeline.query.describe import describe_groups
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> 
     if group_ids is None:
         return {name: _standing(group) for name, group in described.items() if group.protocol_type in PROTOCOL_TYPES}
     for group_id in group_ids:
-        if group_id in described and described[group_id].type == SHARE:
-            raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+        if group_id in described:
+            refuse_share_group(group_id, described[group_id].type)
     return {group_id: _standing(described.get(group_id)) for group_id in group_ids}
 
 

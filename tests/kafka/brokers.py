@@ -27,16 +27,16 @@ from benchmarks.broker import CLUSTER_ID, KAFKA_JARS, LOGGING, SETTINGS, free_po
 from offsets_pipeline.log.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 TOPIC = "__consumer_offsets"
 _FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 # Nothing is to happen while a test asks: no offset expires, and nobody looks for such.
-_MORE_SETTINGS = """
-offsets.retention.minutes=2147483647
-offsets.retention.check.interval.ms=86400000
-group.initial.rebalance.delay.ms=0
-"""
+_MORE_SETTINGS = {
+    "offsets.retention.minutes": 2147483647,
+    "offsets.retention.check.interval.ms": 86400000,
+    "group.initial.rebalance.delay.ms": 0,
+}
 _PATIENCE_SECONDS = 60
 _POLL_SECONDS = 0.01
 
@@ -90,16 +90,20 @@ class KafkaJvm:
         return "".join(writer.writeValueAsString(row) for row in rows)
 
     @contextmanager
-    def broker(self, segments: Path, offsets_partitions: int) -> Iterator[Broker]:
-        """A broker whose `__consumer_offsets` are these: folders of log partitions with segment files.
+    def broker(
+        self, segments: Path | None, offsets_partitions: int, settings: Mapping[str, object] | None = None
+    ) -> Iterator[Broker]:
+        """A broker whose `__consumer_offsets` are these: folders of log partitions with segment files; None: empty.
 
-        It has loaded them all, but has no other topic. Raises BrokerError where it cannot load one.
+        It has loaded them all, but has no other topic. ``settings``: other than those with which nothing happens by
+        itself. Raises BrokerError where it cannot load one.
         """
         folder = self._folder / "broker"
         shutil.copytree(self._with_log(offsets_partitions), folder)
         try:
-            replace_segments(segments, folder, offsets_partitions)
-            with self._running(folder, offsets_partitions) as running:
+            if segments is not None:
+                replace_segments(segments, folder, offsets_partitions)
+            with self._running(folder, offsets_partitions, settings or {}) as running:
                 running.wait_until_loaded(offsets_partitions)
                 yield running
         finally:
@@ -109,26 +113,26 @@ class KafkaJvm:
         """The data folder of a stopped broker that has made its offsets log."""
         if offsets_partitions not in self._made:
             folder = self._folder / f"with-{offsets_partitions}"
-            settings = self._settings(folder, offsets_partitions, *free_ports(2))
+            settings = self._settings(folder, offsets_partitions, *free_ports(2), settings={})
             arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(settings)]
             java = self._gateway.new_array(self._gateway.jvm.String, len(arguments))
             for index, argument in enumerate(arguments):
                 java[index] = argument
             nowhere = self._gateway.jvm.java.io.PrintStream(self._gateway.jvm.java.io.OutputStream.nullOutputStream())
             assert self._gateway.jvm.kafka.tools.StorageTool.execute(java, nowhere) == 0
-            with self._running(folder, offsets_partitions) as running:
+            with self._running(folder, offsets_partitions, {}) as running:
                 running.offsets(["any"])  # who asks for a group's coordinator has the log made
                 running.wait_until_loaded(offsets_partitions)
             self._made[offsets_partitions] = folder
         return self._made[offsets_partitions]
 
     @contextmanager
-    def _running(self, data: Path, offsets_partitions: int) -> Iterator[Broker]:
+    def _running(self, data: Path, offsets_partitions: int, settings: Mapping[str, object]) -> Iterator[Broker]:
         port, controller_port = free_ports(2)
-        settings = self._settings(data, offsets_partitions, port, controller_port)
+        path = self._settings(data, offsets_partitions, port, controller_port, settings=settings)
         kafka = self._gateway.jvm.org.apache.kafka
         before = len(self._lines())
-        properties = kafka.common.utils.Utils.loadProps(str(settings))
+        properties = kafka.common.utils.Utils.loadProps(str(path))
         server = self._gateway.jvm.kafka.server.KafkaRaftServer(
             self._gateway.jvm.kafka.server.KafkaConfig.fromProps(properties), kafka.common.utils.Time.SYSTEM
         )
@@ -136,19 +140,22 @@ class KafkaJvm:
         try:
             admin = kafka.clients.admin.Admin.create({"bootstrap.servers": f"127.0.0.1:{port}"})
             try:
-                yield Broker(self._gateway, admin, offsets_partitions, lambda: self._lines()[before:])
+                yield Broker(self._gateway, admin, offsets_partitions, lambda: self._lines()[before:], port, data)
             finally:
                 admin.close()
         finally:
             server.shutdown()
             server.awaitShutdown()
 
-    def _settings(self, data: Path, offsets_partitions: int, port: int, controller_port: int) -> Path:
+    def _settings(
+        self, data: Path, offsets_partitions: int, port: int, controller_port: int, *, settings: Mapping[str, object]
+    ) -> Path:
         path = self._folder / "server.properties"
         text = SETTINGS.format(
             port=port, controller_port=controller_port, data=data, offsets_partitions=offsets_partitions
         )
-        path.write_text(text + _MORE_SETTINGS, encoding="utf-8")
+        more = "".join(f"{name}={value}\n" for name, value in {**_MORE_SETTINGS, **settings}.items())
+        path.write_text(text + more, encoding="utf-8")
         return path
 
     def _lines(self) -> list[str]:
@@ -159,8 +166,17 @@ class Broker:
     """A running broker, by what it answers."""
 
     def __init__(
-        self, gateway: JavaGateway, admin: JavaObject, offsets_partitions: int, lines: Callable[[], list[str]]
+        self,
+        gateway: JavaGateway,
+        admin: JavaObject,
+        offsets_partitions: int,
+        lines: Callable[[], list[str]],
+        port: int,
+        data: Path,
     ) -> None:
+        self.gateway = gateway
+        self.port = port
+        self.data = data
         self._jvm = gateway.jvm
         self._admin = admin
         self._offsets_partitions = offsets_partitions
@@ -208,6 +224,10 @@ class Broker:
         options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
         found = self._admin.listConsumerGroupOffsets(group_id, options).partitionsToOffsetAndMetadata().get()
         return [(each["topic"], each["partition"]) for each in _offsets(found)]
+
+    def alter_offsets(self, group_id: str, offsets: dict[JavaObject, JavaObject]) -> None:
+        """Commit offsets as the Admin client does. Raises Py4JJavaError."""
+        self._admin.alterConsumerGroupOffsets(group_id, offsets).all().get()
 
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Log start and log end offset of each log partition."""
@@ -281,9 +301,11 @@ def _answered(answer: JavaObject, shape: Callable[[JavaObject], Answer]) -> Answ
     try:
         return shape(answer.get())
     except Py4JJavaError as error:
-        if "GroupIdNotFoundException" not in str(error):  # R1: one that is misplaced is listed
-            raise
-        return {"error": "GroupIdNotFoundException"}
+        # R1: one that is misplaced is listed; so is one of the empty name, which nobody may ask for in newer ways
+        for name in ("GroupIdNotFoundException", "InvalidGroupIdException"):
+            if name in str(error):
+                return {"error": name}
+        raise
 
 
 def _offsets(found: JavaObject) -> list[Answer]:

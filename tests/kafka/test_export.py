@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -9,26 +10,33 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
+from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.export.segments import SEGMENT_BYTES, export_segments
-from offsets_pipeline.fold.group_kinds import KIND_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.fold.group_kinds import CONSUMER, KIND_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.fold.groups import describe_group
 from offsets_pipeline.fold.reference import ReferenceState, replay
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from tests.compare import compare, compared_offsets
+from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
 from tests.logs import CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
 from tests.spark.stores import export_of
+from tests.unit.coordinator.groups import assignment, subscription
+from tests.unit.coordinator.stores import NOW_MS, opened
+from tests.unit.coordinator.stores import log_of as owned_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
     from pathlib import Path
 
+    from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.fold.reference import Group
     from tests.kafka.brokers import Answer, KafkaJvm
 
@@ -95,35 +103,16 @@ def reference_group(
     group_id: str, group: Group, values: dict[tuple[str, int, str], bytes], state: ReferenceState
 ) -> Answer:
     described = describe_group(group.kind, {name: values[group_id, *name] for name in group.records})
-    return {
-        "type": described.group_type,
-        "state": described.state,
-        "protocol_type": described.protocol_type,
-        "assignor": described.protocol or "",
-        "group_epoch": described.group_epoch,
-        "log_partition": partition_for(group_id, state.offsets_partitions),
-        "members": [
-            {
-                "member_id": each.member_id,
-                "instance_id": each.instance_id,
-                "client_id": each.client_id,
-                "host": each.client_host,
-                "assignment": [f"{held.topic}-{held.partition}" for held in each.assignment if held.topic is not None],
-            }
-            for each in described.members
-        ],
-        "offsets": [
-            {
-                "topic": identity[1],
-                "partition": identity[2],
-                "offset": offset.committed_offset,
-                "leader_epoch": offset.leader_epoch,
-                "metadata": offset.metadata,
-            }
-            for identity, offset in state.current_offsets().items()
-            if identity[0] == group_id
-        ],
-    }
+    offsets = [
+        offset_answer(*identity[1:], offset.committed_offset, offset.leader_epoch, offset.metadata)
+        for identity, offset in state.current_offsets().items()
+        if identity[0] == group_id
+    ]
+    answer = group_answer(group_id, described, offsets, state.offsets_partitions)
+    if group.kind == CONSUMER:  # that broker has no topics of these ids
+        for member in answer["members"]:
+            member["assignment"] = []
+    return answer
 
 
 def open_transactions(rows: dict[int, list[LogRow]]) -> dict[tuple[int, int], int]:
@@ -240,6 +229,88 @@ def test_broker_answers_about_an_exported_store_what_the_store_answers(
     assert ends == {
         each["partition"]: each["end"] for each in oracle(name)["topics"]["__consumer_offsets"]["partitions"]
     }
+
+
+def fill(coordinator: Coordinator, clock: FixedClock) -> Iterator[None]:
+    """Groups, offsets and transactions of all kinds that a coordinator writes, in three parts, each later."""
+    wanted = subscription("t", "u")
+    members = (
+        ClassicMember("m", "client", "/127.0.0.1", subscription=wanted, assignment=assignment("t", 0, 2)),
+        ClassicMember("s", "client", "/127.0.0.1", "i", 60_000, 30_000, wanted, assignment("u", 1)),
+    )
+    active = GroupMetadata("active", "consumer", 3, "range", "m", members)
+    coordinator.store_group(active)
+    coordinator.commit_offsets("active", {("t", 0): 1, ("t", 2): 2}, member=MemberOfGroup("m", 3))
+    coordinator.store_group(GroupMetadata("connect", "connect", 1, "sessioned", "w", (ClassicMember("w"),)))
+    coordinator.store_group(GroupMetadata("empty", "consumer", 7))
+    noted = OffsetAndMetadata(7, 5, "größe €", "AAAAAAAAAAAAAAAAAAAAAQ")
+    three: dict[tuple[str, int], OffsetAndMetadata | int] = {("t", 0): noted, ("t", 1): 2, ("u", 0): 0}
+    for group_id in ("simple", "empty", "deleted", "deleted and back", "", "größe"):
+        coordinator.commit_offsets(group_id, three)
+    coordinator.commit_offsets("short", {("t", 0): 3, ("t", 1): 4}, retention_time_ms=10_000)
+    coordinator.commit_offsets("long", {("t", 0): 3}, retention_time_ms=10_000_000)
+    for producer_id, groups in ((1, ("simple", "txn")), (2, ("txn", "aborted")), (3, ("open", "simple"))):
+        coordinator.begin_transaction(producer_id, 0)
+        for group_id in groups:
+            coordinator.txn_commit_offsets(producer_id, 0, group_id, {("t", 0): 100 * producer_id, ("t", 3): 9})
+    yield
+    clock.advance_ms(20_000)
+    coordinator.end_transaction(1, 0, commit=True)
+    coordinator.end_transaction(2, 0, commit=False)
+    coordinator.delete_offsets("simple", [("t", 1), ("t", 3)])  # one of them an open transaction holds too
+    coordinator.delete_groups(["deleted", "deleted and back"])
+    coordinator.commit_offsets("deleted and back", {("u", 0): 8})
+    assert {each.group_id for report in coordinator.expire_loaded() for each in report.groups} == {"short", "aborted"}
+    yield
+    clock.advance_ms(20_000)
+    coordinator.begin_transaction(3, 1)  # aborts what epoch 0 has open
+    for group_id in ("open", "simple"):
+        coordinator.txn_commit_offsets(3, 1, group_id, {("t", 0): 301, ("t", 1): 302})
+    coordinator.store_group(replace(active, generation=4, leader="s", members=members[1:]))
+    coordinator.commit_offsets("active", {("u", 1): 5}, member=MemberOfGroup("s", 4, "i"))
+    coordinator.store_group(GroupMetadata("connect", "connect", 2))
+    coordinator.commit_offsets("simple", {("t", 0): 1})  # lower than before
+    yield
+
+
+def test_broker_answers_about_an_exported_owned_store_what_its_coordinator_answers(
+    kafka: KafkaJvm, tmp_path: Path
+) -> None:
+    n, clock = 3, FixedClock(NOW_MS)
+    OwnedStore.create(tmp_path / "store", n)
+    with opened(tmp_path / "store", clock) as coordinator:
+        logs = [(clock.now_ms(), owned_log(tmp_path / "store")) for _ in fill(coordinator, clock)]
+        ours = coordinator_answers(coordinator, n)
+        stable = {
+            group_id: {
+                where
+                for where, each in coordinator.fetch_offsets(group_id, require_stable=True).items()
+                if each.error is None
+            }
+            for group_id in ours["groups"]
+        }
+    held = sum(len(group["offsets"]) for group in ours["groups"].values()) - sum(map(len, stable.values()))
+    assert held == 1
+    options = ["export-segments", "--store", str(tmp_path / "store"), "--to"]
+    assert main([*options, str(tmp_path / "exported")]) == 0
+    with kafka.broker(tmp_path / "exported", n) as broker:
+        assert compare(ours, broker.groups()) == []
+        assert {group_id: set(broker.stable_offsets(group_id)) for group_id in stable} == stable
+        assert {at: end for at, (_, end) in broker.bounds().items()} == {
+            at: rows[-1].record_offset + 1 for at, rows in logs[-1][1].items()
+        }
+    for as_of_ms, rows in logs:  # the reference has what was in the log then
+        to = tmp_path / f"as of {as_of_ms}"
+        assert main([*options, str(to), "--as-of", str(as_of_ms)]) == 0
+        with kafka.broker(to, n) as broker:
+            assert compare(reference_answers(rows, n), broker.groups()) == []
+            began = {key: start for key, (_, start, _) in broker.producers().items() if start is not None}
+            assert began == open_transactions(rows)
+            unstable = {identity for at, each in rows.items() for identity in replay(each, at, n).unstable()}
+            assert unstable
+            for group_id in {identity[0] for identity in unstable}:
+                places = {identity[1:] for identity in unstable if identity[0] == group_id}
+                assert not places & set(broker.stable_offsets(group_id))
 
 
 def records_of(rows: Iterable[LogRow]) -> pa.Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.broker import BrokerError, broker_load_seconds, read_loading
+from benchmarks.broker import BrokerError, broker_load_seconds, read_loading, running_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +65,5 @@ def test_without_a_brokers_jars_one_line_says_how_to_get_them(monkeypatch: pytes
     monkeypatch.setattr("benchmarks.broker.KAFKA_JARS", tmp_path / "none")
     with pytest.raises(BrokerError, match=r"no broker in .*: run `make kafka`"):
         broker_load_seconds(tmp_path, 1, 0)
+    with pytest.raises(BrokerError, match=r"no broker in .*: run `make kafka`"), running_broker(tmp_path, 1):
+        pass

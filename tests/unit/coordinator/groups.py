@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
 from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.record.consumer_protocol import MAX_VERSION, SUBSCRIPTION
+from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
 from offsets_pipeline.record.schema import codec_for
 from offsets_pipeline.record.wire import write_int16
 from tests.logs import LogPartition
@@ -24,6 +24,15 @@ def subscription(*topics: str) -> bytes:
     write_int16(out, MAX_VERSION)
     fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
     codec_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
+    return bytes(out)
+
+
+def assignment(topic: str, *partitions: int) -> bytes:
+    """What the leader of a consumer group has a member read."""
+    out = bytearray()
+    write_int16(out, MAX_VERSION)
+    fields = {"assigned_partitions": [{"topic": topic, "partitions": list(partitions)}], "user_data": None}
+    codec_for(ASSIGNMENT, MAX_VERSION).write(out, fields, "assignment")
     return bytes(out)
 
 

@@ -28,7 +28,7 @@ from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.decode import decode_value
 from tests.logs import LogPartition
 from tests.unit.coordinator.groups import of_kip848, share_group, stable
-from tests.unit.coordinator.states import at
+from tests.unit.coordinator.states import at, calls
 from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened, references_of
 
 if TYPE_CHECKING:
@@ -156,14 +156,17 @@ def test_a_classic_member_of_a_consumer_group_hears_of_its_generation(coordinato
 
 
 def test_a_share_group_has_no_offsets(coordinator: Coordinator, store: Path) -> None:
-    share_group(store, "s")
+    coordinator.commit_offsets("s", {("t", 0): 1})
+    share_group(store, "s")  # in place of the simple group (R14)
     for ask in (
         lambda: coordinator.commit_offsets("s", {("t", 0): 2}),
-        lambda: coordinator.fetch_offsets("s"),
         lambda: coordinator.delete_offsets("s", [("t", 0)]),
     ):
         with pytest.raises(NoSuchGroup, match="share group"):
             ask()
+    assert coordinator.fetch_offsets("s") == {}
+    assert coordinator.fetch_all_offsets() == {}
+    assert coordinator.fetch_offsets("s", [("t", 0)], require_stable=True) == {at(): FetchedOffset(None)}
 
 
 @pytest.mark.parametrize(("letter", "count"), [("x", 4_096), ("ü", 2_048)])
@@ -225,9 +228,17 @@ def test_what_is_no_group_id_is_refused(coordinator: Coordinator, group_id: str)
         assert refused.value.kafka_name == "INVALID_GROUP_ID"
 
 
-def test_an_empty_group_id_is_as_good_as_any(coordinator: Coordinator) -> None:  # as in Kafka
+def test_an_empty_group_id_is_as_good_as_any_but_where_a_broker_refuses_it(coordinator: Coordinator) -> None:
     coordinator.commit_offsets("", {("t", 0): 1})
+    coordinator.begin_transaction(7, 0)
+    for ask in calls(
+        lambda: coordinator.txn_commit_offsets(7, 0, "", {("t", 0): 2}),
+        lambda: coordinator.delete_offsets("", [("t", 0)]),
+    ):
+        with pytest.raises(InvalidGroupId, match="an empty group id is only for"):
+            ask()
     assert coordinator.fetch_offsets("")[at()].offset == 1
+    assert coordinator.remove_group("") == 1
 
 
 @pytest.mark.parametrize("where", [("t", -1), ("t", 2**31), ("", 0), ("half \ud800", 0), (None, 0), ("t", "0")])
