@@ -52,10 +52,8 @@ def _commit(chosen: random.Random, log: LogPartition, group_id: str, number: int
         return
     version = chosen.choice([0, 1, 1, 3, 4])
     own = {"expire_timestamp": chosen.choice([None, _time(chosen) + RETENTION_MS])} if version == 1 else {}
-    # none of a topic with tombstones: of an open transaction that has lost all its commits only the log tells
     producer_id = 1_000 + number if chosen.random() < 0.3 else None
-    topics, partitions = (TOPICS, 2) if producer_id is None else (["u", "v"], 1)
-    identity = (group_id, chosen.choice(topics), chosen.randrange(partitions))
+    identity = (group_id, chosen.choice(TOPICS), chosen.randrange(2))
     log.commit(
         identity,
         chosen.randrange(100),
