@@ -108,6 +108,42 @@ class StreamFailed(OffsetsError):
     """The fold stopped for a reason that is not one of this program's own."""
 
 
+class ConnectorMissing(OffsetsError):
+    """Spark has no Kafka connector on its class path."""
+
+
+class BrokerUnreachable(OffsetsError):
+    """No broker answers at the address, or not in time."""
+
+    retriable = True
+
+
+class AuthenticationFailed(OffsetsError):
+    """The broker refused who we say we are, or cannot be trusted itself."""
+
+
+class NotAuthorized(OffsetsError):
+    """The broker does not allow what is asked of it."""
+
+
+class KafkaFailed(OffsetsError):
+    """A broker answered with another error, or a client could not be made."""
+
+
+class NoSuchTopic(OffsetsError):
+    """The cluster has no topic of that name."""
+
+    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class MetricsUnavailable(OffsetsError):
+    """Metrics cannot be written or told where they were asked for."""
+
+
+class TopicStopped(OffsetsError):
+    """The query that reads a topic stopped for a reason that is not one of this program's own."""
+
+
 class NotCoordinator(OffsetsError):
     """The group's log partition is not loaded here, or the log belongs to a broker (R4, R28)."""
 
