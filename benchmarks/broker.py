@@ -150,7 +150,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
         ended_by_sigterm(),
         tempfile.TemporaryDirectory(prefix="offsets-broker-", dir=segments.parent) as temporary,
     ):
-        broker = _Broker(Path(temporary), offsets_partitions)
+        broker = Broker(Path(temporary), offsets_partitions)
         broker.format()
         broker.load(make_log=True)
         replace_segments(segments, broker.data, offsets_partitions)
@@ -173,8 +173,8 @@ def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> Non
             shutil.copyfile(path, data / name / path.name)
 
 
-class _Broker:
-    """A broker and its data, below one folder; it runs only within `load`."""
+class Broker:
+    """A broker and its data, below one folder; it runs only within `load` or `serving`."""
 
     def __init__(self, folder: Path, offsets_partitions: int) -> None:
         self._offsets_partitions = offsets_partitions
@@ -200,6 +200,19 @@ class _Broker:
         with self._running("kafka.tools.StorageTool", *arguments) as process:
             if process.wait(_PATIENCE_SECONDS) != 0:
                 raise self._error("the broker's storage cannot be formatted")
+
+    @property
+    def address(self) -> str:
+        """What bootstrap.servers takes."""
+        return f"127.0.0.1:{self._port}"
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Let it run, with an offsets log that it has loaded."""
+        with self._running("kafka.Kafka", str(self._settings)) as process:
+            self._wait(process, "is not there", self._finds_coordinator)
+            self._wait(process, "did not load its offsets", self._has_loaded)
+            yield
 
     def load(self, *, make_log: bool = False) -> Loading:
         """Start the broker, have it make its offsets log if asked to, wait until all of that is loaded, and stop it."""
