@@ -19,6 +19,9 @@ _PREFIX = "kafka."
 _ENVIRONMENT, _FILE = "env:", "file:"
 _HIDDEN = "***"
 _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
+# The source asks where a partition ends right behind a fetch. A broker answers one after the other, and holds a fetch
+# that finds nothing back for so long, by default half a second: for each partition of each batch.
+_OF_SOURCE = {"fetch.max.wait.ms": "10"}
 _NO_SECRETS = (".location", ".type", ".url")
 # what a reading of the topic rests on, or that an option of its own says
 _OURS = {
@@ -73,7 +76,7 @@ class KafkaOptions:
 
     def for_spark(self) -> dict[str, str]:
         """The options of Spark's Kafka source."""
-        return {_PREFIX + name: value for name, value in self.for_clients().items()}
+        return {_PREFIX + name: value for name, value in (_OF_SOURCE | self.for_clients()).items()}
 
     def has(self, name: str) -> bool:
         """Whether the user said something of this option."""

@@ -21,7 +21,9 @@ def test_options_go_to_clients_and_to_sparks_source_under_its_prefix() -> None:
         "kafka.bootstrap.servers": "b:9092",
         "kafka.security.protocol": "SSL",
         "kafka.client.id": "me",
+        "kafka.fetch.max.wait.ms": "10",
     }
+    assert KafkaOptions("b", {"fetch.max.wait.ms": "99"}).for_spark()["kafka.fetch.max.wait.ms"] == "99"
 
 
 def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
