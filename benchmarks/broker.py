@@ -150,7 +150,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
         ended_by_sigterm(),
         tempfile.TemporaryDirectory(prefix="offsets-broker-", dir=segments.parent) as temporary,
     ):
-        broker = _Broker(Path(temporary), offsets_partitions)
+        broker = Broker(Path(temporary), offsets_partitions)
         broker.format()
         broker.load(make_log=True)
         replace_segments(segments, broker.data, offsets_partitions)
@@ -171,7 +171,7 @@ def running_broker(folder: Path, offsets_partitions: int) -> Iterator[str]:
     """
     if not KAFKA_JARS.is_dir():
         raise BrokerError(f"no broker in {KAFKA_JARS}: run `make kafka`")
-    broker = _Broker(folder, offsets_partitions)
+    broker = Broker(folder, offsets_partitions)
     broker.format()
     with broker.serving() as address:
         yield address
@@ -188,8 +188,8 @@ def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> Non
             shutil.copyfile(path, data / name / path.name)
 
 
-class _Broker:
-    """A broker and its data, below one folder; it runs only within `load` and `serving`."""
+class Broker:
+    """A broker and its data, below one folder; it runs only within `load` or `serving`."""
 
     def __init__(self, folder: Path, offsets_partitions: int) -> None:
         self._offsets_partitions = offsets_partitions
@@ -216,6 +216,11 @@ class _Broker:
             if process.wait(_PATIENCE_SECONDS) != 0:
                 raise self._error("the broker's storage cannot be formatted")
 
+    @property
+    def address(self) -> str:
+        """What bootstrap.servers takes."""
+        return f"127.0.0.1:{self._port}"
+
     def load(self, *, make_log: bool = False) -> Loading:
         """Start the broker, have it make its offsets log if asked to, wait until all of that is loaded, and stop it."""
         with self.serving(make_log=make_log):
@@ -229,7 +234,7 @@ class _Broker:
             if make_log:
                 self._wait(process, "is not there", self._finds_coordinator)
             self._wait(process, "did not load its offsets", self._has_loaded)
-            yield f"127.0.0.1:{self._port}"
+            yield self.address
 
     @contextmanager
     def _running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -35,6 +35,7 @@ from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.ingest.segments import ingest_segments
 from offsets_pipeline.layers import OFFSETS
+from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
@@ -326,7 +327,7 @@ def _data(log: GeneratedLog) -> str:
 
 
 def _fold_alone(store: Store) -> None:
-    fold_log(store, None).write.format("noop").mode("overwrite").save()
+    fold_log(store, None, counting_epoch(store)).write.format("noop").mode("overwrite").save()
 
 
 def _offsets(store: Store) -> pa.Table:

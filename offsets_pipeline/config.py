@@ -19,7 +19,7 @@ from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 CONF_ENV = "OFFSETS_CONF"
 CONF_PATH = Path("conf/offsets.toml")
@@ -192,6 +192,63 @@ class CoordinatorSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicSettings(_Section):
+    """[topic]: following a broker's offsets topic.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    name: str = _setting("__consumer_offsets", _Text(r"[a-zA-Z0-9._-]{1,249}", "the name of a topic"))
+    """The topic that is followed."""
+
+    trigger_interval_ms: int = _setting(500, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds from the start of one batch to the next; 0 is as soon as the last one ended."""
+
+    max_records_per_batch: int = _setting(1_000_000, _WholeNumber(1, _INT32_MAX))
+    """Record offsets that a batch covers at the most: so the first one over a long log is not all of it."""
+
+    watch_interval_ms: int = _setting(5_000, _WholeNumber(100, _INT32_MAX))
+    """Milliseconds from one look at the topic itself to the next: which it is, where it ends, what is stable."""
+
+    note_interval_ms: int = _setting(30_000, _WholeNumber(100, _INT32_MAX))
+    """Milliseconds between two notes in the store of how far the topic was read."""
+
+    open_transaction_warning_ms: int = _setting(900_000, _WholeNumber(1, _MS_MAX))
+    """Age in milliseconds from which an open transaction is called hanging: the broker's transaction.max.timeout.ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """[kafka]: what Kafka's clients are told beside the address; names and values as Kafka has them.
+
+    A value ``env:NAME`` or ``file:PATH`` stands for what an environment variable or a file holds.
+
+    Raises:
+        ConfigError: a value is neither text nor number nor a yes or no.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # a value may be a secret
+
+    @classmethod
+    def of_document(cls, values: Mapping[str, object]) -> KafkaSettings:
+        """The section as it stands in the file: TOML takes `a.b = 1` for a table within a table."""
+        return cls(dict(_flat(values)))
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield prefix + name, str(value).lower()
+        elif isinstance(value, (str, int)):
+            yield prefix + name, str(value)
+        else:
+            raise ConfigError(f"{prefix}{name}: it takes text, a whole number, true or false")
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings(_Section):
     """[spark]: the session that is started where none is running. spark-submit's own options win over all of these.
 
@@ -216,15 +273,19 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     fold: FoldSettings = field(default_factory=FoldSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    topic: TopicSettings = field(default_factory=TopicSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | SparkSettings]] = {
+_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | TopicSettings | SparkSettings]] = {
     "log": LogSettings,
     "fold": FoldSettings,
     "coordinator": CoordinatorSettings,
+    "topic": TopicSettings,
     "spark": SparkSettings,
 }
+_KAFKA = "kafka"  # of its settings Kafka alone knows the names
 
 
 def load_settings(path: Path | None = None) -> Settings:
@@ -261,12 +322,18 @@ def _chosen_file(path: Path | None) -> Path | None:
 
 
 def _from_document(document: Mapping[str, object]) -> Settings:
-    sections = {}
+    sections: dict[str, object] = {}
     for section, values in document.items():
-        if section not in _SECTIONS:
-            raise ConfigError(f"[{section}] is no section; {_known(section, _SECTIONS)}")
+        if section not in _SECTIONS and section != _KAFKA:
+            raise ConfigError(f"[{section}] is no section; {_known(section, [*_SECTIONS, _KAFKA])}")
         if not isinstance(values, dict):
             raise ConfigError(f"{section}: {_as_toml(values)} is not allowed; [{section}] is a section")
+        if section == _KAFKA:
+            try:
+                sections[section] = KafkaSettings.of_document(values)
+            except ConfigError as error:
+                raise ConfigError(f"[{section}] {error}") from error
+            continue
         names = [each.name for each in fields(_SECTIONS[section])]
         for name in values:
             if name not in names:

@@ -76,12 +76,6 @@ class ClientMissing(OffsetsError):
     """What talks to a broker is not installed."""
 
 
-class BrokerUnreachable(OffsetsError):
-    """A broker does not answer, or refuses to."""
-
-    retriable = True
-
-
 class NoSegments(OffsetsError):
     """A path to read from holds no log segments."""
 
@@ -128,6 +122,42 @@ class QueryFailed(OffsetsError):
 
 class StreamFailed(OffsetsError):
     """The fold stopped for a reason that is not one of this program's own."""
+
+
+class ConnectorMissing(OffsetsError):
+    """Spark has no Kafka connector on its class path."""
+
+
+class BrokerUnreachable(OffsetsError):
+    """No broker answers at the address, or not in time, or it refuses to."""
+
+    retriable = True
+
+
+class AuthenticationFailed(OffsetsError):
+    """The broker refused who we say we are, or cannot be trusted itself."""
+
+
+class NotAuthorized(OffsetsError):
+    """The broker does not allow what is asked of it."""
+
+
+class KafkaFailed(OffsetsError):
+    """A broker answered with another error, or a client could not be made."""
+
+
+class NoSuchTopic(OffsetsError):
+    """The cluster has no topic of that name."""
+
+    kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class MetricsUnavailable(OffsetsError):
+    """Metrics cannot be written or told where they were asked for."""
+
+
+class TopicStopped(OffsetsError):
+    """The query that reads a topic stopped for a reason that is not one of this program's own."""
 
 
 class NotCoordinator(OffsetsError):

@@ -34,34 +34,39 @@ class LayeredTable:
     def latest(self, name: str, where: str = "TRUE") -> str:
         """SQL, Spark's and DataFusion's, for the newest row of each key; `columns`.
 
-        ``name`` is how SQL names the table; ``where`` is a condition on columns of the key.
+        ``name`` is how SQL names the table; ``where`` is a condition on columns of the key and the log epoch. Rows of
+        different epochs are about different logs: each epoch has its newest (docs/adr/0018).
         """
-        key = ", ".join(self.key)
+        key = ", ".join(self._identity)
         return f"""
             {self._newest_on_top(name, where)}
             UNION ALL
             SELECT {self._listed()} FROM (SELECT * FROM {name} WHERE settled AND {where}) b
             LEFT ANTI JOIN (SELECT {key} FROM {name} WHERE NOT settled AND {where}) r
-            ON {" AND ".join(f"b.{each} = r.{each}" for each in self.key)}
+            ON {" AND ".join(f"b.{each} = r.{each}" for each in self._identity)}
         """  # noqa: S608 - names of the program's own
 
-    def latest_in_spark(self, name: str) -> str:
-        """The same, for Spark alone, of all keys.
+    def latest_in_spark(self, name: str, where: str = "TRUE") -> str:
+        """The same, for Spark alone; ``where`` is a condition on the log epoch.
 
         It looks each settled row up by a hash of its key, one number, which takes a third less time than several
         columns with strings among them. What is found has the same key, told by comparisons of which Spark makes no
         columns to look up by.
         """
-        key = ", ".join(self.key)
-        same = " AND ".join(f"b.{each} >= r.{each} AND b.{each} <= r.{each}" for each in self.key)
+        key = ", ".join(self._identity)
+        same = " AND ".join(f"b.{each} >= r.{each} AND b.{each} <= r.{each}" for each in self._identity)
         return f"""
-            {self._newest_on_top(name, "TRUE")}
+            {self._newest_on_top(name, where)}
             UNION ALL
             SELECT /*+ BROADCAST(r) */ {self._listed()}
-            FROM (SELECT *, xxhash64({key}) AS key_hash FROM {name} WHERE settled) b
-            LEFT ANTI JOIN (SELECT {key}, xxhash64({key}) AS key_hash FROM {name} WHERE NOT settled) r
+            FROM (SELECT *, xxhash64({key}) AS key_hash FROM {name} WHERE settled AND {where}) b
+            LEFT ANTI JOIN (SELECT {key}, xxhash64({key}) AS key_hash FROM {name} WHERE NOT settled AND {where}) r
             ON b.key_hash = r.key_hash AND {same}
         """  # noqa: S608 - names of the program's own
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return ("log_epoch", *self.key)
 
     def _listed(self) -> str:
         return ", ".join(self.columns)
@@ -70,7 +75,7 @@ class LayeredTable:
         return f"""
             SELECT {self._listed()} FROM (
                 SELECT {self._listed()}, row_number() OVER (
-                    PARTITION BY {", ".join(self.key)} ORDER BY {self.order} DESC
+                    PARTITION BY {", ".join(self._identity)} ORDER BY {self.order} DESC
                 ) AS newest
                 FROM {name} WHERE NOT settled AND {where}
             ) f WHERE newest = 1

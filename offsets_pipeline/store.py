@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -138,9 +139,9 @@ class Store:
         """The table as it is now, also if it is read again later."""
         return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {self.version(name)}")  # noqa: S608
 
-    def latest(self, layered: LayeredTable) -> DataFrame:
-        """The newest row of each key of a state table in layers."""
-        return self.spark.sql(layered.latest_in_spark(self.table_name(layered.table.name)))
+    def latest(self, layered: LayeredTable, where: str = "TRUE") -> DataFrame:
+        """The newest row of each key of a state table in layers; ``where`` is a condition on the log epoch."""
+        return self.spark.sql(layered.latest_in_spark(self.table_name(layered.table.name), where))
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
@@ -253,6 +254,14 @@ class Store:
         log = self.spark.sql(f"DESCRIBE DETAIL {self.table_name(LOG.name)}").first()
         assert log is not None  # noqa: S101 - the store has a log
         return str(log["location"]).rpartition("/")[0]
+
+    def with_topic(self, cluster_id: str, topic_id: str | None, settings: FoldSettings) -> Store:
+        """Let the store say that its log is of this topic; returns it as it is then. None: the id is not known."""
+        properties = replace(self.properties, cluster_id=cluster_id, topic_id=topic_id or self.properties.topic_id)
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.as_table_properties().items())
+        alter = f"ALTER TABLE {self.table_name(LOG.name)} SET TBLPROPERTIES ({listed})"
+        with_retries(lambda: self.spark.sql(alter), "a change of the store's properties", settings)
+        return Store(self.spark, self.location, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
         """The same store as another session sees it: a streaming batch has one of its own."""

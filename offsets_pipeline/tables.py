@@ -24,7 +24,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: The epoch of a log that was never recreated or resynchronised.
+#: The epoch of a log that was never recreated or resynchronised (docs/adr/0018).
 LOG_EPOCH = 0
 
 _STRING, _BINARY, _BOOLEAN, _TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")
@@ -135,7 +135,8 @@ LOG = Table(
 
 LOG_PARTITIONS = Table(
     "log_partitions",
-    "Where each log partition starts and ends in its source: also where no record lies at the end.",
+    "Where each log partition starts and ends in its source: also where no record lies at the end. An epoch of the log "
+    "counts once it is here, all log partitions of it at once.",
     (
         _LOG_PARTITION,
         _LOG_EPOCH,
@@ -143,6 +144,13 @@ LOG_PARTITIONS = Table(
         Column("end_offset", _LONG, "the log's end: one behind its last record offset", nullable=False),
         Column("updated_at", _TIMESTAMP, "when this was last seen to change", nullable=False),
         Column("cleaned_to", _LONG, "the log is complete from here on; before it a cleaning may have removed records"),
+        Column("complete_since", _TIMESTAMP, "of a topic: from then on no record that says what holds was missed"),
+        Column("read_at", _TIMESTAMP, "of a topic: when all of it that is stable was last seen to be in the log"),
+        Column("stable_offset", _LONG, "of a topic: what lies here or later waits for an open transaction"),
+        Column("topic_end_offset", _LONG, "of a topic: its end, stable or not, when it was last looked at"),
+        Column(
+            "open_since", _TIMESTAMP, "of a topic: since when a transaction holds the stable offset back; else null"
+        ),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 
 # others than tests assert here, and are to say as much
@@ -80,6 +81,21 @@ def workbench(spark: SparkSession, settings: Settings) -> Workbench:
     from tests.spark.stores import Workbench  # noqa: PLC0415 (imports pyspark)
 
     return Workbench(spark, settings)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
+    """One JVM in which brokers run, for all tests that ask for one.
+
+    It starts a broker on the segments that a test gives it: `with kafka.broker(segments, 5) as broker`; one that lives
+    through a test is of tests/kafka/live.py.
+    """
+    from tests.kafka.brokers import KafkaJvm, fetch_kafka  # noqa: PLC0415 (only these tests need it)
+
+    fetch_kafka()
+    jvm = KafkaJvm(tmp_path_factory.mktemp("kafka"))
+    yield jvm
+    jvm.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kafka.live import LiveBroker, live_broker
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.kafka.brokers import KafkaJvm
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +51,16 @@ def test_every_block_is_of_a_language_that_is_run(root: Path) -> None:
     assert {"sh", "python"} == set(fences)
 
 
-def test_readers_commands_run(root: Path, clone: Path) -> None:
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    """The broker that a reader has."""
+    with live_broker(kafka, tmp_path_factory.mktemp("readme") / "broker", port=9092) as running:
+        running.create_topic("orders", 2)
+        running.commit("billing", {("orders", 0): 42, ("orders", 1): 17})
+        yield running
+
+
+def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker) -> None:
     shown: dict[str, str] = {}
     for language, block in blocks(root):
         command = ["bash", "-euo", "pipefail", "-c", block] if language == "sh" else [".venv/bin/python", "-c", block]
@@ -61,10 +75,13 @@ def test_readers_commands_run(root: Path, clone: Path) -> None:
     # what the capture's broker answered for this group
     assert re.search(r"^k-reset +Consumer +Empty +0 +t1 +3 +0 ", output_of("make run"), re.MULTILINE)
     assert "0 records added" in output_of("ingest-segments")
+    assert re.search(r"^2 records added to live, 2 folded$", output_of("offsets follow"), re.MULTILINE)
+    assert re.search(r"^billing +Classic +Empty +0 +orders +0 +42 ", output_of("offsets follow"), re.MULTILINE)
+    assert "COMPLETE-SINCE" in output_of("offsets follow")
     assert "equal: " in output_of("verify")
     assert re.search(r"^log +\d+ +\d+ +1 ", output_of("offsets maintain"), re.MULTILINE)
     assert output_of("offsets maintain").startswith("TABLE ")  # and nothing that Delta says
-    assert output_of("log-info").count("k-stable  Consumer  Stable") == 6
+    assert output_of("log-info --store store").count("k-stable  Consumer  Stable") == 6
     assert "k-stable" in output_of("current_offsets GROUP BY ALL")
     assert output_of("k-reset").startswith("LOG-PARTITION")
     # of the 350 records of that capture

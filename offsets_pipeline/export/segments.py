@@ -22,6 +22,7 @@ from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.log_batches import encode_log
 from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ def export_segments(
         # opened after that: an ingest appends records first and notes their bounds then, and no bound may lie behind
         # records which are not seen
         reader = StateReader(reader.location)
-        log_epoch, bounds = _newest(reader, known)
+        log_epoch, bounds = _newest(known)
         log = OrderedLog(reader.table("log"), log_epoch, as_of_ms)
         writers = {
             partition: _PartitionWriter(to, partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes)
@@ -101,10 +102,9 @@ def export_segments(
     return exported
 
 
-def _newest(reader: StateReader, known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:
-    """The newest log epoch, and in it the log start and log end of each log partition that are known."""
-    (in_log,) = reader.rows("SELECT max(log_epoch) AS newest FROM log", "log")
-    newest = max([in_log["newest"] or 0, *(row["log_epoch"] for row in known)])
+def _newest(known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:
+    """The log epoch that counts, and in it the log start and log end of each log partition that are known."""
+    newest = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
     return newest, {
         row["log_partition"]: (row["start_offset"], row["end_offset"]) for row in known if row["log_epoch"] == newest
     }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
 from offsets_pipeline.fold.few import FewWriter, fold_few
 from offsets_pipeline.fold.fold_writer import FoldWriter
-from offsets_pipeline.fold.reload import reload_partitions
+from offsets_pipeline.fold.reload import reload_partitions, switch_epoch
 from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
@@ -34,12 +37,17 @@ def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
 
 
 def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
+    epoch = counting_epoch(store)
     state = FoldedState(store)
+    if state.log_epoch < epoch:
+        return switch_epoch(store, settings, clock)  # of the log as it is now: these rows, too
+    # Those of another epoch wait until it counts; then all of it is folded.
+    rows = rows.where(F.col("log_epoch") == state.log_epoch)
     few = fold_few(store, rows, state, settings.fold.driver_rows)
     if few is not None:
         summary = summarise(few, settings)
         if summary.records:
-            FewWriter(store, few, settings.fold, clock).write(summary, state)
+            FewWriter(store, few, settings.fold, clock, state.log_epoch).write(summary, state)
     else:
         summary = _fold_in_tasks(store, rows, state, settings, clock)
     if summary.behind:
@@ -54,7 +62,7 @@ def _fold_in_tasks(store: Store, rows: DataFrame, state: FoldedState, settings: 
     try:
         summary = summarise(effects, settings)
         if summary.records:
-            FoldWriter(store, effects, settings.fold, clock).write(summary, state)
+            FoldWriter(store, effects, settings.fold, clock, state.log_epoch).write(summary, state)
         return summary
     finally:
         effects.unpersist()

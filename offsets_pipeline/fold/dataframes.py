@@ -108,24 +108,28 @@ def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
 
 
 def fold_log(
-    store: Store, partitions: Collection[int] | None, write_state: Callable[[Effects], Effects] | None = None
+    store: Store,
+    partitions: Collection[int] | None,
+    log_epoch: int,
+    write_state: Callable[[Effects], Effects] | None = None,
 ) -> DataFrame:
-    """Fold all of these log partitions (None: of all) as the log is now, from their start; EFFECT_SCHEMA.
+    """Fold all of these log partitions (None: of all) of an epoch as the log is now, from their start; EFFECT_SCHEMA.
 
     ``write_state`` sees the effects in the task that brings them forth, those of whole log partitions, and says what
     becomes of them.
     """
     count = store.properties.offsets_partitions
-    files = log_files(store, partitions)
+    files = log_files(store, partitions, log_epoch)
     if files is None:
-        rows = store.snapshot(LOG.name)
+        rows = store.snapshot(LOG.name).where(F.col("log_epoch") == log_epoch)
         if partitions is not None:
             rows = rows.where(F.col("log_partition").isin(list(partitions)))
         return _replay(_compacted(log_rows(rows), {}), count, {}, write_state)
     wanted = None if partitions is None else frozenset(partitions)
 
     def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (rows for batch in paths for path in batch["path"].to_pylist() for rows in read_log_file(path, wanted))
+        names = (path for batch in paths for path in batch["path"].to_pylist())
+        rows = (rows for path in names for rows in read_log_file(path, wanted, log_epoch))
         compacted = [compact_early(_single_records(table), {}) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
             yield from compact_early(pa.concat_tables(compacted), {}).to_batches()

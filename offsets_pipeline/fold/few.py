@@ -80,8 +80,8 @@ class FewWriter(FoldWriter):
     What is more than that is for `FoldWriter`.
     """
 
-    def __init__(self, store: Store, effects: pa.Table, settings: FoldSettings, clock: Clock) -> None:
-        super().__init__(store, effects, settings, clock)
+    def __init__(self, store: Store, effects: pa.Table, settings: FoldSettings, clock: Clock, log_epoch: int) -> None:
+        super().__init__(store, effects, settings, clock, log_epoch)
         self._few = effects
 
     # --- offsets
@@ -192,7 +192,7 @@ class FewWriter(FoldWriter):
     def _of_kind_here(self, layered: LayeredTable, *kinds: str) -> pa.Table:
         """The effects of these kinds as rows of a table, but for its layer."""
         rows = self._few.filter(pc.is_in(self._few["kind"], pa.array(kinds)))
-        return layer_rows(layered, rows)
+        return layer_rows(layered, rows, self._log_epoch)
 
     def _rows_of_groups(self, layered: LayeredTable, groups: Collection[Group], columns: list[str]) -> pa.Table | None:
         """What the table holds about these groups, both layers; None where that is too much to be looked at here."""
@@ -204,6 +204,7 @@ class FewWriter(FoldWriter):
         query = f"""
             SELECT {", ".join(columns)} FROM rows
             WHERE log_partition IN ({", ".join(map(str, partitions))}) AND group_id IN ({_listed(names)})
+            AND log_epoch = {self._log_epoch}
         """  # noqa: S608 - numbers, and quoted names
         found: list[pa.RecordBatch] = []
         try:

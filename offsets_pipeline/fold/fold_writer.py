@@ -65,7 +65,7 @@ class FoldWriter(StateWriter):
         """
         key = list(OFFSETS.key)
         carried = facts.where(f"record_offset < {offset_of_partition(self._state.folded_to)}").select(key)
-        known = self._store.latest(OFFSETS).select(*key, F.col("record_offset").alias("known"))
+        known = self._store.latest(OFFSETS, self._of_epoch).select(*key, F.col("record_offset").alias("known"))
         known = known.join(F.broadcast(carried), key, "left_semi")
         return facts.join(F.broadcast(known), key, "left").where("known IS NULL OR record_offset > known").drop("known")
 
@@ -83,13 +83,14 @@ class FoldWriter(StateWriter):
         most = sum(summary.rows.get(kind, 0) for kind in (GROUP_COMMIT, GROUP_RECORD))
         records = facts.withColumn("news", F.lit(True))
         if self._state.writers[RECORDS.table.name].version:
-            known = self._of_groups(self._store.read(GROUP_RECORDS.name).select(RECORDS.columns), facts, most)
+            rows = self._store.read(GROUP_RECORDS.name).where(self._of_epoch)
+            known = self._of_groups(rows.select(RECORDS.columns), facts, most)
             records = records.unionByName(known.withColumn("news", F.lit(False)))
         records = combined_records(records, F.max("news").alias("news")).persist()
         try:
             self._append(RECORDS, records.where("news"), most)
-            rows = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
-            self._append(DESCRIBED, rows, most)
+            groups = described_groups(records.drop("news"), self._store.properties.offsets_partitions)
+            self._append(DESCRIBED, groups, most)
         finally:
             records.unpersist()
 
@@ -121,7 +122,7 @@ class FoldWriter(StateWriter):
     def _of_unknown_groups(self, commits: DataFrame, most: int) -> DataFrame | None:
         """Those commits whose groups the state does not know, or knows to be dead; None: there are none."""
         key = list(DESCRIBED.key)
-        rows = self._store.read(GROUPS.name).select(*key, "state", "record_offset")
+        rows = self._store.read(GROUPS.name).where(self._of_epoch).select(*key, "state", "record_offset")
         if most > _FEW:
             states = rows.groupBy(key).agg(F.max_by("state", "record_offset").alias("state"))
             return commits.join(states.where("state <> 'Dead'"), key, "left_anti")

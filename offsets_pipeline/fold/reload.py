@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidPartitionCount
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
+from offsets_pipeline.fold.epoch_writer import EpochWriter
 from offsets_pipeline.fold.replay_writer import FilesReplayWriter, FoundState, RowsReplayWriter, StateMovedError
+from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.state_files import write_state_files
 from offsets_pipeline.fold.summary import summarise
+from offsets_pipeline.log.epochs import counting_epoch, folded_epoch
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
@@ -49,41 +52,72 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
+    epoch = counting_epoch(store)
+    if folded_epoch(store) < epoch:  # of all log partitions at once: state of two epochs would be of no log
+        return switch_epoch(store, settings, clock)
     if partitions is None:
         found = FoundState.of(store)  # before the log is read
         if found is not None:
             with found, suppress(StateMovedError):
-                return _replay_by_files(store, found, settings, clock)
-    return _replay_by_rows(store, partitions, settings, clock)
+                return _replay_by_files(store, found, epoch, settings, clock)
+    return _replay_by_rows(store, partitions, epoch, settings, clock)
 
 
-def _replay_by_files(store: Store, found: FoundState, settings: Settings, clock: Clock) -> int:
+def _replay_by_files(store: Store, found: FoundState, epoch: int, settings: Settings, clock: Clock) -> int:
     """Replay the whole log so that the tasks write the files of the state."""
     write_state = partial(
-        write_state_files, folders=found.folders, offsets_partitions=store.properties.offsets_partitions
+        write_state_files,
+        folders=found.folders,
+        offsets_partitions=store.properties.offsets_partitions,
+        log_epoch=epoch,
     )
-    return _put_in_place(
-        fold_log(store, None, write_state),
+    return put_in_place(
+        fold_log(store, None, epoch, write_state),
         settings,
-        lambda effects, summary: FilesReplayWriter(store, effects, settings.fold, clock).write(summary, found),
+        lambda effects, summary: FilesReplayWriter(store, effects, settings.fold, clock, epoch).write(summary, found),
     )
 
 
-def _replay_by_rows(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
+def _replay_by_rows(store: Store, partitions: list[int] | None, epoch: int, settings: Settings, clock: Clock) -> int:
     whole = partitions is None
-    return _put_in_place(
-        fold_log(store, partitions),
+    return put_in_place(
+        fold_log(store, partitions, epoch),
         settings,
-        lambda effects, summary: RowsReplayWriter(store, effects, settings.fold, clock).write(summary, whole=whole),
+        lambda effects, summary: RowsReplayWriter(store, effects, settings.fold, clock, epoch).write(
+            summary, whole=whole
+        ),
     )
 
 
-def _put_in_place(effects: DataFrame, settings: Settings, write: Callable[[DataFrame, Summary], None]) -> int:
+def switch_epoch(store: Store, settings: Settings, clock: Clock) -> int:
+    """Fold the epoch that counts beside the state of an older one, then let it take that one's place at one stroke.
+
+    Returns the number of records folded. Raises WriteConflict where others wrote to the state meanwhile.
+    """
+    epoch = counting_epoch(store)
+    state = FoldedState(store)  # before the log is read
+    if state.log_epoch >= epoch:
+        return 0
+    return put_in_place(
+        fold_log(store, None, epoch),
+        settings,
+        lambda effects, summary: EpochWriter(store, effects, settings.fold, clock, epoch).write(summary, state),
+        also_of_nothing=True,
+    )
+
+
+def put_in_place(
+    effects: DataFrame,
+    settings: Settings,
+    write: Callable[[DataFrame, Summary], None],
+    *,
+    also_of_nothing: bool = False,
+) -> int:
     """Let what a replay brings be written, if it is anything; returns the number of records replayed."""
     effects = effects.persist()
     try:
         summary = summarise(effects, settings)
-        if summary.records:
+        if summary.records or also_of_nothing:
             write(effects, summary)
         return summary.records
     finally:

@@ -85,7 +85,7 @@ class ReplayWriter(StateWriter):
 
     def _newer_offsets(self, summary: Summary) -> DataFrame:
         """What folds wrote of commits behind the replayed end, or of transactions whose markers lie there (R11)."""
-        rows = self._store.read(COMMITTED_OFFSETS.name)
+        rows = self._store.read(COMMITTED_OFFSETS.name).where(self._of_epoch)
         behind = f"record_offset >= {offset_of_partition(self._replayed)}"
         if PENDING not in summary.rows:
             return rows.where(behind)
@@ -99,7 +99,7 @@ class ReplayWriter(StateWriter):
         def newer(name: str, offset: str) -> Column:
             return F.when(F.col(offset) >= F.expr(offset_of_partition(self._replayed)), F.col(name)).alias(name)
 
-        rows = self._store.latest(RECORDS).where(F.col("log_partition").isin(list(self._replayed)))
+        rows = self._store.latest(RECORDS, self._of_epoch).where(F.col("log_partition").isin(list(self._replayed)))
         kept = rows.select(
             *RECORDS.key,
             newer("value", "value_offset"),
@@ -112,14 +112,15 @@ class ReplayWriter(StateWriter):
     def _merge_quarantine(self) -> None:
         """As in any fold, and records that belong there no more are removed."""
         replayed_to = offset_of_partition(self._replayed, "t.log_partition")
-        self._quarantine_merge().whenNotMatchedBySourceDelete(f"t.record_offset < {replayed_to}").execute()
+        gone = f"t.log_epoch = {self._log_epoch} AND t.record_offset < {replayed_to}"
+        self._quarantine_merge().whenNotMatchedBySourceDelete(gone).execute()
 
     def _quarantine_may_shrink(self) -> bool:
         """Whether it holds records of the replayed log partitions."""
         if not self._store.version(QUARANTINE.name):
             return False
         here = F.col("log_partition").isin(list(self._replayed)) & F.col("record_offset").isNotNull()
-        return not self._store.read(QUARANTINE.name).where(here).isEmpty()
+        return not self._store.read(QUARANTINE.name).where(self._of_epoch).where(here).isEmpty()
 
 
 class FoundState:
@@ -237,9 +238,10 @@ class RowsReplayWriter(ReplayWriter):
             rows = rows.unionByName(newer.withColumn("settled", F.lit(False)).select(names))
         replayed = f"log_partition IN ({', '.join(map(str, self._replayed))})"
         if self._whole and table.version:
-            rows = rows.unionByName(self._store.read(layered.table.name).where(f"NOT {replayed}"))
-        where = None if self._whole else replayed
+            others = self._store.read(layered.table.name).where(self._of_epoch)
+            rows = rows.unionByName(others.where(f"NOT {replayed}"))
         if guarded:
-            table.overwrite(rows, where)
-        else:
-            overwrite_unguarded(self._store, layered.table, rows, where)
+            table.overwrite(rows, None if self._whole else replayed)
+        else:  # of another epoch nothing is touched: who brings that in at this moment need not notice
+            of_epoch = self._of_epoch if self._whole else f"{self._of_epoch} AND {replayed}"
+            overwrite_unguarded(self._store, layered.table, rows, of_epoch)

@@ -18,6 +18,8 @@ from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.state_files import layer_files, layer_schema
 from offsets_pipeline.guarded import rearrange
 from offsets_pipeline.layers import LAYERED, LayeredTable
+from offsets_pipeline.log.epochs import folded_epoch
+from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,7 @@ class Settler:
         self._store = store
         self._settings = settings
         self._folds = self._records = 0
+        self._epoch = LOG_EPOCH  # whose rows alone the tables hold, as far as this knows
         self._thread = ThreadPoolExecutor(1)
         self._looking: Future[list[str]] | None = None
 
@@ -50,7 +53,8 @@ class Settler:
         """Look whether anything is due, if enough was folded and the last look is over. Raises what that one raised."""
         self._folds += records > 0
         self._records += records
-        if self._folds < _LOOK_EVERY and self._records < self._settings.settle_rows:
+        is_new_epoch = folded_epoch(self._store) != self._epoch
+        if self._folds < _LOOK_EVERY and self._records < self._settings.settle_rows and not is_new_epoch:
             return
         if self._looking is not None:
             if not self._looking.done():
@@ -60,8 +64,16 @@ class Settler:
         self._looking = self._thread.submit(self.settle_what_is_due)
 
     def settle_what_is_due(self) -> list[str]:
-        """Settle what is due; returns the names of the tables that were settled."""
-        return [each.table.name for each in LAYERED if self._is_due(each) and settle(self._store, each)]
+        """Settle what is due; returns the names of the tables that were settled.
+
+        All are once another epoch of the log counts: then the rows of the one before go.
+        """
+        epoch = folded_epoch(self._store)
+        due = [each for each in LAYERED if epoch != self._epoch or self._is_due(each)]
+        settled = [each.table.name for each in due if settle(self._store, each)]
+        if len(settled) == len(due):
+            self._epoch = epoch
+        return settled
 
     def close(self) -> None:
         """Wait for what goes on."""
@@ -115,7 +127,7 @@ def settle(store: Store, layered: LayeredTable, here_bytes: int = _HERE_BYTES) -
     """
     try:
         if not _settle_here(store, layered, here_bytes):
-            rows = store.latest(layered).withColumn("settled", F.lit(True))
+            rows = store.latest(layered, _counts(store)).withColumn("settled", F.lit(True))
             rearrange(store, layered.table, rows.select(layered.table.names()))
     except WriteConflict:
         return False
@@ -134,7 +146,7 @@ def _settle_here(store: Store, layered: LayeredTable, here_bytes: int) -> bool:
             return False
         files = [
             file
-            for rows in _newest_rows(layered, table)
+            for rows in _newest_rows(layered, table, _counts(store))
             for file in layer_files(layered, rows, commit.folder, settled=True)
         ]
     except UNREADABLE:
@@ -143,7 +155,12 @@ def _settle_here(store: Store, layered: LayeredTable, here_bytes: int) -> bool:
     return True
 
 
-def _newest_rows(layered: LayeredTable, table: DeltaTable) -> Iterator[pa.Table]:
+def _counts(store: Store) -> str:
+    """SQL: whether a row is of the epoch that the state answers from, or of one that is about to take its place."""
+    return f"log_epoch >= {folded_epoch(store)}"
+
+
+def _newest_rows(layered: LayeredTable, table: DeltaTable, counts: str) -> Iterator[pa.Table]:
     """The newest row of each key, in order, log partitions of up to a million rows at a time."""
     name = layered.table.name
     query = f"SELECT log_partition, count(*) AS held FROM {name} GROUP BY log_partition ORDER BY log_partition"  # noqa: S608
@@ -151,17 +168,17 @@ def _newest_rows(layered: LayeredTable, table: DeltaTable) -> Iterator[pa.Table]
     held = 0
     for row in answer(query, **{name: table}).read_all().to_pylist():
         if some and held + row["held"] > _ROWS_AT_ONCE:
-            yield _newest_of(layered, table, some)
+            yield _newest_of(layered, table, some, counts)
             some, held = [], 0
         some.append(row["log_partition"])
         held += row["held"]
     if some:
-        yield _newest_of(layered, table, some)
+        yield _newest_of(layered, table, some, counts)
 
 
-def _newest_of(layered: LayeredTable, table: DeltaTable, log_partitions: list[int]) -> pa.Table:
+def _newest_of(layered: LayeredTable, table: DeltaTable, log_partitions: list[int], counts: str) -> pa.Table:
     name = layered.table.name
-    latest = layered.latest(name, f"log_partition IN ({', '.join(map(str, log_partitions))})")
+    latest = layered.latest(name, f"{counts} AND log_partition IN ({', '.join(map(str, log_partitions))})")
     schema = layer_schema(layered)
     # DataFusion makes strings of its views in many threads; Arrow's `cast` takes as long as all the rest
     columns = ", ".join(

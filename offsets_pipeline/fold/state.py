@@ -68,7 +68,7 @@ class FoldedTo:
 
     ``files`` are those of `fold_progress`, where they are in the driver's reach. ``pending`` are the
     open transactional commits, its columns log_partition and pending; None where they are too many to be looked at in
-    the driver, or out of its reach.
+    the driver, or out of its reach. ``log_epoch`` is the epoch of the log that was folded.
     """
 
     def __init__(self, store: Store) -> None:
@@ -77,14 +77,22 @@ class FoldedTo:
         self.files, found = _few_progress_rows(self.progress)
         self.pending = None if found is None else found.select(["log_partition", "pending"])
         if found is None:
-            found = self.rows.select(*Progress._fields, "folded_at", F.size("pending").alias("pending")).toArrow()
+            found = self.rows.select(
+                *Progress._fields, "log_epoch", "folded_at", F.size("pending").alias("pending")
+            ).toArrow()
             self.has_pending = any(count > 0 for count in found["pending"].to_pylist())
         else:
             self.has_pending = bool(pc.sum(pc.list_value_length(found["pending"])).as_py())
         told = found.select(Progress._fields).to_pylist()
         self.of_partition = {row["log_partition"]: Progress(**row) for row in told}
+        epochs = found["log_epoch"].to_pylist()
+        self.log_epoch: int = max(epochs, default=LOG_EPOCH)
         times = found["folded_at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
         self.folded_at_us = dict(zip(found["log_partition"].to_pylist(), times, strict=True))
+
+    def forget_progress(self) -> None:
+        """Let what is written next be all that there is."""
+        self.of_partition, self.folded_at_us = {}, {}
 
     @property
     def folded_to(self) -> dict[int, int]:
@@ -125,9 +133,12 @@ class FoldedState(FoldedTo):
 class StateWriter(ABC):
     """Writes the effects of one fold: what `FoldWriter` and `ReplayWriter` have in common."""
 
-    def __init__(self, store: Store, effects: DataFrame | pa.Table, settings: FoldSettings, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, effects: DataFrame | pa.Table, settings: FoldSettings, clock: Clock, log_epoch: int
+    ) -> None:
         self._store = store
         self._effects = effects  # in the cluster, or here
+        self._log_epoch = log_epoch
         self._settings = settings
         self._now = timestamp_of(clock)
         self._now_ms = clock.now_ms()
@@ -159,12 +170,17 @@ class StateWriter(ABC):
     def _merge(self, table: str, write: Callable[[], None]) -> None:
         with_retries(write, f"a write into {table}", self._settings)
 
+    @property
+    def _of_epoch(self) -> str:
+        """SQL: whether a row of a state table is of the epoch of this fold."""
+        return f"log_epoch = {self._log_epoch}"
+
     def _of_kind(self, kind: str) -> DataFrame:
         if isinstance(self._effects, pa.Table):
             rows = self._store.spark.createDataFrame(self._effects.filter(pc.equal(self._effects["kind"], kind)))
         else:
             rows = self._effects.where(F.col("kind") == kind)
-        return rows.withColumn("log_epoch", F.lit(LOG_EPOCH))
+        return rows.withColumn("log_epoch", F.lit(self._log_epoch))
 
     def _merge_quarantine(self) -> None:
         self._quarantine_merge().execute()
@@ -239,7 +255,8 @@ class StateWriter(ABC):
         folded_at_us = state.folded_at_us | {row.log_partition: self._now_ms * 1000 for row in moved}
         table = pa.Table.from_pylist(
             [
-                row._asdict() | {"log_epoch": LOG_EPOCH, "pending": pending.get(at, []), "folded_at": folded_at_us[at]}
+                row._asdict()
+                | {"log_epoch": self._log_epoch, "pending": pending.get(at, []), "folded_at": folded_at_us[at]}
                 for at, row in sorted(rows.items())
             ],
             schema=_PROGRESS_SCHEMA,
@@ -249,7 +266,7 @@ class StateWriter(ABC):
     def _progress_rows(self, progress: Sequence[Progress]) -> DataFrame:
         """The progress as a literal in the plan: a row for each log partition."""
         rows = ", ".join(
-            f"({row.log_partition}, {LOG_EPOCH}, {row.folded_to}L, {row.records}L, {row.unknown_records}L)"
+            f"({row.log_partition}, {self._log_epoch}, {row.folded_to}L, {row.records}L, {row.unknown_records}L)"
             for row in progress
         )
         columns = "log_partition, log_epoch, folded_to, records, unknown_records"

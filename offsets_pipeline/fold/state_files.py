@@ -18,7 +18,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, STATE_FILE, effect_rows
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
-from offsets_pipeline.tables import LOG_EPOCH
 from offsets_pipeline.written_file import WrittenFile, written_file
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _BOUNDED = {each.table.name: each.table.properties["delta.dataSkippingStatsColum
 
 
 def write_state_files(
-    effects: Iterator[pa.RecordBatch], folders: Mapping[str, str], offsets_partitions: int
+    effects: Iterator[pa.RecordBatch], folders: Mapping[str, str], offsets_partitions: int, log_epoch: int
 ) -> Iterator[pa.RecordBatch]:
     """Write what is for a layered table to files in its folder, and pass on the rest.
 
@@ -51,12 +50,12 @@ def write_state_files(
     for batch in effects:
         kind = batch["kind"][0].as_py() if batch.num_rows else None
         if kind == OFFSET:
-            offsets.append(layer_rows(OFFSETS, batch))
+            offsets.append(layer_rows(OFFSETS, batch, log_epoch))
             if sum(each.num_rows for each in offsets) >= _FILE_ROWS:
                 write(OFFSETS, in_order(OFFSETS, pa.concat_tables(offsets)))
                 offsets = []
         elif kind in (GROUP_RECORD, GROUP_COMMIT):
-            records.append(layer_rows(RECORDS, batch))
+            records.append(layer_rows(RECORDS, batch, log_epoch))
         else:
             yield batch
     if offsets:
@@ -101,9 +100,9 @@ def layer_schema(layered: LayeredTable) -> pa.Schema:
     return _SCHEMAS[layered.table.name]
 
 
-def layer_rows(layered: LayeredTable, effects: pa.RecordBatch | pa.Table) -> pa.Table:
+def layer_rows(layered: LayeredTable, effects: pa.RecordBatch | pa.Table, log_epoch: int) -> pa.Table:
     """Effects as rows of a layered table, but for the layer."""
-    epoch = pa.repeat(pa.scalar(LOG_EPOCH, pa.int32()), effects.num_rows)
+    epoch = pa.repeat(pa.scalar(log_epoch, pa.int32()), effects.num_rows)
     schema = layer_schema(layered)
     return pa.Table.from_arrays(
         [epoch if field.name == "log_epoch" else effects[field.name].cast(field.type) for field in schema],

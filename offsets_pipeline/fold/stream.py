@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.fold.batch import fold_batch
+from offsets_pipeline.fold.reload import switch_epoch
 from offsets_pipeline.fold.settle import Settler
+from offsets_pipeline.log.epochs import counting_epoch, folded_epoch
+from offsets_pipeline.retry import with_retries
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.store import Store
 
+_LOOK_SECONDS = 1.0  # beside the trigger's interval
 _READ_OPTIONS = {
     # A batch must hold whole appends: the files of one append may come in any order, so a batch that ended between
     # two of them could fold a record before its predecessor (R15).
@@ -30,13 +36,52 @@ _READ_OPTIONS = {
 }
 
 
+class EpochWatch:
+    """Lets a new epoch of the log take over as soon as it counts, also where nothing is appended to the log.
+
+    Batches do it too; this is for the time between them.
+    """
+
+    def __init__(self, query: StreamingQuery, switch: Callable[[], object], interval_seconds: float) -> None:
+        self._query = query
+        self._switch = switch
+        self._interval_seconds = interval_seconds
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, store: Store) -> None:
+        """Look from now on again and again, as long as the query runs."""
+        look = inheritable_thread_target(store.spark)(self._look)
+        self._thread = threading.Thread(target=look, name="epochs", daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._stopped.wait(self._interval_seconds) and self._query.isActive:
+            self._switch()
+
+    def close(self) -> None:
+        """Look no more, once a look that goes on is over."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
 class FoldStream:
     """A running fold: `await_end` returns when it ends, `stop` ends it."""
 
-    def __init__(self, query: StreamingQuery, failures: list[OffsetsError], settler: Settler) -> None:
+    def __init__(
+        self,
+        query: StreamingQuery,
+        failures: list[OffsetsError],
+        settler: Settler,
+        watch: EpochWatch,
+        at_end: Callable[[], object],
+    ) -> None:
         self._query = query
         self._failures = failures
         self._settler = settler
+        self._watch = watch
+        self._at_end = at_end
 
     @property
     def query(self) -> StreamingQuery:
@@ -48,18 +93,24 @@ class FoldStream:
         try:
             self._query.stop()
         finally:
+            self._watch.close()
             self._settler.close()
 
     def await_end(self) -> None:
         """Wait until the stream ends. Raises what made it end, as an OffsetsError."""
         try:
             self._query.awaitTermination()
+            self._watch.close()
+            self._at_end()
+            if self._failures:  # not of a batch: those end the query with an exception
+                raise self._failures[-1]
         except StreamingQueryException as exception:
             if self._failures:
                 raise self._failures[-1] from None
             first_line = str(exception).strip().splitlines()[0]
             raise StreamFailed(f"the fold of the log stopped: {first_line}") from exception
         finally:
+            self._watch.close()
             self._settler.close()
 
 
@@ -76,7 +127,8 @@ def start_fold(
 
     ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
     stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
-    ``on_batch`` is told each batch's id and how many records it folded.
+    ``on_batch`` is told each batch's id and how many records it folded; the id is -1 where another epoch of the log was
+    folded between batches.
     """
     failures: list[OffsetsError] = []
     settler = Settler(store, settings.fold)
@@ -92,6 +144,20 @@ def start_fold(
         if on_batch is not None:
             on_batch(batch_id, folded)
 
+    def switch() -> None:
+        """What a batch of nothing would do."""
+        if folded_epoch(store) >= counting_epoch(store):
+            return
+        try:
+            folded = with_retries(lambda: switch_epoch(store, settings, clock), "another epoch's fold", settings.fold)
+            settler.after_fold(folded)
+        except OffsetsError as error:
+            failures.append(error)
+            query.stop()
+            return
+        if on_batch is not None:
+            on_batch(-1, folded)
+
     writer = (
         store.read_stream(LOG.name, _READ_OPTIONS)
         .writeStream.queryName("fold")
@@ -102,4 +168,12 @@ def start_fold(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{settings.fold.trigger_interval_ms} milliseconds")
-    return FoldStream(writer.start(), failures, settler)
+    query = writer.start()
+    watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
+    if not available_now:
+        watch.start(store)
+    return FoldStream(query, failures, settler, watch, switch if available_now else _nothing)
+
+
+def _nothing() -> None:
+    """What else there is to do at the end of a fold that was stopped."""

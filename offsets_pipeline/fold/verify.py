@@ -13,8 +13,9 @@ from offsets_pipeline.fold.group_kinds import GROUP_REMOVING_TYPES
 from offsets_pipeline.fold.reload import replayed
 from offsets_pipeline.fold.state import offset_of_partition
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.log.epochs import folded_epoch
 from offsets_pipeline.log.notes import cleaned_to
-from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG, LOG_EPOCH
+from offsets_pipeline.tables import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,15 +50,18 @@ def verify_store(store: Store) -> Verification:
     What is appended to the log while this runs is not looked at; a stream that folds meanwhile is: stop it, or
     take a difference for what it may be.
     """
+    epoch = folded_epoch(store)
+    of_epoch = f"log_epoch = {epoch}"
     progress = store.read(FOLD_PROGRESS.name).select("log_partition", "folded_to", "pending").persist()
     folded = (
         store.read(LOG.name)
+        .where(of_epoch)
         .join(F.broadcast(progress.select("log_partition", "folded_to")), "log_partition")
         .where("record_offset < folded_to")
     )
-    effects = replayed(store, folded).withColumn("log_epoch", F.lit(LOG_EPOCH)).persist()
+    effects = replayed(store, folded).withColumn("log_epoch", F.lit(epoch)).persist()
     result = Verification()
-    cleaned = cleaned_to(store)
+    cleaned = cleaned_to(store, epoch)
     try:
         of_log = effects.where("kind = 'progress'").agg(F.count("*"), F.coalesce(F.sum("records"), F.lit(0))).first()
         assert of_log is not None  # noqa: S101 - an aggregate has a row
@@ -67,10 +71,10 @@ def verify_store(store: Store) -> Verification:
             COMMITTED_OFFSETS.name,
             list(OFFSETS.key),
             effects.where("kind = 'offset'").select(OFFSETS.columns),
-            store.latest(OFFSETS),
+            store.latest(OFFSETS, of_epoch),
             excused=_forgotten_tombstone(cleaned),
         )
-        _compare_groups(result, store, effects, was_cleaned=bool(cleaned))
+        _compare_groups(result, store, effects, of_epoch, was_cleaned=bool(cleaned))
         _compare(
             result,
             FOLD_PROGRESS.name,
@@ -78,7 +82,8 @@ def verify_store(store: Store) -> Verification:
             effects.where("kind = 'progress'")
             .join(pending_arrays(effects.where("kind = 'pending'")), "log_partition", "left")
             .select("log_partition", "folded_to", _as_json("pending")),
-            progress.select("log_partition", "folded_to", _as_json("pending")),
+            # of a log partition that holds nothing an epoch that took over says so
+            progress.where("folded_to > 0").select("log_partition", "folded_to", _as_json("pending")),
         )
         result.offsets = effects.where("kind = 'offset' AND committed_offset IS NOT NULL").count()
         return result
@@ -98,9 +103,11 @@ def _forgotten_tombstone(cleaned: Mapping[int, int]) -> str:
     )
 
 
-def _compare_groups(result: Verification, store: Store, effects: DataFrame, *, was_cleaned: bool) -> None:
+def _compare_groups(
+    result: Verification, store: Store, effects: DataFrame, of_epoch: str, *, was_cleaned: bool
+) -> None:
     records = effects.where("kind IN ('group_record', 'group_commit')").select(RECORDS.columns)
-    of_state = store.latest(RECORDS)
+    of_state = store.latest(RECORDS, of_epoch)
     known = _live if was_cleaned else _but_commits
     _compare(result, GROUP_RECORDS.name, list(RECORDS.key), known(records), known(of_state))
     described = described_groups(records, store.properties.offsets_partitions)
@@ -111,7 +118,7 @@ def _compare_groups(result: Verification, store: Store, effects: DataFrame, *, w
         GROUPS.name,
         list(DESCRIBED.key),
         alive,
-        store.latest(DESCRIBED).where("state <> 'Dead'").select(*columns, _as_json("members")),
+        store.latest(DESCRIBED, of_epoch).where("state <> 'Dead'").select(*columns, _as_json("members")),
     )
     result.groups = alive.count()
     alive.unpersist()

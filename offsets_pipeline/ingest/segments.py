@@ -23,6 +23,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes, cleaned_to
 from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
@@ -30,7 +31,7 @@ from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
-from offsets_pipeline.tables import LOG, LOG_EPOCH
+from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +101,7 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogNotes(store, settings, clock), report, found)
+        _note(LogNotes(store, settings, clock, counting_epoch(store)), report, found)
     except BaseException as error:
         store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
@@ -207,13 +208,15 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     tombstone that would hide it was (R23).
     """
     spark = store.spark
+    epoch = counting_epoch(store)
     appender = LogAppender(store)
-    place = appender.place(clock)  # before the log is looked at: what others append from here on is noticed
-    log = store.read(LOG.name).where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
+    place = appender.place(clock, epoch)  # before the log is looked at: what others append from here on is noticed
+    log = store.read(LOG.name).where(F.col("log_epoch") == epoch)
+    log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
     overlap = parsed_segments(spark, known, up_to=ends) if known else None
-    cleaned = cleaned_to(store) if known else {}
+    cleaned = cleaned_to(store, epoch) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     if missing:
         place = None  # rows that Spark picked out are no task's to write
@@ -226,8 +229,8 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     if overlap is not None and missing:
         late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
         rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
-    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(LOG_EPOCH))
-    added = appender.append_late(rows, clock) if missing else appender.append(rows)
+    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(epoch))
+    added = appender.append_late(rows, clock, epoch) if missing else appender.append(rows)
     return added, left_out, written.reports
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
-from offsets_pipeline.tables import LOG
+from offsets_pipeline.tables import LOG, LOG_EPOCH
 from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
@@ -29,10 +29,15 @@ class LogAppender:
     def __init__(self, store: Store) -> None:
         self._guarded = GuardedWriter(store, LOG)
 
-    def place(self, clock: Clock) -> LogFilePlace | None:
+    @property
+    def number(self) -> int:
+        """The number of the append: who knows that of the last one knows whether there was another between."""
+        return self._guarded.number
+
+    def place(self, clock: Clock, log_epoch: int = LOG_EPOCH) -> LogFilePlace | None:
         """Where tasks may write files for `append_files`; None where only a DataFrame can be appended."""
         files = self._guarded.files
-        return None if files is None else LogFilePlace(files.folder, clock.now_ms())
+        return None if files is None else LogFilePlace(files.folder, clock.now_ms(), log_epoch)
 
     def append_files(self, files: Sequence[WrittenFile]) -> int:
         """Append what tasks wrote to files at `place`, all of it or nothing; returns how many records.
@@ -50,13 +55,13 @@ class LogAppender:
         """
         return self._guarded.append(rows.select(LOG.names()))
 
-    def append_late(self, rows: DataFrame, clock: Clock) -> int:
+    def append_late(self, rows: DataFrame, clock: Clock, log_epoch: int = LOG_EPOCH) -> int:
         """Append rows of which some lie behind others of their log partition (`backfill`); else as `append`.
 
         A cleaning that came first may have removed what they were compared with: raises WriteConflict then, too. Where
         only a DataFrame can be appended, nobody can clean.
         """
-        place, commit = self.place(clock), self._guarded.files
+        place, commit = self.place(clock, log_epoch), self._guarded.files
         if place is None or commit is None:
             return self.append(rows)
 

@@ -29,7 +29,7 @@ from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.files import LogFile, shared_out
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG
+from offsets_pipeline.tables import FOLD_PROGRESS, LOG, LOG_EPOCH
 from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ class _Cleaning:
         self._settings = settings
         self._clock = clock
         # before the log is looked at: what was folded then is in it
-        folded_to = {row["log_partition"]: row["folded_to"] for row in store.read(FOLD_PROGRESS.name).collect()}
+        progress = store.read(FOLD_PROGRESS.name).collect()
+        folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
+        epoch = max((row["log_epoch"] for row in progress), default=LOG_EPOCH)
         commit = FileCommit.begin(store, LOG, guarded=False)
         if commit is None:
             raise CannotClean(
@@ -105,6 +107,7 @@ class _Cleaning:
         self._bounds = Bounds(
             self._cleaned_to(folded_to, clock.now_ms() - lag_ms if lag_ms else None),
             (clock.now_ms() - settings.log.delete_retention_ms) * 1000,
+            epoch,
         )
 
     def clean(self, *, dry_run: bool) -> Cleaned:
@@ -119,7 +122,7 @@ class _Cleaning:
         removed = sum(sum(each["dropped"].values()) for each in looked_at)
         if changed and not dry_run:
             cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
-            notes = LogNotes(self._store, self._settings, self._clock)
+            notes = LogNotes(self._store, self._settings, self._clock, self._bounds.log_epoch)
             # first: an ingest that finds records gone has to know why
             notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
             self._commit.rewrite({row["path"] for row in changed}, written)

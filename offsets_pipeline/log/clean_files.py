@@ -51,11 +51,13 @@ class Bounds:
     """Up to where a log is cleaned.
 
     ``cleaned_to``: by log partition the first record offset that is left alone; a partition that is missing is left
-    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go.
+    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go. Rows of another than this
+    epoch of the log are left alone.
     """
 
     cleaned_to: Mapping[int, int]
     aged_before_us: int
+    log_epoch: int = LOG_EPOCH
 
     def candidates(self, rows: pa.Table) -> Bools:
         """Which rows, with the columns of where they lie, a cleaning looks at; it leaves all others alone."""
@@ -63,7 +65,7 @@ class Bounds:
         ends = np.zeros(max(int(partition.max(initial=0)), *self.cleaned_to, 0) + 1, dtype=np.int64)
         ends[list(self.cleaned_to)] = list(self.cleaned_to.values())
         found: Bools = rows["record_offset"].to_numpy() < ends[partition]
-        found &= rows["log_epoch"].to_numpy() == LOG_EPOCH
+        found &= rows["log_epoch"].to_numpy() == self.log_epoch
         return found
 
 

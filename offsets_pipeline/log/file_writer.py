@@ -39,10 +39,14 @@ SCHEMA = LOG.arrow_schema()
 
 @dataclass(frozen=True)
 class LogFilePlace:
-    """Where tasks write to: the table's folder, a path or a URI that Arrow understands; and when, in milliseconds."""
+    """Where tasks write to: the table's folder, a path or a URI that Arrow understands; and when, in milliseconds.
+
+    ``log_epoch`` is that of the rows, where they do not say it themselves.
+    """
 
     folder: str
     appended_at_ms: int
+    log_epoch: int = LOG_EPOCH
 
 
 class LogFileWriter:
@@ -82,7 +86,7 @@ class LogFileWriter:
         if self._file is None:
             self._file = _OpenFile(self._system, self._folder)
         rows, self._waiting = pa.Table.from_batches(self._waiting), []
-        if self._file.write(_with_constants(rows, self._place.appended_at_ms)) > _FILE_BYTES:
+        if self._file.write(_with_constants(rows, self._place)) > _FILE_BYTES:
             self._end_file()
 
     def _end_file(self) -> None:
@@ -152,9 +156,9 @@ def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatc
         yield from part.to_batches() if isinstance(part, pa.Table) else [part]
 
 
-def _with_constants(rows: pa.Table, appended_at_ms: int) -> pa.Table:
+def _with_constants(rows: pa.Table, place: LogFilePlace) -> pa.Table:
     """The rows with all columns: what no source tells is the same for all."""
-    constants = {"appended_at": appended_at_ms * 1000, "log_epoch": LOG_EPOCH, "backfill": False}
+    constants = {"appended_at": place.appended_at_ms * 1000, "log_epoch": place.log_epoch, "backfill": False}
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.tables import LOG
+from offsets_pipeline.tables import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -49,8 +49,10 @@ class LogFile:
     last_partition: int
 
 
-def log_files(store: Store, partitions: Collection[int] | None = None) -> list[LogFile] | None:
-    """The files that hold these log partitions (None: all) now, in the order of their log partitions.
+def log_files(
+    store: Store, partitions: Collection[int] | None = None, log_epoch: int = LOG_EPOCH
+) -> list[LogFile] | None:
+    """The files that hold these log partitions (None: all) of an epoch now, in the order of their log partitions.
 
     None where tasks cannot read them like this: on storage that needs Spark's own access, or where rows of a file
     were deleted without rewriting it.
@@ -63,6 +65,10 @@ def log_files(store: Store, partitions: Collection[int] | None = None) -> list[L
         stats = json.loads(row["stats"] or "{}")
         first = stats.get("minValues", {}).get("log_partition", 0)
         last = stats.get("maxValues", {}).get("log_partition", store.properties.offsets_partitions - 1)
+        oldest = stats.get("minValues", {}).get("log_epoch", log_epoch)
+        newest = stats.get("maxValues", {}).get("log_epoch", log_epoch)
+        if not oldest <= log_epoch <= newest:
+            continue
         if partitions is None or any(first <= partition <= last for partition in partitions):
             found.append(LogFile(unquote(at.path), row["size"], first, last))
     return sorted(found, key=lambda file: (file.first_partition, file.last_partition, file.path))
@@ -78,14 +84,16 @@ def shared_out(files: Sequence[LogFile], tasks: int) -> list[list[LogFile]]:
     return list(lists.values())
 
 
-def read_log_file(path: str, partitions: Collection[int] | None) -> Iterator[pa.Table]:
-    """The rows of these log partitions (None: all), a row group at a time, with SCHEMA."""
+def read_log_file(path: str, partitions: Collection[int] | None, log_epoch: int = LOG_EPOCH) -> Iterator[pa.Table]:
+    """The rows of these log partitions (None: all) of an epoch, a row group at a time, with SCHEMA."""
     with pq.ParquetFile(path, read_dictionary=["key"], memory_map=True) as file:
         for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=SCHEMA.names, use_threads=False)
+            rows = file.read_row_group(group, columns=[*SCHEMA.names, "log_epoch"], use_threads=False)
+            counts = rows["log_epoch"].to_numpy() == log_epoch
             rows = pa.Table.from_arrays([rows[each.name].cast(each.type) for each in SCHEMA], schema=SCHEMA)
-            if partitions is not None:
-                wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
-                rows = rows if wanted.all() else rows.filter(pa.array(wanted))
+            wanted = (
+                counts if partitions is None else counts & np.isin(rows["log_partition"].to_numpy(), list(partitions))
+            )
+            rows = rows if wanted.all() else rows.filter(pa.array(wanted))
             if rows.num_rows:
                 yield rows

@@ -59,7 +59,8 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
 
     Raises NoSuchGroup for one that does not exist.
     """
-    only = "TRUE" if group_id is None else f"group_id = {quoted(group_id)}"
+    only = f"log_epoch = {reader.log_epoch()}"  # before all else is read: what counts now is there then
+    only += "" if group_id is None else f" AND group_id = {quoted(group_id)}"
     offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}

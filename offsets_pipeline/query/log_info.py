@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.tables import LOG_EPOCH
+
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from offsets_pipeline.query.state import StateReader
+
+
+#: The fields that say something of a topic that is followed.
+OF_TOPIC = ("log_epoch", "complete_since", "read_at", "stable", "topic_end", "open_since")
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,11 @@ class LogPartitionInfo:
     yet, None before the first fold; ``records`` are those that the log holds; ``pending`` counts commits of open
     transactions. From ``cleaned_to`` on the history is complete, before it a cleaning may have removed records; None:
     none ever did.
+
+    ``log_epoch`` counts how often a mirrored topic was read anew. Of a topic that is followed: since ``complete_since``
+    nothing was missed that says what holds (ISO 8601, as all times here); at ``read_at`` all that was stable was last
+    seen to be in the log; ``topic_end`` is the topic's end, and what lies at ``stable`` or later waits for a
+    transaction that is open since ``open_since``.
     """
 
     log_partition: int
@@ -28,30 +41,44 @@ class LogPartitionInfo:
     unknown: int
     pending: int
     cleaned_to: int | None
+    log_epoch: int = LOG_EPOCH
+    complete_since: str | None = None
+    read_at: str | None = None
+    stable: int | None = None
+    topic_end: int | None = None
+    open_since: str | None = None
+
+
+def _shown(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """All log partitions of the store, in order; also those that nothing was ever written to."""
-    bounds = {row["log_partition"]: row for row in reader.rows("SELECT * FROM log_partitions", "log_partitions")}
+    known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+    epoch = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
+    bounds = {row["log_partition"]: row for row in known if row["log_epoch"] == epoch}
     in_log = {
         row["log_partition"]: row
         for row in reader.rows(
             "SELECT log_partition, count(*) AS records, min(record_offset) AS first, max(record_offset) AS last "
-            "FROM log GROUP BY log_partition",
+            f"FROM log WHERE log_epoch = {epoch} GROUP BY log_partition",
             "log",
         )
     }
     folded = {
         row["log_partition"]: row
         for row in reader.rows(
-            "SELECT log_partition, folded_to, unknown_records, cardinality(pending) AS pending FROM fold_progress",
+            "SELECT log_partition, folded_to, unknown_records, cardinality(pending) AS pending FROM fold_progress "
+            f"WHERE log_epoch = {epoch}",
             "fold_progress",
         )
     }
     quarantined = {
         row["log_partition"]: row["n"]
         for row in reader.rows(
-            "SELECT log_partition, count(*) AS n FROM quarantine GROUP BY log_partition", "quarantine"
+            f"SELECT log_partition, count(*) AS n FROM quarantine WHERE log_epoch = {epoch} GROUP BY log_partition",
+            "quarantine",
         )
     }
     answers = []
@@ -70,6 +97,12 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 unknown=fold["unknown_records"],
                 pending=fold["pending"] or 0,
                 cleaned_to=bound.get("cleaned_to"),
+                log_epoch=epoch,
+                complete_since=_shown(bound.get("complete_since")),
+                read_at=_shown(bound.get("read_at")),
+                stable=bound.get("stable_offset"),
+                topic_end=bound.get("topic_end_offset"),
+                open_since=_shown(bound.get("open_since")),
             )
         )
     return answers

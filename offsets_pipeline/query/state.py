@@ -50,6 +50,11 @@ class StateReader:
         found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
         return found
 
+    def log_epoch(self) -> int:
+        """The epoch of the log that the state answers from (docs/adr/0018)."""
+        (found,) = self.rows("SELECT coalesce(max(log_epoch), 0) AS newest FROM fold_progress", "fold_progress")
+        return int(found["newest"])
+
     def _properties(self) -> dict[str, str]:
         try:
             configuration = self.table("log").metadata().configuration

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.store import Store
-from offsets_pipeline.tables import TABLES
+from offsets_pipeline.tables import FOLD_PROGRESS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,8 @@ _VIEWS = {
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
-            SELECT log_partition, group_id FROM {groups_in_layers} WHERE state = 'Dead' OR NOT settled
+            SELECT log_partition, group_id FROM {groups_in_layers}
+            WHERE (state = 'Dead' OR NOT settled) AND {of_epoch}
             GROUP BY log_partition, group_id HAVING max_by(state, record_offset) = 'Dead'
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
@@ -91,6 +92,8 @@ def create_views(spark: SparkSession, store: str, schema: str) -> None:
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
     names["groups_in_layers"] = names[DESCRIBED.table.name]
+    # all rows that count change at once, when that table does (docs/adr/0018)
+    names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"  # noqa: S608
     for layered in (OFFSETS, DESCRIBED):
-        names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name])})"
+        names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name], names['of_epoch'])})"
     return {name: query.format(**names) for name, query in _VIEWS.items()}

@@ -117,6 +117,15 @@ OTHERS = [
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|0": "a log has at least 1 partition, not 0",
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|x": "argument --offsets-partitions: invalid",
         "ingest-segments|--store|{new}": "the following arguments are required: PATH",
+        "ingest-topic|--store|{new}": "the following arguments are required: --bootstrap-server",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|open-sesame": "an --option is written NAME=VALUE",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|group.id=x": "the Kafka option group.id is not",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|ssl.key.password=env:NO_SUCH_": (
+            "the Kafka option ssl.key.password names the environment variable NO_SUCH_: it is not set"
+        ),
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--metrics-port|x": "argument --metrics-port: 'x' is no",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
+        "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
         "reload|--store|{store}|--partition|5": "there is no log partition 5 in {store}: its log has 5, 0 to 4",
         "reload|--store|{store}|--partition|-1": "there is no log partition -1 in {store}",
         "clean-log|--store|{store}|--older-than|-1": "argument --older-than: '-1' is not allowed; it takes a",

@@ -72,17 +72,17 @@ class KafkaJvm:
             redirect_stdout=self._output,
             redirect_stderr=self._output,
         )
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+        self.gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
         self._made: dict[int, Path] = {}
 
     def close(self) -> None:
         """End the JVM."""
-        self._gateway.shutdown()
+        self.gateway.shutdown()
         self._output.close()
 
     def csv(self, columns: list[str], rows: list[dict[str, str | int]]) -> str:
         """Rows as Jackson writes them, which Kafka's programs write and read CSV with."""
-        jackson = self._gateway.jvm.com.fasterxml.jackson.dataformat.csv
+        jackson = self.gateway.jvm.com.fasterxml.jackson.dataformat.csv
         schema = jackson.CsvSchema.builder()
         for name in columns:
             schema = schema.addColumn(name)
@@ -115,11 +115,11 @@ class KafkaJvm:
             folder = self._folder / f"with-{offsets_partitions}"
             settings = self._settings(folder, offsets_partitions, *free_ports(2), settings={})
             arguments = ["format", "--cluster-id", CLUSTER_ID, "--config", str(settings)]
-            java = self._gateway.new_array(self._gateway.jvm.String, len(arguments))
+            java = self.gateway.new_array(self.gateway.jvm.String, len(arguments))
             for index, argument in enumerate(arguments):
                 java[index] = argument
-            nowhere = self._gateway.jvm.java.io.PrintStream(self._gateway.jvm.java.io.OutputStream.nullOutputStream())
-            assert self._gateway.jvm.kafka.tools.StorageTool.execute(java, nowhere) == 0
+            nowhere = self.gateway.jvm.java.io.PrintStream(self.gateway.jvm.java.io.OutputStream.nullOutputStream())
+            assert self.gateway.jvm.kafka.tools.StorageTool.execute(java, nowhere) == 0
             with self._running(folder, offsets_partitions, {}) as running:
                 running.offsets(["any"])  # who asks for a group's coordinator has the log made
                 running.wait_until_loaded(offsets_partitions)
@@ -129,23 +129,36 @@ class KafkaJvm:
     @contextmanager
     def _running(self, data: Path, offsets_partitions: int, settings: Mapping[str, object]) -> Iterator[Broker]:
         port, controller_port = free_ports(2)
-        path = self._settings(data, offsets_partitions, port, controller_port, settings=settings)
-        kafka = self._gateway.jvm.org.apache.kafka
-        before = len(self._lines())
-        properties = kafka.common.utils.Utils.loadProps(str(path))
-        server = self._gateway.jvm.kafka.server.KafkaRaftServer(
-            self._gateway.jvm.kafka.server.KafkaConfig.fromProps(properties), kafka.common.utils.Time.SYSTEM
-        )
-        server.startup()
+        before = len(self.lines())
+        server = self.started(data, offsets_partitions, port, controller_port, settings)
         try:
-            admin = kafka.clients.admin.Admin.create({"bootstrap.servers": f"127.0.0.1:{port}"})
+            admin = self.gateway.jvm.org.apache.kafka.clients.admin.Admin.create(
+                {"bootstrap.servers": f"127.0.0.1:{port}"}
+            )
             try:
-                yield Broker(self._gateway, admin, offsets_partitions, lambda: self._lines()[before:], port, data)
+                yield Broker(self.gateway, admin, offsets_partitions, lambda: self.lines()[before:], port, data)
             finally:
                 admin.close()
         finally:
             server.shutdown()
             server.awaitShutdown()
+
+    def started(
+        self, data: Path, offsets_partitions: int, port: int, controller_port: int, settings: Mapping[str, object]
+    ) -> JavaObject:
+        """A broker on these ports and this data, started; it is stopped by who started it."""
+        path = self._settings(data, offsets_partitions, port, controller_port, settings=settings)
+        kafka = self.gateway.jvm.org.apache.kafka
+        properties = kafka.common.utils.Utils.loadProps(str(path))
+        server = self.gateway.jvm.kafka.server.KafkaRaftServer(
+            self.gateway.jvm.kafka.server.KafkaConfig.fromProps(properties), kafka.common.utils.Time.SYSTEM
+        )
+        server.startup()
+        return server
+
+    def copy_with_log(self, folder: Path, offsets_partitions: int) -> None:
+        """Make a data folder of a stopped broker that has an offsets log, an empty one."""
+        shutil.copytree(self._with_log(offsets_partitions), folder)
 
     def _settings(
         self, data: Path, offsets_partitions: int, port: int, controller_port: int, *, settings: Mapping[str, object]
@@ -158,7 +171,8 @@ class KafkaJvm:
         path.write_text(text + more, encoding="utf-8")
         return path
 
-    def _lines(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """What brokers said so far."""
         return self._log.read_text(encoding="utf-8").splitlines()
 
 

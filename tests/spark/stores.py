@@ -80,7 +80,7 @@ class Workbench:
         return verify_store(self.open(location))
 
 
-def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False) -> None:
+def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_epoch: int = 0) -> None:
     """Append rows to the table `log`, as any ingest would: for tests about what comes behind it."""
     rows = list(rows)
     columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
@@ -89,7 +89,7 @@ def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = F
         "producer_epoch": pa.scalar(None, pa.int16()),
         "source": pa.scalar("a test"),
         "appended_at": pa.scalar(0, pa.timestamp("us", tz="UTC")),
-        "log_epoch": pa.scalar(0, pa.int32()),
+        "log_epoch": pa.scalar(log_epoch, pa.int32()),
         "backfill": pa.scalar(backfill),
     }
     names = [*LogRow._fields, *constants]

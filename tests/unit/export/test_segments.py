@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
@@ -90,6 +91,11 @@ def test_as_of_a_time_the_end_is_behind_the_last_record_that_is_left(tmp_path: P
 def test_only_the_newest_epoch_is_exported(tmp_path: Path) -> None:
     appends = [append([(0, 1), (1, 2)]), append([(0, 0)], log_epoch=1)]
     store = log_store(tmp_path / "store", 2, appends, {0: (0, 50)})  # bounds of the old epoch
+    before = export_segments(StateReader(str(store)), tmp_path / "before")
+    assert [(each.end, each.records) for each in before] == [(50, 1), (3, 1)]  # the new one does not count yet
+    bounds = StateReader(str(store)).select("SELECT * FROM log_partitions", "log_partitions")
+    counts = [row | {"log_epoch": 1, "end_offset": 0} for row in bounds.to_pylist()]
+    write_deltalake(store / "log_partitions", pa.Table.from_pylist(counts, bounds.schema), mode="append")
     exported = export_segments(StateReader(str(store)), tmp_path / "to")
     assert [(each.start, each.end, each.records) for each in exported] == [(0, 1, 1), (0, 0, 0)]
 

@@ -33,7 +33,7 @@ def written(replay: Replay, folder: Path) -> tuple[dict[str, list[WrittenFile]],
     folders = {name: str(folder / name) for name in TABLES}
     files: dict[str, list[WrittenFile]] = {name: [] for name in TABLES}
     others = []
-    for batch in write_state_files(replay.effects(), folders, 2):
+    for batch in write_state_files(replay.effects(), folders, 2, log_epoch=3):
         assert batch.schema == EFFECT_SCHEMA
         if batch["kind"][0].as_py() == "state_file":
             for table, file in map(state_file, batch["state_file"].to_pylist()):
@@ -78,7 +78,7 @@ def test_rows_lie_in_order_and_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         (at, group, "t", partition) for at in (0, 1) for group in ("a", "b", "ü") for partition in (9, 10)
     ]
     assert [row["committed_offset"] for row in found] == [63, None] * 6
-    assert {row["log_epoch"] for row in found} == {0}
+    assert {row["log_epoch"] for row in found} == {3}
 
 
 def test_groups_are_described_where_their_records_are(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_rows_of_the_wanted_log_partitions_are_read_with_keys_by_dictionary(tmp_
             "producer_id": pa.array([None] * 4, pa.int64()),
             "control_type": pa.array([None] * 4, pa.string()),
             "backfill": [False] * 4,
+            "log_epoch": pa.array([0] * 4, pa.int32()),
             "source": ["not read"] * 4,
         }
     )
@@ -59,6 +60,20 @@ def test_rows_of_the_wanted_log_partitions_are_read_with_keys_by_dictionary(tmp_
     assert list(read_log_file(path, {9})) == []
 
 
+def test_rows_of_another_epoch_are_left_out(tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist(
+        [{"log_partition": 0, "record_offset": at, "backfill": False, "log_epoch": at % 2} for at in range(4)]
+    )
+    rows = pa.table(
+        {name: pa.nulls(4) if name not in rows.column_names else rows[name] for name in [*SCHEMA.names, "log_epoch"]}
+    )
+    path = str(tmp_path / "mixed.parquet")
+    pq.write_table(rows, path)
+    assert [rows["record_offset"].to_pylist() for rows in read_log_file(path, None, 1)] == [[1, 3]]
+    assert [rows["record_offset"].to_pylist() for rows in read_log_file(path, {0}, 0)] == [[0, 2]]
+    assert list(read_log_file(path, None, 2)) == []
+
+
 def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:
     columns = {
         "log_partition": pa.array([0], pa.int32()),
@@ -68,6 +83,7 @@ def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:
         "producer_id": pa.array([None], pa.int64()),
         "control_type": pa.array([None], pa.string()),
         "backfill": pa.array([False]),
+        "log_epoch": pa.array([0], pa.int32()),
     }
     paths = [str(tmp_path / name) for name in ("nullable.parquet", "required.parquet", "large.parquet")]
     required = pa.schema([pa.field(name, each.type, nullable=bool(each.null_count)) for name, each in columns.items()])

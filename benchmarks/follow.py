@@ -1,0 +1,172 @@
+"""How long after a consumer's commit `offsets follow` shows it, in steady state; prints the distribution.
+
+    .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000]
+
+A real broker on this machine holds `groups` times `partitions` committed offsets. Groups go on committing while a probe
+commits again and again: the time is that from the answer to its commit until a reader of the state tables sees it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import load_settings
+from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.follow import Follower
+from offsets_pipeline.ingest.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic import TopicIngest
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.session import build_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_LOG_PARTITIONS = 50
+_LOOK_SECONDS = 5.0  # at the latest; looking takes processor time from what is measured
+_PATIENCE_SECONDS = 120
+_PROBE = "probe"
+
+
+class Committer:
+    """Commits for groups without members, by the Admin client of the session's JVM."""
+
+    def __init__(self, spark: SparkSession, address: str, partitions: int) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - pyspark has no public name for it
+        self._jvm = jvm
+        self._kafka: Any = self._jvm.org.apache.kafka
+        kafka = self._kafka
+        self._admin = kafka.clients.admin.Admin.create({"bootstrap.servers": address})
+        topic = kafka.clients.admin.NewTopic("orders", self._jvm.java.util.Optional.of(partitions), self._none())
+        self._admin.createTopics([topic]).all().get()
+        self._places = [kafka.common.TopicPartition("orders", at) for at in range(partitions)]
+
+    def _none(self) -> Any:  # noqa: ANN401 - of the JVM
+        return self._jvm.java.util.Optional.empty()
+
+    def whole(self, offset: int) -> Any:  # noqa: ANN401 - of the JVM
+        """An offset for each partition, as `commit` takes it."""
+        offsets = self._jvm.java.util.HashMap()
+        for place in self._places:
+            offsets.put(place, self._kafka.clients.consumer.OffsetAndMetadata(offset))
+        return offsets
+
+    def one(self, offset: int) -> Any:  # noqa: ANN401 - of the JVM
+        """An offset for the first partition."""
+        return {self._places[0]: self._kafka.clients.consumer.OffsetAndMetadata(offset)}
+
+    def commit(self, group_id: str, offsets: Any) -> None:  # noqa: ANN401 - of the JVM
+        """Commit, and wait for the answer."""
+        self._admin.alterConsumerGroupOffsets(group_id, offsets).all().get()
+
+
+@contextmanager
+def beside(run: Any, stop: Any) -> Iterator[None]:  # noqa: ANN401 - calls
+    """Something runs in a thread meanwhile."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join()
+
+
+def seen(store: str) -> int:
+    """The probe's offset that a reader sees."""
+    try:
+        (group,) = describe_groups(StateReader(store), _PROBE).values()
+    except NoSuchGroup:
+        return -1
+    return max((each.offset for each in group.offsets), default=-1)
+
+
+def await_offset(store: str, offset: int, folded: threading.Event) -> float:
+    """Seconds until a reader sees the probe's offset; it looks when something was ``folded``."""
+    began = time.monotonic()
+    while seen(store) < offset:
+        if time.monotonic() - began > _PATIENCE_SECONDS:
+            sys.exit(f"follow: error: a commit was not seen within {_PATIENCE_SECONDS} s")
+        folded.wait(_LOOK_SECONDS)
+        folded.clear()
+    return time.monotonic() - began
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[float]:
+    """Seconds of each probe."""
+    settings, store = load_settings(), str(folder / "store")
+    broker = Broker(folder, _LOG_PARTITIONS)
+    broker.format()
+    with broker.serving():
+        spark = build_session("follow", settings)
+        committer = Committer(spark, broker.address, options.partitions)
+        offsets = committer.whole(1)
+        for number in range(options.groups):
+            committer.commit(f"group-{number}", offsets)
+        committer.commit(_PROBE, committer.one(0))
+        ingest = TopicIngest(spark, store, KafkaOptions(broker.address, {}), settings, SystemClock())
+        ingest.prepare()
+        follower = Follower(ingest, settings, SystemClock())
+        ended, folded = threading.Event(), threading.Event()
+
+        def go_on() -> None:
+            for number in itertools.cycle(range(options.groups)):
+                if ended.wait(options.partitions / options.rate):
+                    return
+                committer.commit(f"group-{number}", offsets)
+
+        with beside(lambda: follower.run(lambda *_: folded.set()), follower.stop):
+            took = await_offset(store, 0, folded)
+            print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
+            with beside(go_on, ended.set):
+                return [_probe(committer, store, number, folded) for number in range(1, options.probes + 1)][
+                    options.warm_up :
+                ]
+
+
+def _probe(committer: Committer, store: str, number: int, folded: threading.Event) -> float:
+    folded.clear()
+    committer.commit(_PROBE, committer.one(number))
+    took = await_offset(store, number, folded)
+    time.sleep(0.3)  # not in step with the queries' triggers
+    return took
+
+
+def main() -> None:
+    """Measure, and print the distribution."""
+    parser = argparse.ArgumentParser(
+        description="Measure how long after a commit it is seen.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--groups", type=int, default=1_000, metavar="N", help="groups that hold offsets")
+    parser.add_argument("--partitions", type=int, default=200, metavar="N", help="offsets of each")
+    parser.add_argument("--rate", type=int, default=1_000, metavar="N", help="commits a second beside the probe")
+    parser.add_argument("--probes", type=int, default=60, metavar="N", help="commits that are measured")
+    parser.add_argument("--warm-up", type=int, default=5, metavar="N", help="probes of these that do not count")
+    options = parser.parse_args()
+    if not KAFKA_JARS.is_dir():
+        sys.exit(f"follow: error: no broker in {KAFKA_JARS}: run `make kafka`")
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-follow-") as folder:
+        seconds = sorted(measure(options, Path(folder)))
+    p50, p95 = (statistics.quantiles(seconds, n=100, method="inclusive")[at - 1] for at in (50, 95))
+    print(
+        f"a commit is seen after {seconds[0]:.2f} s at best, {p50:.2f} s (p50), {p95:.2f} s (p95), {seconds[-1]:.2f} s "
+        f"at worst; {len(seconds)} probes, {options.rate:,} commits a second beside them"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What is to be read of a topic: where the log goes on, or why all of it has to be read anew. Free of Spark.
+
+A broker's cleaner keeps of each key the last record, and a last tombstone for `delete.retention.ms`. So who reads a
+compacted topic misses nothing that says what holds now, if between two complete reads no more than that time passes.
+Who was away for longer may have missed tombstones, and would keep what they deleted: such a log is read anew, as a new
+epoch, and so is one that its topic no longer is the origin of (docs/adr/0018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.tables import LOG_EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
+    from offsets_pipeline.store_properties import StoreProperties
+
+
+@dataclass(frozen=True)
+class KnownLog:
+    """What a store knows of the topic.
+
+    ``epoch`` is the one that counts; ``ends`` by epoch and log partition one behind the last record of the log;
+    ``read_to`` by log partition how far the topic was read when that was last noted, at ``read_at_ms`` completely;
+    since ``complete_since_ms`` nothing was missed. None where the topic was never followed.
+    """
+
+    epoch: int = LOG_EPOCH
+    ends: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    read_to: Mapping[int, int] = field(default_factory=dict)
+    read_at_ms: int | None = None
+    complete_since_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is to be read: an epoch of the log, by log partition the first record offset, and what goes before.
+
+    ``anew`` says in words why all of it is read again; None where the log goes on.
+    """
+
+    epoch: int
+    starts: Mapping[int, int]
+    complete_since_ms: int
+    read_at_ms: int
+    anew: str | None = None
+
+
+def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDescription) -> None:
+    """Refuse a topic that this store does not mirror: StoreMismatch, InvalidPartitionCount (R1, R4)."""
+    if known.cluster_id is not None and known.cluster_id != topic.cluster_id:
+        raise StoreMismatch(
+            f"{location} mirrors cluster {known.cluster_id}, and this is cluster {topic.cluster_id}: "
+            "check the address, or name another store"
+        )
+    if known.offsets_partitions != topic.partitions:
+        raise InvalidPartitionCount(
+            f"topic {name} has {topic.partitions} partitions, the log in {location} {known.offsets_partitions}, which "
+            "is fixed with the store: groups lie in other partitions now; name another store"
+        )
+
+
+def plan_reading(
+    known: KnownLog,
+    known_topic_id: str | None,
+    topic: TopicDescription,
+    bounds: Mapping[int, TopicBounds],
+    delete_retention_ms: int,
+    now_ms: int,
+) -> Reading:
+    """Where to read from."""
+    there = known.ends.get(known.epoch, {})
+    positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in bounds}
+    starts = {at: each.start for at, each in bounds.items()}
+    if not any(known.ends.values()) and known.read_at_ms is None and known_topic_id in (None, topic.topic_id):
+        return Reading(known.epoch, starts, now_ms, now_ms)
+    why = (
+        _recreated(known_topic_id, topic)
+        or _unusable(known, positions, bounds)
+        or _away(known, delete_retention_ms, now_ms)
+    )
+    if why is not None:
+        epoch = max([known.epoch, *known.ends]) + 1
+        return Reading(epoch, starts, now_ms, now_ms, why)
+    assert known.read_at_ms is not None  # noqa: S101 - else it is unusable
+    assert known.complete_since_ms is not None  # noqa: S101 - noted together
+    starts = {at: max(start, positions[at]) for at, start in starts.items()}
+    return Reading(known.epoch, starts, known.complete_since_ms, known.read_at_ms)
+
+
+def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | None:
+    if None in (known_topic_id, topic.topic_id) or known_topic_id == topic.topic_id:
+        return None
+    return f"the topic was created anew (its id is {topic.topic_id}, it was {known_topic_id})"
+
+
+def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, TopicBounds]) -> str | None:
+    if known.ends and max(known.ends) > known.epoch:
+        return "the last time that it was read anew was not to the end"
+    if known.read_at_ms is None:
+        return "the log came from elsewhere, and it is not known what it lacks"
+    for at, each in sorted(bounds.items()):
+        if each.start > positions[at]:
+            return f"log partition {at} starts at {each.start} now, and was read up to {positions[at]}"
+        if each.end < positions[at]:
+            return f"log partition {at} ends at {each.end} now, and was read up to {positions[at]}"
+    return None
+
+
+def _away(known: KnownLog, delete_retention_ms: int, now_ms: int) -> str | None:
+    assert known.read_at_ms is not None  # noqa: S101 - else it is unusable
+    if now_ms - known.read_at_ms <= delete_retention_ms:
+        return None
+    return (
+        f"it was last read to its end at {shown_time(known.read_at_ms)}, longer ago than tombstones are kept "
+        f"(delete.retention.ms {delete_retention_ms})"
+    )

@@ -1,0 +1,137 @@
+"""Figures for a machine that watches: how far behind, how fast, how much, in Prometheus' text format.
+
+They are kept here, shown in a file that is replaced as a whole, or told to who asks over HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import MetricsUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HELP = {
+    "offsets_records_read_total": ("counter", "Records of the topic that were appended to the log."),
+    "offsets_records_folded_total": ("counter", "Records of the log that were folded into the state."),
+    "offsets_log_behind_topic_records": ("gauge", "Record offsets up to the last stable one not read yet."),
+    "offsets_topic_unstable_records": ("gauge", "Record offsets that wait behind an open transaction."),
+    "offsets_topic_open_transaction_seconds": ("gauge", "Since when a transaction holds the stable offset back."),
+    "offsets_fold_behind_log_records": ("gauge", "Record offsets of the log not folded yet."),
+    "offsets_quarantined_records": ("gauge", "What did not decode."),
+    "offsets_groups": ("gauge", "Groups that exist."),
+    "offsets_committed_offsets": ("gauge", "Committed offsets that a fetch answers."),
+    "offsets_log_epoch": ("gauge", "How often the topic was read anew."),
+    "offsets_batch_duration_seconds": ("summary", "Duration of the batches of a query."),
+    "offsets_batches_total": ("counter", "Batches of a query."),
+    "offsets_warnings_total": ("counter", "Warnings about the topic."),
+}
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Metrics:
+    """Figures by name and labels; threads may set and read them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[Labels, float]] = {}
+
+    def add(self, name: str, by: float, **labels: str) -> None:
+        """Let a counter grow."""
+        with self._lock:
+            of_name = self._values.setdefault(name, {})
+            key = tuple(sorted(labels.items()))
+            of_name[key] = of_name.get(key, 0) + by
+
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        with self._lock:
+            self._values.setdefault(name, {})[tuple(sorted(labels.items()))] = value
+
+    def set_all(self, name: str, label: str, values: Mapping[int, float]) -> None:
+        """Set a gauge for each value of one label, and forget the others of that name."""
+        with self._lock:
+            self._values[name] = {((label, str(at)),): value for at, value in values.items()}
+
+    def text(self) -> str:
+        """All of them in Prometheus' text format."""
+        with self._lock:
+            lines = []
+            for name, (kind, told) in _HELP.items():
+                # of a summary the parts have names of their own
+                series = {
+                    each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[kind])
+                }
+                if series:
+                    lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
+                for each, of_name in sorted(series.items()):
+                    lines += [f"{each}{_shown(labels)} {value:.15g}" for labels, value in sorted(of_name.items())]
+        return "\n".join(lines) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Put all of them into a file, which is never seen half. Raises MetricsUnavailable."""
+        half = path.with_name(f"{path.name}.part")
+        try:
+            half.write_text(self.text(), encoding="utf-8")
+            half.replace(path)
+        except OSError as error:
+            raise MetricsUnavailable(f"metrics cannot be written to {path}: {error.strerror}") from error
+
+
+_PARTS = {"counter": (), "gauge": (), "summary": ("_sum", "_count")}
+
+
+def _shown(labels: Labels) -> str:
+    if not labels:
+        return ""
+    quoted = (f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
+    return "{" + ",".join(quoted) + "}"
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class MetricsServer:
+    """Tells the figures to who asks over HTTP for /metrics, until `close`."""
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        """Raises MetricsUnavailable where nobody can listen there."""
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] not in ("/", "/metrics"):
+                    self.send_error(404)
+                    return
+                body = metrics.text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", _CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """A line for each question is nobody's wish."""
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Answer)
+        except OSError as error:
+            raise MetricsUnavailable(f"metrics cannot be told at {host}:{port}: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,326 @@
+"""A live broker's offsets topic is followed: our answers become the broker's."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import FoldSettings, TopicSettings
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    InvalidPartitionCount,
+    NoSuchTopic,
+    StoreMismatch,
+)
+from offsets_pipeline.follow import Follower
+from offsets_pipeline.ingest.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.views import register_views
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
+from tests.spark.stores import differences, export_of, rows_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from tests.kafka.brokers import KafkaJvm
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+
+SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=100)
+
+
+class Heard(TopicObserver):
+    """What an ingest warned of."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """Settings of queries that look often."""
+    return replace(settings, topic=SHORT, fold=FoldSettings(trigger_interval_ms=100, max_backoff_ms=500))
+
+
+def ingest_of(
+    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
+) -> TopicIngest:
+    options = KafkaOptions(broker.address, {})
+    return TopicIngest(workbench.spark, str(store), options, settings, SystemClock(), heard)
+
+
+@contextmanager
+def following(
+    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
+) -> Iterator[None]:
+    """Both queries run meanwhile; what ends them early fails the test."""
+    ingest = ingest_of(workbench, store, broker, settings, heard)
+    ingest.prepare()
+    follower = Follower(ingest, settings, SystemClock())
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            follower.run(lambda *_: None)
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            traceback.print_exc()  # what waits for the answers meanwhile fails first
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+        thread.join()
+    assert not failures, failures
+
+
+def caught_up(store: Path, broker: LiveBroker) -> None:
+    """Wait until our answers are the broker's."""
+    wait_until(
+        lambda: differences(store, broker.answers.groups()) == [],
+        "we answer otherwise than the broker",
+        say=lambda: str(differences(store, broker.answers.groups())),
+    )
+
+
+def log_places(store: Path, epoch: int = 0) -> list[tuple[int, int]]:
+    rows = table(store, "log").select(["log_partition", "record_offset", "log_epoch"]).to_pylist()
+    return sorted((row["log_partition"], row["record_offset"]) for row in rows if row["log_epoch"] == epoch)
+
+
+def clients_do_it_all(broker: LiveBroker, round_: str) -> None:
+    """Clients of every kind commit, reset, delete; some stay members of their groups."""
+    t = f"t{round_}"
+    broker.create_topic(t, 3)
+    for at in range(3):
+        broker.produce(t, at, 5)
+    classic = broker.consumer(f"classic-{round_}", [t])
+    classic.join(3)
+    classic.commit({(t, 0): 1, (t, 1): 2}, "a note")
+    static = broker.consumer(f"static-{round_}", [t], group_instance_id="one", client_id="static-client")
+    static.join(3)
+    static.commit({(t, 2): 3})
+    modern = broker.consumer(f"modern-{round_}", [t], group_protocol="consumer")
+    modern.join(3)
+    modern.commit({(t, 0): 4, (t, 2): 5})
+    gone = broker.consumer(f"gone-{round_}", [t], group_protocol="consumer")
+    gone.join(3)
+    gone.commit({(t, 1): 1})
+    gone.close()
+    committed, aborted = broker.transaction(f"c-{round_}"), broker.transaction(f"a-{round_}")
+    committed.begin(f"txn-{round_}", {(t, 0): 2})
+    committed.commit()
+    aborted.begin(f"txn-{round_}", {(t, 0): 3, (t, 1): 3})
+    aborted.abort()
+    broker.commit(f"simple-{round_}", {(t, 0): 5, (t, 1): 5}, "by hand")
+    broker.commit(f"simple-{round_}", {(t, 0): 2})  # a reset
+    broker.delete_offsets(f"simple-{round_}", [(t, 1)])
+    broker.commit(f"deleted-{round_}", {(t, 0): 1})
+    broker.delete_group(f"deleted-{round_}")
+
+
+def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        clients_do_it_all(broker, "1")
+        with following(workbench, store, broker, quick):
+            caught_up(store, broker)
+            clients_do_it_all(broker, "2")
+            caught_up(store, broker)
+            broker.stop()
+            broker.start()
+            clients_do_it_all(broker, "3")
+            caught_up(store, broker)
+        assert log_places(store) == broker.committed_records()
+        assert workbench.verify(store).equal
+        names = {row["topic"]: row["topic_id"] for row in rows_of(store, "topics")}
+        assert names["t1"] == broker.topic_id("t1")
+        properties = StateReader(str(store)).properties
+        assert properties["offsets.topic.id"] == broker.topic_id(TOPIC)
+        assert properties["offsets.cluster.id"] == broker.cluster_id()
+    described = export_of(store)["groups"]
+    (member,) = described["modern-1"]["members"]
+    assert member["assignment"] == ["t1-0", "t1-1", "t1-2"]  # of a KIP-848 group: names of topic ids
+    info = log_info(StateReader(str(store)))
+    assert all(each.complete_since is not None and each.read_at is not None for each in info)
+
+
+def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:
+    groups = export_of(store)["groups"]
+    return {
+        name: {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
+        for name, group in groups.items()
+    }
+
+
+def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    seen: list[dict[str, dict[tuple[str, int], int]]] = []
+    watching = threading.Event()
+
+    def watch() -> None:
+        while not watching.wait(0.1):
+            seen.append(answers_of(store))
+
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("t", 2)
+        for number in range(20):  # so that record offsets of before are higher
+            broker.commit("stays", {("t", 0): number})
+        for name in ("a", "b", "c", "d", "e"):
+            broker.commit(name, {("t", 0): 1, ("t", 1): 1})
+        with following(workbench, store, broker, quick, heard):
+            caught_up(store, broker)
+            before = answers_of(store)
+            thread = threading.Thread(target=watch)
+            thread.start()
+            try:
+                broker.delete_topic(TOPIC)
+                broker.commit("stays", {("t", 0): 7})
+                wait_until(lambda: "a" not in answers_of(store), "what the topic no longer holds is still there")
+                broker.commit("f", {("t", 1): 9})
+                caught_up(store, broker)
+            finally:
+                watching.set()
+                thread.join()
+        assert log_places(store, 1) == broker.committed_records()
+        assert StateReader(str(store)).properties["offsets.topic.id"] == broker.topic_id(TOPIC)
+    assert before in seen
+    after = [each for each in seen if each != before]
+    stays, newer = {"stays": {("t", 0): 7}}, {"f": {("t", 1): 9}}
+    # the topic is there, and empty, before the first commit into it
+    assert all(each in ({}, stays, stays | newer) for each in after), after
+    assert seen.index(after[0]) == sum(each == before for each in seen)  # and never back
+    assert any("created anew" in warning for warning in heard.warnings)
+    assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
+    assert workbench.verify(store).equal
+    workbench.reload(store)
+    assert answers_of(store) == after[-1]
+    spark_rows = views_rows(workbench, store)
+    assert spark_rows == {("stays", "t", 0, 7), ("f", "t", 1, 9)}
+
+
+def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, int]]:
+    register_views(workbench.spark, str(store))
+    rows = workbench.spark.table("current_offsets").collect()
+    return {(row["group_id"], row["topic"], row["partition"], row["committed_offset"]) for row in rows}
+
+
+def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    with live_broker(kafka, tmp_path / "broker", 1, "log.cleaner.backoff.ms=50\n") as broker:
+        broker.create_topic("t", 1)
+        broker.commit("ghost", {("t", 0): 1})
+        broker.commit("lives", {("t", 0): 2})
+        ingest = ingest_of(workbench, store, broker, quick)
+        assert ingest.prepare().properties.topic_id == broker.topic_id(TOPIC)
+        ingest.run(available_now=True)
+        workbench.fold(store)
+        assert set(answers_of(store)) == {"ghost", "lives"}
+        broker.delete_group("ghost")
+        (_, tombstone) = broker.committed_records()[-1]
+        broker.set_topic(TOPIC, delete_retention_ms="1", segment_ms="50", min_cleanable_dirty_ratio="0.0001")
+
+        def is_cleaned() -> bool:
+            broker.commit("lives", {("t", 0): 3})  # the segment that is written to is never cleaned
+            return all(offset > tombstone for _, offset in broker.committed_records())
+
+        wait_until(is_cleaned, "the broker keeps the tombstones")
+        with following(workbench, store, broker, quick, heard):
+            wait_until(lambda: set(answers_of(store)) == {"lives"}, "the ghost is still there")
+            caught_up(store, broker)
+    assert any("longer ago than tombstones are kept" in warning for warning in heard.warnings)
+    assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
+
+
+def test_what_a_hanging_transaction_holds_back_is_told_and_comes_when_it_ends(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    impatient = replace(quick, topic=replace(quick.topic, open_transaction_warning_ms=1))
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        broker.commit("before", {("t", 0): 1})
+        transaction = broker.transaction("hangs")
+        transaction.begin("in-it", {("t", 0): 2})
+        broker.commit("behind", {("t", 0): 3})
+        with following(workbench, store, broker, impatient, heard):
+            wait_until(lambda: set(answers_of(store)) == {"before"}, "what is stable is not there")
+            wait_until(lambda: log_info(StateReader(str(store)))[0].open_since is not None, "nothing is told of it")
+            (info,) = log_info(StateReader(str(store)))
+            stable = info.stable
+            assert stable is not None
+            assert (stable, info.topic_end) == (1, 3)
+            wait_until(lambda: any("held back by a transaction" in each for each in heard.warnings), "no warning")
+            transaction.commit()
+            caught_up(store, broker)
+            wait_until(lambda: log_info(StateReader(str(store)))[0].open_since is None, "it is still told of")
+        assert set(answers_of(store)) == {"before", "in-it", "behind"}
+
+
+def test_what_cannot_be_followed_is_refused_in_words(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(options: KafkaOptions, store: str = "new", topic: str | None = None) -> TopicIngest:
+        return TopicIngest(workbench.spark, str(tmp_path / store), options, quick, SystemClock(), topic=topic)
+
+    for name, properties in {
+        "of-another-cluster": StoreProperties(MIRRORED, 5, "another", None),
+        "of-four": StoreProperties(MIRRORED, 4, None, None),
+    }.items():
+        Store.create(workbench.spark, str(tmp_path / name), properties)
+    with live_broker(kafka, tmp_path / "broker", 5, SASL) as broker:
+        plain = KafkaOptions(broker.address, {})
+        with pytest.raises(StoreMismatch, match="mirrors cluster another, and this is cluster"):
+            refused(plain, "of-another-cluster").prepare()
+        with pytest.raises(InvalidPartitionCount, match=r"has 5 partitions, the log in .* 4"):
+            refused(plain, "of-four").prepare()
+        with pytest.raises(NoSuchTopic, match="there is no topic nix on"):
+            refused(plain, topic="nix").prepare()
+        nowhere = KafkaOptions("127.0.0.1:1", {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"})
+        with pytest.raises(BrokerUnreachable, match=r"no broker answers at 127\.0\.0\.1:1"):
+            refused(nowhere).prepare()
+        assert not (tmp_path / "new").exists()
+
+        login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{}";'
+        sasl = {"kafka.security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "env:LOGIN"}
+        monkeypatch.setenv("LOGIN", login.format("wrong-word"))
+        with pytest.raises(AuthenticationFailed) as wrong:
+            refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl)).prepare()
+        assert "wrong-word" not in str(wrong.value)
+        monkeypatch.setenv("LOGIN", login.format("open-sesame"))
+        broker.create_topic("t", 1)
+        broker.commit("g", {("t", 0): 1})
+        ingest = refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl))
+        ingest.prepare()
+        assert ingest.run(available_now=True) == len(broker.committed_records()) > 0
+        assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
+
+        follower = refused(plain)
+        follower.prepare()
+        broker.add_partitions(TOPIC, 6)
+        with pytest.raises(InvalidPartitionCount, match=r"has 6 partitions, the log in .* 5"):
+            follower.run()

@@ -1,0 +1,112 @@
+"""Both queries in processes of their own, as users start them, killed again and again while clients go on."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from offsets_pipeline.log.partitioning import partition_for
+from tests.kafka.live import LiveBroker, live_broker, wait_until
+from tests.spark.stores import differences, log_of
+from tests.streaming.test_kill import kill
+
+if TYPE_CHECKING:
+    from tests.kafka.brokers import KafkaJvm
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+
+ROUNDS = 3
+CONFIG = """
+[topic]
+trigger_interval_ms = 0
+watch_interval_ms = 300
+note_interval_ms = 300
+[fold]
+trigger_interval_ms = 0
+[spark]
+driver_memory = "1g"
+"""
+
+
+def start(root: Path, store: Path, tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
+    program = Path(sys.executable).with_name("offsets")
+    arguments = [
+        str(program),
+        command[0],
+        "--store",
+        str(store),
+        "--config",
+        str(tmp_path / "offsets.toml"),
+        *command[1:],
+    ]
+    with (tmp_path / f"{command[0]}.err").open("ab") as stderr:
+        return subprocess.Popen(arguments, cwd=root, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+
+
+def version(store: Path, name: str) -> int:
+    try:
+        return DeltaTable(store / name).version()
+    except DeltaError:  # it is still to be made
+        return -1
+
+
+def clients_commit(broker: LiveBroker, round_: int) -> None:
+    for number in range(30):
+        broker.commit(f"g{number}", {("t", 0): 100 * round_ + number})
+    broker.delete_group(f"g{round_}")
+    transaction = broker.transaction(f"t-{round_}")
+    transaction.begin("txn", {("t", 1): round_})
+    transaction.commit()
+
+
+def test_what_is_killed_at_random_moments_lands_each_record_once_and_folds_it(
+    kafka: KafkaJvm, workbench: Workbench, root: Path, tmp_path: Path
+) -> None:
+    store, chosen = tmp_path / "store", random.Random(5)
+    (tmp_path / "offsets.toml").write_text(CONFIG)
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("t", 2)
+        clients_commit(broker, 0)
+        ingest = ("ingest-topic", "--bootstrap-server", broker.address)
+        queries: dict[str, subprocess.Popen[bytes]] = {"log": start(root, store, tmp_path, *ingest)}
+        try:
+            wait_until(lambda: version(store, "log") > 0, "nothing landed")
+            queries["fold_progress"] = start(root, store, tmp_path, "fold")
+            for round_ in range(1, ROUNDS + 1):
+                victim = ("log", "fold_progress")[round_ % 2]
+                before = version(store, victim)
+                clients_commit(broker, round_)
+                wait_until(lambda: version(store, victim) > before, f"{victim} stands still")  # noqa: B023
+                clients_commit(broker, round_)
+                time.sleep(chosen.uniform(0, 1))  # anywhere in a batch, or between two
+                kill(queries[victim])
+                command = ingest if victim == "log" else ("fold",)
+                queries[victim] = start(root, store, tmp_path, *command)
+            clients_commit(broker, ROUNDS + 1)
+            wait_until(
+                lambda: differences(store, broker.answers.groups()) == [],
+                "we answer otherwise than the broker",
+                say=lambda: str(differences(store, broker.answers.groups())),
+            )
+            for query in queries.values():
+                query.terminate()
+            assert [query.wait(60) for query in queries.values()] == [0, 0]
+        finally:
+            for query in queries.values():
+                if query.poll() is None:
+                    kill(query)
+        landed = [(row.log_partition, row.record_offset) for row in log_of(store)]
+        assert landed == broker.committed_records()  # neither missing nor twice
+        assert {at for at, _ in landed} >= {partition_for("txn", 5)}
+    assert workbench.verify(store).equal
+    for name in ("ingest-topic", "fold"):
+        assert "Traceback" not in (tmp_path / f"{name}.err").read_text()

@@ -1,0 +1,86 @@
+"""What Kafka's clients are told, and that nobody else is told their secrets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.config import KafkaSettings, load_settings
+from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_options_go_to_clients_and_to_sparks_source_under_its_prefix() -> None:
+    options = KafkaOptions("b:9092", {"kafka.security.protocol": "SSL", "client.id": "me"})
+    assert options.for_clients() == {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "client.id": "me"}
+    assert options.for_spark() == {
+        "kafka.bootstrap.servers": "b:9092",
+        "kafka.security.protocol": "SSL",
+        "kafka.client.id": "me",
+        "kafka.fetch.max.wait.ms": "10",
+    }
+    assert KafkaOptions("b", {"fetch.max.wait.ms": "99"}).for_spark()["kafka.fetch.max.wait.ms"] == "99"
+
+
+def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAAS", 'Login required username="me" password="open-sesame";')
+    (tmp_path / "secret").write_text("pass1\n")
+    options = KafkaOptions(
+        "b:9092",
+        {
+            "sasl.jaas.config": "env:JAAS",
+            "ssl.truststore.password": f"file:{tmp_path / 'secret'}",
+            "ssl.key.password": "plain-one",
+        },
+    )
+    assert options.for_clients()["sasl.jaas.config"].endswith('password="open-sesame";')
+    assert options.for_clients()["ssl.truststore.password"] == "pass1"
+    said = options.without_secrets(f"no login with open-sesame, pass1, plain-one or {options.for_clients()}")
+    for secret in ("open-sesame", "pass1", "plain-one"):
+        assert secret not in said + repr(options) + str(options)
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"])
+def test_options_that_the_reading_rests_on_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the Kafka option {name.removeprefix('kafka.')} is not yours to set"):
+        KafkaOptions("b:9092", {name: "x"})
+
+
+def test_a_secret_that_is_not_there_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH", raising=False)
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH: it is not set"):
+        KafkaOptions("b:9092", {"ssl.key.password": "env:NO_SUCH"})
+    with pytest.raises(ConfigError, match="No such file"):
+        KafkaOptions("b:9092", {"ssl.key.password": f"file:{tmp_path / 'none'}"})
+
+
+def test_options_of_the_command_line_may_hold_equals_signs() -> None:
+    assert parse_options(["a.b=c=d", " e =f"]) == {"a.b": "c=d", "e": "f"}
+    with pytest.raises(ConfigError, match="written NAME=VALUE") as refused:
+        parse_options(["open-sesame"])
+    assert "sesame" not in str(refused.value)  # who forgot the name may have written the secret alone
+
+
+def test_settings_hold_options_as_toml_has_them_and_show_none(tmp_path: Path) -> None:
+    path = tmp_path / "some.toml"
+    path.write_text(
+        '[kafka]\nsecurity.protocol = "SSL"\n"sasl.mechanism" = "PLAIN"\nretries = 3\nssl.key.password = "x"\n'
+    )
+    settings = load_settings(path)
+    assert settings.kafka.options == {
+        "security.protocol": "SSL",
+        "sasl.mechanism": "PLAIN",
+        "retries": "3",
+        "ssl.key.password": "x",
+    }
+    assert "ssl" not in repr(settings.kafka)
+    path.write_text("[kafka]\na.b = [1]\n")
+    with pytest.raises(ConfigError, match=r"\[kafka\] a\.b: it takes text"):
+        load_settings(path)
+    assert KafkaSettings.of_document({"a": True}).options == {"a": "true"}

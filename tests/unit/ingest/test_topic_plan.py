@@ -1,0 +1,79 @@
+"""Where the reading of a topic goes on, and when all of it is read anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic_plan import KnownLog, Reading, check_topic, plan_reading
+from offsets_pipeline.store_properties import MIRRORED, StoreProperties
+
+TOPIC = TopicDescription("cluster", "id", 2)
+BOUNDS = {0: TopicBounds(0, 30, 30), 1: TopicBounds(5, 40, 42)}
+DAY_MS = 86_400_000
+NOW_MS = 10 * DAY_MS
+FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, NOW_MS - DAY_MS, DAY_MS)
+
+
+def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, TopicBounds] = BOUNDS) -> Reading:
+    return plan_reading(known, topic_id, TOPIC, bounds, DAY_MS, NOW_MS)
+
+
+def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
+    assert plan(KnownLog()) == Reading(0, {0: 0, 1: 5}, NOW_MS, NOW_MS)
+
+
+def test_reading_goes_on_where_the_log_or_the_last_note_ends_whichever_is_higher() -> None:
+    known = replace(FOLLOWED, ends={0: {0: 29}})
+    assert plan(known) == Reading(0, {0: 29, 1: 12}, DAY_MS, NOW_MS - DAY_MS)
+
+
+def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
+    assert plan(FOLLOWED).anew is None
+    late = plan(replace(FOLLOWED, read_at_ms=NOW_MS - DAY_MS - 1))
+    assert (late.epoch, late.starts) == (1, {0: 0, 1: 5})
+    assert (late.complete_since_ms, late.read_at_ms) == (NOW_MS, NOW_MS)
+    assert "longer ago than tombstones are kept (delete.retention.ms 86400000)" in str(late.anew)
+
+
+def test_another_topic_of_the_name_is_read_anew_also_into_a_log_without_records() -> None:
+    assert "created anew (its id is id, it was old)" in str(plan(FOLLOWED, "old").anew)
+    assert plan(KnownLog(), "old").epoch == 1
+    assert plan(FOLLOWED, None).anew is None  # a store that was never told
+
+
+@pytest.mark.parametrize(
+    ("known", "bounds", "why"),
+    [
+        (replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 3}}), BOUNDS, "not to the end"),
+        (KnownLog(0, {0: {0: 20}}), BOUNDS, "came from elsewhere"),
+        (
+            FOLLOWED,
+            {0: TopicBounds(26, 30, 30), 1: BOUNDS[1]},
+            "log partition 0 starts at 26 now",
+        ),
+        (FOLLOWED, {0: TopicBounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 ends at 24 now, and was read up to 25"),
+    ],
+)
+def test_a_log_of_which_it_is_not_known_what_it_lacks_is_read_anew(
+    known: KnownLog, bounds: dict[int, TopicBounds], why: str
+) -> None:
+    found = plan(known, bounds=bounds)
+    assert why in str(found.anew)
+    assert found.epoch == max(known.ends) + 1
+
+
+def test_another_epoch_is_above_all_that_the_log_holds() -> None:
+    assert plan(replace(FOLLOWED, epoch=3, ends={3: {0: 1}, 5: {0: 1}})).epoch == 6
+
+
+def test_another_cluster_and_another_partition_count_are_refused() -> None:
+    check_topic("store", "t", StoreProperties(MIRRORED, 2, None, None), TOPIC)
+    check_topic("store", "t", StoreProperties(MIRRORED, 2, "cluster", "old"), TOPIC)  # the plan says what that means
+    with pytest.raises(StoreMismatch, match="store mirrors cluster other, and this is cluster cluster"):
+        check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TOPIC)
+    with pytest.raises(InvalidPartitionCount, match="topic t has 2 partitions, the log in store 50"):
+        check_topic("store", "t", StoreProperties(MIRRORED, 50, None, None), TOPIC)

@@ -1,0 +1,64 @@
+"""Figures in Prometheus' text format."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.errors import MetricsUnavailable
+from offsets_pipeline.metrics import Metrics, MetricsServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXPECTED = """\
+# HELP offsets_records_read_total Records of the topic that were appended to the log.
+# TYPE offsets_records_read_total counter
+offsets_records_read_total 5
+# HELP offsets_log_behind_topic_records Record offsets up to the last stable one not read yet.
+# TYPE offsets_log_behind_topic_records gauge
+offsets_log_behind_topic_records{log_partition="1"} 3
+# HELP offsets_batch_duration_seconds Duration of the batches of a query.
+# TYPE offsets_batch_duration_seconds summary
+offsets_batch_duration_seconds_count{query="a\\"b"} 2
+offsets_batch_duration_seconds_sum{query="a\\"b"} 0.75
+"""
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    found = Metrics()
+    for records in (2, 3):
+        found.add("offsets_records_read_total", records)
+    found.set_all("offsets_log_behind_topic_records", "log_partition", {0: 1})
+    found.set_all("offsets_log_behind_topic_records", "log_partition", {1: 3})  # 0 is not there any more
+    for seconds in (0.5, 0.25):
+        found.add("offsets_batch_duration_seconds_sum", seconds, query='a"b')
+        found.add("offsets_batch_duration_seconds_count", 1, query='a"b')
+    return found
+
+
+def test_figures_are_written_as_prometheus_reads_them(metrics: Metrics, tmp_path: Path) -> None:
+    assert metrics.text() == EXPECTED
+    metrics.write(tmp_path / "metrics.prom")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.prom"]
+    assert (tmp_path / "metrics.prom").read_text() == EXPECTED
+    with pytest.raises(MetricsUnavailable, match="cannot be written to"):
+        metrics.write(tmp_path / "none" / "metrics.prom")
+
+
+def test_figures_are_told_over_http(metrics: Metrics) -> None:
+    with closing(MetricsServer(metrics, "127.0.0.1", 0)) as server:
+        at = f"http://127.0.0.1:{server.port}"
+        with urllib.request.urlopen(f"{at}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == EXPECTED
+        with pytest.raises(urllib.error.HTTPError) as no:
+            urllib.request.urlopen(f"{at}/other", timeout=10)
+        no.value.close()
+        with pytest.raises(MetricsUnavailable, match="cannot be told at"):
+            MetricsServer(metrics, "127.0.0.1", server.port)
