@@ -35,7 +35,7 @@ class LayeredTable:
         """SQL, Spark's and DataFusion's, for the newest row of each key; `columns`.
 
         ``name`` is how SQL names the table; ``where`` is a condition on columns of the key and the log epoch. Rows of
-        different epochs are about different logs: each epoch has its newest (docs/adr/0018).
+        different epochs are about different logs: each epoch has its newest (docs/adr/0014).
         """
         key = ", ".join(self._identity)
         return f"""

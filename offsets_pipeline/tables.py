@@ -24,7 +24,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: The epoch of a log that was never recreated or resynchronised (docs/adr/0018).
+#: The epoch of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_EPOCH = 0
 
 _STRING, _BINARY, _BOOLEAN, _TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")

@@ -2,7 +2,7 @@
 
 Readers take the rows of the epoch that `fold_progress` names. So what is written here is not seen until that table is
 replaced, in one commit, as the last thing; then it is seen as a whole, and nothing of the older epoch any more. The
-rows of that one go with the next settling (docs/adr/0018).
+rows of that one go with the next settling (docs/adr/0014).
 """
 
 from __future__ import annotations

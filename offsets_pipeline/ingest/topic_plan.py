@@ -3,7 +3,7 @@
 A broker's cleaner keeps of each key the last record, and a last tombstone for `delete.retention.ms`. So who reads a
 compacted topic misses nothing that says what holds now, if between two complete reads no more than that time passes.
 Who was away for longer may have missed tombstones, and would keep what they deleted: such a log is read anew, as a new
-epoch, and so is one that its topic no longer is the origin of (docs/adr/0018).
+epoch, and so is one that its topic no longer is the origin of (docs/adr/0014).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A topic that was recreated, or that was not read for too long, is read again from its start, as a new epoch of the log.
 Rows of it lie in the table `log` beside those of the epoch before, which counts until all of the new one has come in.
-Then, in one commit, the new one gets its rows in `log_partitions`: from there on it counts (docs/adr/0018).
+Then, in one commit, the new one gets its rows in `log_partitions`: from there on it counts (docs/adr/0014).
 """
 
 from __future__ import annotations

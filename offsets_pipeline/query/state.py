@@ -51,7 +51,7 @@ class StateReader:
         return found
 
     def log_epoch(self) -> int:
-        """The epoch of the log that the state answers from (docs/adr/0018)."""
+        """The epoch of the log that the state answers from (docs/adr/0014)."""
         (found,) = self.rows("SELECT coalesce(max(log_epoch), 0) AS newest FROM fold_progress", "fold_progress")
         return int(found["newest"])
 

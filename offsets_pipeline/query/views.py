@@ -92,7 +92,7 @@ def create_views(spark: SparkSession, store: str, schema: str) -> None:
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
     names["groups_in_layers"] = names[DESCRIBED.table.name]
-    # all rows that count change at once, when that table does (docs/adr/0018)
+    # all rows that count change at once, when that table does (docs/adr/0014)
     names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"  # noqa: S608
     for layered in (OFFSETS, DESCRIBED):
         names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name], names['of_epoch'])})"
