@@ -17,6 +17,7 @@ from offsets_pipeline.config import Settings, load_settings
 from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of, hours_of, place_of
 from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
+from offsets_pipeline.ingest.arguments import add_topic_options
 from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     topic = command("ingest-topic", _ingest_topic, "land a broker's offsets topic in the log, as it grows")
     follow = command("follow", _follow, "land a broker's offsets topic in the log and fold it, as it grows")
     for each in (topic, follow):
-        _add_topic(each)
+        add_topic_options(each)
     export = command("export-segments", _export_segments, "write the log as segment files that a broker loads")
     export.add_argument("--to", required=True, metavar="DIR", help="new or empty folder to write to")
     export.add_argument(
@@ -140,30 +141,6 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("query", metavar="QUERY", help='as "SELECT * FROM current_offsets"')
     sql.add_argument("--format", choices=FORMATS, default="table")
     return parser
-
-
-def _add_topic(command: argparse.ArgumentParser) -> None:
-    """The options of the commands that read a topic."""
-    command.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="brokers, with commas between")
-    command.add_argument("--topic", metavar="T", help="the topic (default: settings, __consumer_offsets)")
-    command.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of Kafka's clients, as security.protocol=SASL_SSL; a value env:NAME or file:PATH is looked up "
-        "there; may be repeated",
-    )
-    command.add_argument("--available-now", action="store_true", help="read what is there, then end")
-    command.add_argument("--metrics-file", type=Path, metavar="FILE", help="keep figures for Prometheus in this file")
-    command.add_argument("--metrics-port", type=_address, metavar="[HOST:]PORT", help="tell them at this port")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; it takes 0 to 65535, with HOST: before it or not")
-    return host or "127.0.0.1", int(port)
 
 
 def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -> None:
@@ -260,53 +237,15 @@ def _ingest_segments(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _ingest_topic(options: argparse.Namespace, settings: Settings) -> int:
-    return _read_topic(options, settings, fold=False)
+    from offsets_pipeline.follow_command import read_topic
+
+    return read_topic(options, _session, settings, fold=False)
 
 
 def _follow(options: argparse.Namespace, settings: Settings) -> int:
-    return _read_topic(options, settings, fold=True)
+    from offsets_pipeline.follow_command import read_topic
 
-
-def _read_topic(options: argparse.Namespace, settings: Settings, *, fold: bool) -> int:
-    from offsets_pipeline.follow import Follower, TopicMetrics, Watched
-    from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
-    from offsets_pipeline.ingest.topic import TopicIngest
-    from offsets_pipeline.metrics import Metrics
-    from offsets_pipeline.query.state import StateReader
-
-    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.option)})
-    spark, clock, metrics = _session(settings), SystemClock(), Metrics()
-    observer = TopicMetrics(
-        metrics, progress, lambda text: print(f"offsets: warning: {text}", file=sys.stderr, flush=True), clock
-    )
-    ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
-    follower = Follower(ingest, settings, clock)
-    folded = 0
-
-    def on_batch(_: int, records: int) -> None:
-        nonlocal folded
-        folded += records
-        metrics.add("offsets_records_folded_total", records)
-        if records:
-            progress(f"{records} records folded")
-
-    def stop(*_: object) -> None:
-        (follower if fold else ingest).stop()
-
-    ingest.prepare()
-    watched = Watched(spark, metrics, options.metrics_file, options.metrics_port)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    try:
-        watched.start(lambda: StateReader(ingest.store.folder()), observer)
-        if fold:
-            read = follower.run(on_batch, available_now=options.available_now)
-        else:
-            read = ingest.run(available_now=options.available_now)
-    finally:
-        watched.close()
-    print(f"{read} records added to {options.store}" + (f", {folded} folded" if fold else ""))
-    return 0
+    return read_topic(options, _session, settings, fold=True)
 
 
 def _export_segments(options: argparse.Namespace, settings: Settings) -> int:

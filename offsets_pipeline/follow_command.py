@@ -1,0 +1,70 @@
+"""The commands `ingest-topic` and `follow`: read a topic until told to stop, and say how it goes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.follow import Follower, TopicMetrics, Watched
+from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.ingest.topic import TopicIngest
+from offsets_pipeline.metrics import Metrics
+from offsets_pipeline.output import progress
+from offsets_pipeline.query.state import StateReader
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from offsets_pipeline.config import Settings
+
+
+def read_topic(
+    options: argparse.Namespace, session: Callable[[Settings], SparkSession], settings: Settings, *, fold: bool
+) -> int:
+    """Land the topic in the log, and fold the log too if asked to; returns the exit status.
+
+    ``session`` starts Spark, when the options are found to be in order.
+
+    Raises what `TopicIngest` raises of the broker, the topic and the store.
+    """
+    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.option)})
+    spark, clock, metrics = session(settings), SystemClock(), Metrics()
+    observer = TopicMetrics(metrics, progress, _warn, clock)
+    ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
+    follower = Follower(ingest, settings, clock)
+    folded = 0
+
+    def on_batch(_: int, records: int) -> None:
+        nonlocal folded
+        folded += records
+        metrics.add("offsets_records_folded_total", records)
+        if records:
+            progress(f"{records} records folded")
+
+    def stop(*_: object) -> None:
+        (follower if fold else ingest).stop()
+
+    ingest.prepare()
+    watched = Watched(spark, metrics, options.metrics_file, options.metrics_port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        watched.start(lambda: StateReader(ingest.store.folder()), observer)
+        if fold:
+            read = follower.run(on_batch, available_now=options.available_now)
+        else:
+            read = ingest.run(available_now=options.available_now)
+    finally:
+        watched.close()
+    sys.stdout.write(f"{read} records added to {options.store}" + (f", {folded} folded\n" if fold else "\n"))
+    return 0
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"offsets: warning: {text}\n")
+    sys.stderr.flush()
