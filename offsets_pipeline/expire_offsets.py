@@ -67,7 +67,8 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
 
     def runs() -> Iterator[ExpiryRun]:
         nonlocal last
-        for last in _runs(reader.location, settings, clock, every=options.every):
+        for run in _runs(reader.location, settings, clock, every=options.every):
+            last = replace(run, store=reader.location)  # as it was named
             yield last
             sys.stdout.flush()
 
