@@ -60,7 +60,7 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
     Raises NoSuchGroup for one that does not exist.
     """
     only = "TRUE" if group_id is None else f"group_id = {quoted(group_id)}"
-    offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
+    offsets_partitions = reader.offsets_partitions
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
     homes: set[str] = set()
