@@ -67,8 +67,7 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
 
     def runs() -> Iterator[ExpiryRun]:
         nonlocal last
-        for run in _runs(reader.location, settings, clock, every=options.every):
-            last = replace(run, store=reader.location)  # as it was named
+        for last in _runs(reader.location, settings, clock, every=options.every):
             yield last
             sys.stdout.flush()
 
@@ -86,8 +85,13 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
     return 1 if last is not None and last.failed and not options.every else 0
 
 
-def expire_once(coordinator: Coordinator, clock: Clock, is_stopping: Callable[[], bool] = lambda: False) -> ExpiryRun:
-    """Expire what is due in every log partition; of one that fails a line on stderr tells (R22)."""
+def expire_once(
+    coordinator: Coordinator, location: str, clock: Clock, is_stopping: Callable[[], bool] = lambda: False
+) -> ExpiryRun:
+    """Expire what is due in every log partition; of one that fails a line on stderr tells (R22).
+
+    ``location`` is the store as whoever asked named it.
+    """
     at = shown_time(clock.now_ms())
     reports = []
     for log_partition in range(coordinator.store.properties.offsets_partitions):
@@ -100,7 +104,7 @@ def expire_once(coordinator: Coordinator, clock: Clock, is_stopping: Callable[[]
         reports.append(report)
     return ExpiryRun(
         at,
-        coordinator.store.location,
+        location,
         sum(len(group.expired) for report in reports for group in report.groups),
         sum(group.is_removed for report in reports for group in report.groups),
         [report.log_partition for report in reports if report.error is not None],
@@ -114,9 +118,9 @@ def _runs(location: str, settings: Settings, clock: Clock, *, every: bool) -> It
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
     with _opened(location, settings, clock) as coordinator:
-        yield expire_once(coordinator, clock, stopping.is_set)
+        yield expire_once(coordinator, location, clock, stopping.is_set)
         while every and not stopping.wait(settings.coordinator.offsets_retention_check_interval_ms / 1000):
-            yield expire_once(coordinator, clock, stopping.is_set)
+            yield expire_once(coordinator, location, clock, stopping.is_set)
 
 
 def _write_forecast(

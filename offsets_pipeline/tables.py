@@ -102,6 +102,18 @@ _COMMIT_VALUE = (
     Column("topic_id", _STRING, "id of the topic, where the commit holds one (value version 4)"),
 )
 
+#: The columns of `log` that are the record itself; the others tell how it came there.
+RECORD_COLUMNS = (
+    "log_partition",
+    "record_offset",
+    "record_timestamp",
+    "key",
+    "value",
+    "producer_id",
+    "producer_epoch",
+    "control_type",
+)
+
 LOG = Table(
     "log",
     "The __consumer_offsets log, raw, as its source delivered it. Only appended to, and cleaned when asked for.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.records import commit_record
-from offsets_pipeline.coordinator.requests import UNKNOWN_GENERATION, Outcome
+from offsets_pipeline.coordinator.requests import UNKNOWN_GENERATION, Outcome, refuse_share_group
 from offsets_pipeline.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -124,8 +124,7 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         if transactional:
             raise IllegalGeneration(f"group {group_id!r} does not exist, so it has no generation {member.generation}")
         raise NoSuchGroup(f"no group {group_id!r}: commit without a generation to make a simple group of that name")
-    if group.kind == SHARE:
-        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+    refuse_share_group(group_id, group.kind)
     if member.generation < 0 and group.is_empty:
         return
     if group.kind == CLASSIC:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
-from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.coordinator.requests import Outcome, refuse_share_group
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup
-from offsets_pipeline.fold.group_kinds import CLASSIC, SHARE
+from offsets_pipeline.fold.group_kinds import CLASSIC
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[To
     GroupSubscribedToTopic.
     """
     group = _existing(state, group_id)
-    if group.kind == SHARE:
-        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
+    refuse_share_group(group_id, group.kind)
     if group.kind == CLASSIC and not group.is_empty and group.description.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise NonEmptyGroup(
             f"group {group_id!r} is active with protocol {group.description.protocol_type!r}: stop its members first"

@@ -18,7 +18,7 @@ from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.coordinator.storage import Commit, storage_of
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, WriteConflict
 from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_name
 
 if TYPE_CHECKING:
@@ -29,20 +29,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: What a coordinator reads of a row.
-COLUMNS = (
-    "log_partition",
-    "record_offset",
-    "record_timestamp",
-    "key",
-    "value",
-    "producer_id",
-    "producer_epoch",
-    "control_type",
-)
 _TABLE_SCHEMA = LOG.arrow_schema()
-ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in COLUMNS])
-_POSITION_COLUMNS = [name for name in COLUMNS if name not in {"key", "value"}]
+ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
+_POSITION_COLUMNS = [name for name in RECORD_COLUMNS if name not in {"key", "value"}]
 
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
@@ -107,7 +96,7 @@ class OwnedLog:
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
         transactional: list[pa.Table] = []
-        for rows in _scan(table, self._folder, list(COLUMNS) if partitions else _POSITION_COLUMNS):
+        for rows in _scan(table, self._folder, list(RECORD_COLUMNS) if partitions else _POSITION_COLUMNS):
             self._note_ends(rows)
             if rows["producer_id"].null_count < rows.num_rows:
                 transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
@@ -150,7 +139,7 @@ class OwnedLog:
         table = self._table()
         if table is None:
             raise NoSuchStore(f"no log at {self._folder}")
-        for rows in _scan(table, self._folder, list(COLUMNS)):
+        for rows in _scan(table, self._folder, list(RECORD_COLUMNS)):
             yield _of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
@@ -211,7 +200,7 @@ class OwnedLog:
         self.version, self.number = append.version, append.number
         for partition, end in append.ends.items():
             self.ends[partition] = end
-        rows = append.rows.select(list(COLUMNS))
+        rows = append.rows.select(list(RECORD_COLUMNS))
         self.producers.replay(rows)
         return rows
 
@@ -243,7 +232,9 @@ class OwnedLog:
         added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
         if not added:
             return ROW_SCHEMA.empty_table()
-        rows = pa.concat_tables(_with_schema(self._storage.read_rows(name, COLUMNS), ROW_SCHEMA) for name in added)
+        rows = pa.concat_tables(
+            _with_schema(self._storage.read_rows(name, RECORD_COLUMNS), ROW_SCHEMA) for name in added
+        )
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: cleaning adds what was there before
         if len(added) > 1 or not _ascends(rows):

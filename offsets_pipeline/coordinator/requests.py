@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from offsets_pipeline.coordinator.state import TopicPartition
-from offsets_pipeline.errors import InvalidGroupId, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.errors import InvalidGroupId, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.fold.group_kinds import SHARE
 from offsets_pipeline.record.wire import MAX_STRING_BYTES
 
 if TYPE_CHECKING:
@@ -138,6 +139,12 @@ def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
     if size > MAX_STRING_BYTES:
         raise InvalidGroupId(f"a group id has {MAX_STRING_BYTES} bytes at the most, this one has {size}")
     return group_id
+
+
+def refuse_share_group(group_id: str, kind: str) -> None:
+    """Raise NoSuchGroup for a share group: where it stands is no committed offset."""
+    if kind == SHARE:
+        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
 
 
 def _is_utf8(text: str) -> bool:

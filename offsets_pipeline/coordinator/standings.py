@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.coordinator.requests import refuse_share_group
 from offsets_pipeline.coordinator.reset import Standing
-from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.fold.group_kinds import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +29,3 @@ def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -
         offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
         standings[group_id] = Standing(None if group is None else group.state, offsets)
     return standings
-
-
-def refuse_share_group(group_id: str, group_type: str) -> None:
-    """Raise NoSuchGroup for a share group: where it stands is no committed offset."""
-    if group_type == SHARE:
-        raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")

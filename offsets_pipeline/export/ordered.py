@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError
 from pyarrow import dataset as ds
 
 from offsets_pipeline.errors import UnsupportedTable
+from offsets_pipeline.tables import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
 _BLOCK_ROWS = 65_536
 _READ_BYTES = 1024 * 1024  # of a column at once: else a whole row group of each file that is read stays in memory
 _PLACE = ["log_partition", "record_offset"]
-COLUMNS = [
-    *_PLACE,
-    "record_timestamp",
-    "key",
-    "value",
-    "producer_id",
-    "producer_epoch",
-    "control_type",
-]
 _NEVER = 2**63 - 1
 
 #: A log partition's lowest record offset in a block.
@@ -66,7 +58,7 @@ class OrderedLog:
             self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
 
     def runs(self) -> Iterator[tuple[int, pa.Table]]:
-        """Rows of one log partition each, with COLUMNS; a log partition's ascend from run to run (R2)."""
+        """Rows of one log partition each, with RECORD_COLUMNS; a log partition's ascend from run to run (R2)."""
         waiting = _Waiting(self._lowest, self.ends)
         held: dict[int, list[pa.Table]] = defaultdict(list)
         blocks = {file: self._files.blocks(file) for file in range(len(self._files))}
@@ -114,8 +106,8 @@ class _LogFiles:
         return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
 
     def blocks(self, file: int) -> Iterator[pa.Table]:
-        """The same blocks with COLUMNS."""
-        return self._read(file, COLUMNS)
+        """The same blocks with RECORD_COLUMNS."""
+        return self._read(file, list(RECORD_COLUMNS))
 
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
         fragment = self._fragments[file]

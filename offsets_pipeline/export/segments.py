@@ -72,7 +72,7 @@ def export_segments(
         TargetNotEmpty: there is something at ``to``.
         UnsupportedTable: the table `log` cannot be read without Spark.
     """
-    partitions = range(int(reader.properties["offsets.topic.num.partitions"]))
+    partitions = range(reader.offsets_partitions)
     with _made(to):
         known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
         # opened after that: an ingest appends records first and notes their bounds then, and no bound may lie behind
@@ -146,7 +146,7 @@ class _PartitionWriter:
         self._path = self._new_segment(start_offset)
 
     def add(self, rows: pa.Table) -> int:
-        """Take rows that lie behind those before them, with COLUMNS; returns how many bytes more wait to be written."""
+        """Take rows behind those before them, with RECORD_COLUMNS; returns how many bytes more wait to be written."""
         self._waiting.append(rows)
         more = int(rows.nbytes)
         self._waiting_bytes += more

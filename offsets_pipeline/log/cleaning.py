@@ -185,8 +185,7 @@ class _Cleaning:
     def _keep_producers(self, keep: Bools) -> None:
         """Keep the last record of each producer: a coordinator that reads the log knows epochs from there alone."""
         rows = np.flatnonzero(self._in_transaction)
-        producers = self._rows["producer_id"].take(pa.array(rows)).to_numpy()
-        last = rows[last_of_each(np.unique(producers, return_inverse=True)[1], rows)]
+        last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
         keep[last[~self._aged[last]]] = True
 
 

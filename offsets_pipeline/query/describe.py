@@ -61,7 +61,7 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
     """
     only = f"log_epoch = {reader.log_epoch()}"  # before all else is read: what counts now is there then
     only += "" if group_id is None else f" AND group_id = {quoted(group_id)}"
-    offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
+    offsets_partitions = reader.offsets_partitions
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
     homes: set[str] = set()

@@ -35,7 +35,7 @@ class Times(NamedTuple):
 
 def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
     """What each group of a store holds, by its state tables, one group after the other."""
-    offsets_partitions = int(reader.properties["offsets.topic.num.partitions"])
+    offsets_partitions = reader.offsets_partitions
     pending = pending_by_group(reader)
     offsets = _of_groups(
         reader.stream(

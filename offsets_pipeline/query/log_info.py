@@ -82,7 +82,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         )
     }
     answers = []
-    for partition in range(int(reader.properties["offsets.topic.num.partitions"])):
+    for partition in range(reader.offsets_partitions):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         fold = folded.get(partition, {"folded_to": None, "unknown_records": 0, "pending": 0})

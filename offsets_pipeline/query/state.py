@@ -31,6 +31,11 @@ class StateReader:
         """The store's folder."""
         return self._location
 
+    @property
+    def offsets_partitions(self) -> int:
+        """The number of log partitions, R1's n."""
+        return int(self.properties["offsets.topic.num.partitions"])
+
     def table(self, name: str) -> DeltaTable:
         """One table, for its own statistics."""
         if name not in self._tables:
