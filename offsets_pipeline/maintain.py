@@ -18,6 +18,7 @@ from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.fold.settle import layers_of, settle
 from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.log.epochs import holds_older
 from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.tables import LOG, TABLES
 
@@ -89,9 +90,13 @@ def maintain_store(
 
 
 def _settle(store: Store, layered: LayeredTable) -> None:
-    """Settle a table on top of which anything lies; where a stream always comes first, the next time will do."""
+    """Settle a table on top of which anything lies, or that holds what an older epoch of the log left.
+
+    Where a stream always comes first, the next time will do.
+    """
     for _ in range(_SETTLE_ATTEMPTS):
-        if not layers_of(store, layered).files_on_top or settle(store, layered):
+        is_due = layers_of(store, layered).files_on_top or holds_older(store, layered.table.name)
+        if not is_due or settle(store, layered):
             return
 
 

@@ -37,10 +37,10 @@ def fold_batch(store: Store, rows: DataFrame, settings: Settings, clock: Clock) 
 
 
 def _fold_once(store: Store, rows: DataFrame, settings: Settings, clock: Clock) -> int:
-    epoch = counting_epoch(store)
     state = FoldedState(store)
+    epoch = counting_epoch(store)
     if state.log_epoch < epoch:
-        return switch_epoch(store, settings, clock)  # of the log as it is now: these rows, too
+        return switch_epoch(store, state, epoch, settings, clock)  # of the log as it is now: these rows, too
     # Those of another epoch wait until it counts; then all of it is folded.
     rows = rows.where(F.col("log_epoch") == state.log_epoch)
     few = fold_few(store, rows, state, settings.fold.driver_rows)

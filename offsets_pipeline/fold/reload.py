@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import InvalidPartitionCount
+from offsets_pipeline.errors import InvalidPartitionCount, WriteConflict
 from offsets_pipeline.fold.dataframes import fold, fold_log, log_rows
 from offsets_pipeline.fold.epoch_writer import EpochWriter
 from offsets_pipeline.fold.replay_writer import FilesReplayWriter, FoundState, RowsReplayWriter, StateMovedError
@@ -52,19 +52,23 @@ def replayed(store: Store, rows: DataFrame) -> DataFrame:
 
 
 def _reload_once(store: Store, partitions: list[int] | None, settings: Settings, clock: Clock) -> int:
-    epoch = counting_epoch(store)
-    if folded_epoch(store) < epoch:  # of all log partitions at once: state of two epochs would be of no log
-        return switch_epoch(store, settings, clock)
+    folded = switch_epoch_if_due(store, settings, clock)
+    if folded is not None:  # all log partitions at once: state of two epochs would be of no log
+        return folded
     if partitions is None:
         found = FoundState.of(store)  # before the log is read
         if found is not None:
             with found, suppress(StateMovedError):
-                return _replay_by_files(store, found, epoch, settings, clock)
-    return _replay_by_rows(store, partitions, epoch, settings, clock)
+                return _replay_by_files(store, found, settings, clock)
+    try:
+        return _replay_by_rows(store, partitions, folded_epoch(store), settings, clock)
+    except StateMovedError as moved:
+        raise WriteConflict("another epoch of the log took over beside a replay") from moved
 
 
-def _replay_by_files(store: Store, found: FoundState, epoch: int, settings: Settings, clock: Clock) -> int:
+def _replay_by_files(store: Store, found: FoundState, settings: Settings, clock: Clock) -> int:
     """Replay the whole log so that the tasks write the files of the state."""
+    epoch = counting_epoch(store)
     write_state = partial(
         write_state_files,
         folders=found.folders,
@@ -89,15 +93,21 @@ def _replay_by_rows(store: Store, partitions: list[int] | None, epoch: int, sett
     )
 
 
-def switch_epoch(store: Store, settings: Settings, clock: Clock) -> int:
+def switch_epoch_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
+    """Let an epoch take over that counts and is not folded yet, as `switch_epoch` does; None: there is none."""
+    if folded_epoch(store) >= counting_epoch(store):
+        return None
+    state = FoldedState(store)
+    epoch = counting_epoch(store)
+    return switch_epoch(store, state, epoch, settings, clock) if state.log_epoch < epoch else None
+
+
+def switch_epoch(store: Store, state: FoldedState, epoch: int, settings: Settings, clock: Clock) -> int:
     """Fold the epoch that counts beside the state of an older one, then let it take that one's place at one stroke.
 
-    Returns the number of records folded. Raises WriteConflict where others wrote to the state meanwhile.
+    ``state`` is that of the older one, as it was before the log is read. Returns the number of records folded. Raises
+    WriteConflict where others wrote to the state since then.
     """
-    epoch = counting_epoch(store)
-    state = FoldedState(store)  # before the log is read
-    if state.log_epoch >= epoch:
-        return 0
     return put_in_place(
         fold_log(store, None, epoch),
         settings,

@@ -22,6 +22,7 @@ from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.state import FoldedTo, StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.guarded import GuardedWriter, overwrite_unguarded
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, QUARANTINE
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.fold.summary import Progress, Summary
     from offsets_pipeline.store import Store
+    from offsets_pipeline.tables import Table
 
 _SETTLED_ATTEMPTS = 3  # of a replay, before it lets a stream go on appending
 
 
 class StateMovedError(Exception):
-    """Somebody wrote to the state while the log was replayed."""
+    """Somebody wrote to the state while the log was replayed, or it is of another epoch now."""
 
 
 class ReplayWriter(StateWriter):
@@ -82,6 +84,11 @@ class ReplayWriter(StateWriter):
 
     def _moved(self, progress: Progress, before: Progress | None) -> Progress | None:
         return None if before is not None and progress.folded_to < before.folded_to else progress
+
+    def _write_progress(self, summary: Summary, state: FoldedTo) -> None:
+        if state.log_epoch != self._log_epoch:  # what is written now would be said of another log
+            raise StateMovedError
+        super()._write_progress(summary, state)
 
     def _newer_offsets(self, summary: Summary) -> DataFrame:
         """What folds wrote of commits behind the replayed end, or of transactions whose markers lie there (R11)."""
@@ -164,11 +171,14 @@ class FilesReplayWriter(ReplayWriter):
     def write(self, summary: Summary, found: FoundState) -> None:
         """Write everything. ``summary`` is of the effects; ``found`` is the state as it was before the log was read.
 
-        Raises StateMovedError where anybody wrote to the state meanwhile.
+        Raises StateMovedError where anybody wrote to the state meanwhile, or another epoch counts.
         """
         self._found = found
+        progress = found.progress()
+        if progress.log_epoch != self._log_epoch:
+            raise StateMovedError
         try:
-            self._write_replay(summary, found.progress(), found.commits[COMMITTED_OFFSETS.name].number)
+            self._write_replay(summary, progress, found.commits[COMMITTED_OFFSETS.name].number)
         except WriteConflict as conflict:
             raise StateMovedError from conflict
 
@@ -182,7 +192,8 @@ class RowsReplayWriter(ReplayWriter):
     def write(self, summary: Summary, *, whole: bool) -> None:
         """Write everything. ``summary`` is of the effects; ``whole`` says that no other log partition has records.
 
-        Raises WriteConflict where others overtook a write too often, or wrote between two.
+        Raises WriteConflict where others overtook a write too often, or wrote between two, and StateMovedError where
+        another epoch counts.
         """
         self._whole = whole
         self._write_replay(summary)
@@ -200,7 +211,7 @@ class RowsReplayWriter(ReplayWriter):
 
         def replace() -> None:
             guarded = next(attempts) < _SETTLED_ATTEMPTS
-            table = GuardedWriter(self._store, COMMITTED_OFFSETS)
+            table = self._guarded(COMMITTED_OFFSETS)
             rows = self._of_kind(OFFSET).withColumn("settled", F.lit(guarded))
             newer = self._newer_offsets(summary) if table.version else None
             self._replace(OFFSETS, table, rows, newer, guarded=guarded)
@@ -208,9 +219,18 @@ class RowsReplayWriter(ReplayWriter):
 
         self._merge(COMMITTED_OFFSETS.name, replace)
 
+    def _guarded(self, table: Table) -> GuardedWriter:
+        """A writer of a table that holds rows of no newer epoch: who brings one in from here on refuses the write.
+
+        Raises StateMovedError where another epoch counts already: of that rows may be there.
+        """
+        writer = GuardedWriter(self._store, table)
+        if counting_epoch(self._store) != self._log_epoch:
+            raise StateMovedError
+        return writer
+
     def _replace_groups(self) -> None:
-        of_records = GuardedWriter(self._store, GROUP_RECORDS)
-        of_groups = GuardedWriter(self._store, GROUPS)
+        of_records, of_groups = self._guarded(GROUP_RECORDS), self._guarded(GROUPS)
         facts = self._of_kind(GROUP_RECORD).unionByName(self._of_kind(GROUP_COMMIT)).select(RECORDS.columns)
         if of_records.version:
             facts = facts.unionByName(self._newer_group_records())

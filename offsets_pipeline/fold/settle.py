@@ -6,6 +6,7 @@ average, and whoever reads looks at a bounded number of rows and files more.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,7 @@ _LOOK_EVERY = 10  # folds
 _ON_TOP = "false"  # of the partition column `settled`
 _HERE_BYTES = 256 * 1024 * 1024
 _ROWS_AT_ONCE = 1_000_000
+_REST_SECONDS = 30.0  # from another epoch's taking over until the rows of the older one go: some began to read these
 
 
 class Settler:
@@ -46,6 +48,7 @@ class Settler:
         self._settings = settings
         self._folds = self._records = 0
         self._epoch = LOG_EPOCH  # whose rows alone the tables hold, as far as this knows
+        self._newer_since: float | None = None  # since when another one is seen to have taken over
         self._thread = ThreadPoolExecutor(1)
         self._looking: Future[list[str]] | None = None
 
@@ -54,6 +57,8 @@ class Settler:
         self._folds += records > 0
         self._records += records
         is_new_epoch = folded_epoch(self._store) != self._epoch
+        if is_new_epoch and not self._has_rested():
+            return
         if self._folds < _LOOK_EVERY and self._records < self._settings.settle_rows and not is_new_epoch:
             return
         if self._looking is not None:
@@ -72,8 +77,13 @@ class Settler:
         due = [each for each in LAYERED if epoch != self._epoch or self._is_due(each)]
         settled = [each.table.name for each in due if settle(self._store, each)]
         if len(settled) == len(due):
-            self._epoch = epoch
+            self._epoch, self._newer_since = epoch, None
         return settled
+
+    def _has_rested(self) -> bool:
+        if self._newer_since is None:
+            self._newer_since = time.monotonic()
+        return time.monotonic() - self._newer_since >= _REST_SECONDS
 
     def close(self) -> None:
         """Wait for what goes on."""

@@ -10,9 +10,8 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.fold.batch import fold_batch
-from offsets_pipeline.fold.reload import switch_epoch
+from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
-from offsets_pipeline.log.epochs import counting_epoch, folded_epoch
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.tables import LOG
 
@@ -107,8 +106,7 @@ class FoldStream:
         except StreamingQueryException as exception:
             if self._failures:
                 raise self._failures[-1] from None
-            first_line = str(exception).strip().splitlines()[0]
-            raise StreamFailed(f"the fold of the log stopped: {first_line}") from exception
+            raise StreamFailed(_said(exception)) from exception
         finally:
             self._watch.close()
             self._settler.close()
@@ -132,12 +130,14 @@ def start_fold(
     """
     failures: list[OffsetsError] = []
     settler = Settler(store, settings.fold)
+    one_at_a_time = threading.Lock()  # a batch, or a look between two: both would bring an epoch in
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
         try:
-            folded = fold_batch(here, rows, settings, clock)
-            settler.after_fold(folded)
+            with one_at_a_time:
+                folded = fold_batch(here, rows, settings, clock)
+                settler.after_fold(folded)
         except OffsetsError as error:
             failures.append(error)  # Spark passes on no more of it than a text with its stack
             raise
@@ -146,16 +146,18 @@ def start_fold(
 
     def switch() -> None:
         """What a batch of nothing would do."""
-        if folded_epoch(store) >= counting_epoch(store):
-            return
         try:
-            folded = with_retries(lambda: switch_epoch(store, settings, clock), "another epoch's fold", settings.fold)
-            settler.after_fold(folded)
-        except OffsetsError as error:
-            failures.append(error)
+            with one_at_a_time:
+                folded = with_retries(
+                    lambda: switch_epoch_if_due(store, settings, clock), "another epoch's fold", settings.fold
+                )
+                if folded is not None:
+                    settler.after_fold(folded)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
+            failures.append(error if isinstance(error, OffsetsError) else StreamFailed(_said(error)))
             query.stop()
             return
-        if on_batch is not None:
+        if folded is not None and on_batch is not None:
             on_batch(-1, folded)
 
     writer = (
@@ -173,6 +175,11 @@ def start_fold(
     if not available_now:
         watch.start(store)
     return FoldStream(query, failures, settler, watch, switch if available_now else _nothing)
+
+
+def _said(exception: Exception) -> str:
+    first_line = (str(exception).strip().splitlines() or [type(exception).__name__])[0]
+    return f"the fold of the log stopped: {first_line}"
 
 
 def _nothing() -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 _TASKS_PER_CORE = 2
+_END_OF_TIME_US = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def clean_log(
 ) -> Cleaned:
     """Remove what no replay needs from what is folded already and older than so many milliseconds.
 
-    No younger than the settings say either (`min_compaction_lag_ms`). With ``dry_run`` nothing is written.
+    No younger than the settings say either (`min_compaction_lag_ms`). No replay needs an epoch of the log that another
+    one took over from. With ``dry_run`` nothing is written.
 
     Raises CannotClean where tasks cannot write the table's files, WriteConflict where somebody who rewrites the log or
     appends late records came first too often.
@@ -94,6 +96,8 @@ class _Cleaning:
         progress = store.read(FOLD_PROGRESS.name).collect()
         folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
         epoch = max((row["log_epoch"] for row in progress), default=LOG_EPOCH)
+        now_ms = clock.now_ms()
+        before_ms = now_ms - lag_ms if lag_ms else None
         commit = FileCommit.begin(store, LOG, guarded=False)
         if commit is None:
             raise CannotClean(
@@ -105,8 +109,9 @@ class _Cleaning:
         self._check_files()
         self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
         self._bounds = Bounds(
-            self._cleaned_to(folded_to, clock.now_ms() - lag_ms if lag_ms else None),
-            (clock.now_ms() - settings.log.delete_retention_ms) * 1000,
+            self._cleaned_to(folded_to, before_ms, epoch),
+            (now_ms - settings.log.delete_retention_ms) * 1000,
+            _END_OF_TIME_US if before_ms is None else before_ms * 1000,
             epoch,
         )
 
@@ -116,10 +121,10 @@ class _Cleaning:
         others = {row["path"] for row in self._files} - {row["path"] for row in chosen}
         written = [WrittenFile(**file) for result in results for file in result["files"]]
         looked_at = [each for result in results for each in result["rewritten"]]
-        changed = [chosen[each["file"]] for each in looked_at if each["dropped"]]
+        changed = [chosen[each["file"]] for each in looked_at if each["dropped"] or each["superseded"]]
         before = sum(_stats(row)["numRecords"] for row in self._files if row["path"] in others)
         before += sum(each["records"] for each in looked_at)
-        removed = sum(sum(each["dropped"].values()) for each in looked_at)
+        removed = sum(sum(each["dropped"].values()) + each["superseded"] for each in looked_at)
         if changed and not dry_run:
             cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
             notes = LogNotes(self._store, self._settings, self._clock, self._bounds.log_epoch)
@@ -146,7 +151,7 @@ class _Cleaning:
                     "rows of it were deleted without rewriting it; REORG TABLE ... APPLY (PURGE) rewrites it"
                 )
 
-    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None) -> dict[int, int]:
+    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, epoch: int) -> dict[int, int]:
         """The first record offset of each log partition that stays as it is; those of which all stays are missing."""
         # the last folded record stays, whatever it is: a replay then ends where the fold did
         ends = {partition: end - 1 for partition, end in folded_to.items()}
@@ -154,6 +159,7 @@ class _Cleaning:
             log = self._store.spark.sql(
                 f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._commit.version}"  # noqa: S608
             )
+            log = log.where(F.col("log_epoch") == epoch)
             young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))
             for row in young.groupBy("log_partition").agg(F.min("record_offset").alias("head")).collect():
                 ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
@@ -165,6 +171,8 @@ class _Cleaning:
         if "numRecords" not in stats:
             return True
         lowest, highest = stats.get("minValues", {}), stats.get("maxValues", {})
+        if lowest.get("log_epoch", LOG_EPOCH) < self._bounds.log_epoch:
+            return True
         first, last = lowest.get("log_partition", 0), highest.get("log_partition", 2**31)
         return any(
             first <= partition <= last and lowest.get("record_offset", 0) < end

@@ -19,7 +19,6 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.log import cleaning
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positi
 
 _PLACE = ["log_partition", "record_offset", "log_epoch"]
 _SORT_BYTES = 64 * 1024 * 1024  # in memory: what lies in small files comes out in order
+_WHEN = ["record_timestamp", "appended_at"]
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 
@@ -51,13 +51,14 @@ class Bounds:
     """Up to where a log is cleaned.
 
     ``cleaned_to``: by log partition the first record offset that is left alone; a partition that is missing is left
-    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go. Rows of another than this
-    epoch of the log are left alone.
+    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go. That is about rows of one
+    epoch of the log; of older ones, which no replay needs, all from before ``superseded_before_us`` go (docs/adr/0014).
     """
 
     cleaned_to: Mapping[int, int]
     aged_before_us: int
-    log_epoch: int = LOG_EPOCH
+    superseded_before_us: int
+    log_epoch: int
 
     def candidates(self, rows: pa.Table) -> Bools:
         """Which rows, with the columns of where they lie, a cleaning looks at; it leaves all others alone."""
@@ -71,11 +72,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of one file: how many records it had, and has left; by log partition how many went."""
+    """What became of a file: how many records it had, by log partition how many went, and how many of older epochs."""
 
     file: int
     records: int
     dropped: Mapping[int, int]
+    superseded: int
 
 
 @dataclass(frozen=True)
@@ -118,17 +120,30 @@ _READ = [name for name in SCHEMA.names if name not in ("producer_epoch", "source
 
 
 def _as_candidates(rows: pa.Table, file: int, position: npt.NDArray[np.int64], bounds: Bounds) -> pa.Table:
-    when = pc.coalesce(*(rows[name].cast(_MICROSECONDS, safe=False) for name in ("record_timestamp", "appended_at")))
     columns = {
         **{name: rows[name] for name in rows.column_names},
         "key": rows["key"].cast(pa.dictionary(pa.int32(), pa.binary())),
         "value": rows["value"].cast(pa.binary()),
-        "aged": pc.less(when.cast(pa.int64()), bounds.aged_before_us),
+        "aged": pc.less(_when(rows), bounds.aged_before_us),
         "file": pa.repeat(pa.scalar(file, pa.int32()), rows.num_rows),
         "position": pa.array(position, pa.int32()),
         "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # as `compact_early` takes them
     }
     return pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
+
+
+def _when(rows: pa.Table) -> pa.ChunkedArray:
+    """When each record was written, or came in where nothing says that; microseconds since 1970."""
+    when = pc.coalesce(*(rows[name].cast(_MICROSECONDS, safe=False) for name in _WHEN))
+    return when.cast(pa.int64())
+
+
+def _superseded(parquet: pq.ParquetFile, log_epoch: Sequence[int], bounds: Bounds) -> Bools:
+    """Which records of a file go because another epoch of the log took over; ``log_epoch`` is theirs."""
+    older: Bools = np.asarray(log_epoch) < bounds.log_epoch
+    if older.any():
+        older &= _when(parquet.read(columns=_WHEN, use_threads=False)).to_numpy() < bounds.superseded_before_us
+    return older
 
 
 def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,8 +180,10 @@ class Rewriter:
             keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
             partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
             dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
-            self.rewritten.append(Rewritten(file, len(keep), dropped))
-            if dropped and self._writer is not None:
+            superseded = _superseded(parquet, place["log_epoch"].to_numpy(), self._bounds)
+            self.rewritten.append(Rewritten(file, len(keep), dropped, int(superseded.sum())))
+            keep &= ~superseded
+            if self._writer is not None and not keep.all():
                 self._copy(parquet, keep)
 
     def close(self) -> list[WrittenFile]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table
 from offsets_pipeline.tables import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
 
@@ -28,13 +26,24 @@ def folded_epoch(store: Store) -> int:
     return _newest(store, FOLD_PROGRESS.name)
 
 
+def holds_older(store: Store, name: str) -> bool:
+    """Whether a state table holds rows of an epoch that the state tables answer from no more."""
+    return _one_of(store, name, "min", folded_epoch(store)) < folded_epoch(store)
+
+
 def _newest(store: Store, name: str) -> int:
     """The highest epoch in a small table of the store; the first one where it holds no row."""
+    return _one_of(store, name, "max", LOG_EPOCH)
+
+
+def _one_of(store: Store, name: str, which: str, otherwise: int) -> int:
+    """The highest or lowest epoch in a table of the store."""
+    chosen = f"{which}(log_epoch)"
     try:
-        query = f"SELECT max(log_epoch) AS newest FROM {name}"  # noqa: S608 - a table of the program's own
         table = newest_table(store.arrow_folder(name))
-        found = answer(query, **{name: table}).read_all().to_pylist()[0]["newest"]
+        query = f"SELECT {chosen} AS epoch FROM {name}"  # noqa: S608 - a table of the program's own
+        found = answer(query, **{name: table}).read_all().to_pylist()[0]["epoch"]
     except UNREADABLE:
-        row = store.read(name).agg(F.max("log_epoch")).first()
+        row = store.read(name).selectExpr(chosen).first()
         found = None if row is None else row[0]
-    return LOG_EPOCH if found is None else int(found)
+    return otherwise if found is None else int(found)

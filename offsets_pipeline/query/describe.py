@@ -59,7 +59,7 @@ def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[st
 
     Raises NoSuchGroup for one that does not exist.
     """
-    only = f"log_epoch = {reader.log_epoch()}"  # before all else is read: what counts now is there then
+    only = f"log_epoch = {reader.log_epoch('groups', 'committed_offsets')}"
     only += "" if group_id is None else f" AND group_id = {quoted(group_id)}"
     offsets_partitions = reader.offsets_partitions
     names = _topic_names(reader)

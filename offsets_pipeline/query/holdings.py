@@ -35,13 +35,14 @@ class Times(NamedTuple):
 
 def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
     """What each group of a store holds, by its state tables, one group after the other."""
+    of_epoch = f"log_epoch = {reader.log_epoch('committed_offsets', 'group_records')}"
     offsets_partitions = reader.offsets_partitions
     pending = pending_by_group(reader)
     offsets = _of_groups(
         reader.stream(
             f"""
             SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
-            FROM ({OFFSETS.latest("committed_offsets")}) o
+            FROM ({OFFSETS.latest("committed_offsets", of_epoch)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
             """,  # noqa: S608 - names of the program's own
@@ -52,7 +53,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
         reader.stream(
             f"""
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
-            FROM ({RECORDS.latest("group_records")}) r
+            FROM ({RECORDS.latest("group_records", of_epoch)}) r
             ORDER BY log_partition, group_id
             """,  # noqa: S608 - names of the program's own
             "group_records",

@@ -55,8 +55,23 @@ class StateReader:
         found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
         return found
 
-    def log_epoch(self) -> int:
-        """The epoch of the log that the state answers from (docs/adr/0014)."""
+    def log_epoch(self, *names: str) -> int:
+        """The epoch of the log that the state answers from (docs/adr/0014).
+
+        From here on these tables are read as of a moment at which they held all rows of that epoch.
+        """
+        while True:
+            epoch = self._folded_epoch()
+            for name in names:
+                self.table(name)
+            kept = self._tables.pop("fold_progress")
+            if self._folded_epoch() == epoch:  # so nobody settled the rows of that epoch away meanwhile
+                self._tables["fold_progress"] = kept
+                return epoch
+            for name in names:
+                del self._tables[name]
+
+    def _folded_epoch(self) -> int:
         (found,) = self.rows("SELECT coalesce(max(log_epoch), 0) AS newest FROM fold_progress", "fold_progress")
         return int(found["newest"])
 

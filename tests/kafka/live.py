@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 
-PATIENCE_SECONDS = 90
+PATIENCE_SECONDS = 300  # a Spark that starts on a busy machine takes a minute or two
 _POLL_SECONDS = 0.3  # looking takes processor time, of which those that are waited for need some
 #: Settings of a broker that also listens for who says a password: user me, password open-sesame.
 SASL = """

@@ -119,10 +119,14 @@ def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: b
 
 
 def table(location: Path | str, name: str) -> pa.Table:
-    """A table of a store, read without Spark, timestamps as microseconds; of one in layers the newest rows."""
+    """A table of a store, read without Spark, timestamps as microseconds.
+
+    Of one in layers the newest rows of the epoch that counts.
+    """
     layered = {each.table.name: each for each in LAYERED}
-    rows = f"({layered[name].latest(name)})" if name in layered else name
-    found = StateReader(str(location)).select(f"SELECT * FROM {rows} t", name)
+    reader = StateReader(str(location))
+    rows = f"({layered[name].latest(name, f'log_epoch = {reader.log_epoch(name)}')})" if name in layered else name
+    found = reader.select(f"SELECT * FROM {rows} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
 

@@ -66,9 +66,10 @@ def test_tables_have_their_columns_comments_and_constraints(
         )
     # a column that must hold something, and a constraint, hold for SQL by hand too
     copy = copied(empty(5), tmp_path / "store")
-    for columns in ("NULL, 0, 1, 2, current_timestamp(), NULL", "0, 0, 2, 1, current_timestamp(), NULL"):
+    names = "log_partition, log_epoch, start_offset, end_offset, updated_at"
+    for values in ("NULL, 0, 1, 2, current_timestamp()", "0, 0, 2, 1, current_timestamp()"):
         with pytest.raises(Exception, match=r"DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT"):
-            spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` VALUES ({columns})")
+            spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` ({names}) VALUES ({values})")
 
 
 def test_half_made_store_is_no_store_and_is_completed(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
-from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold import reload
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.errors import StreamFailed, WriteConflict
+from offsets_pipeline.fold import reload, settle, stream
 from offsets_pipeline.fold.epoch_writer import EpochWriter
-from offsets_pipeline.fold.settle import Settler
+from offsets_pipeline.fold.replay_writer import FilesReplayWriter, RowsReplayWriter
 from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.layers import LAYERED
+from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.query import describe
+from offsets_pipeline.query.holdings import held_by_groups
+from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
-from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, state_rows
+from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, rows_of, state_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.state import FoldedTo
     from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
@@ -46,6 +57,16 @@ def new_log(start: float = 0, end: float = 1) -> list[LogRow]:
 def let_it_count(workbench: Workbench, store: Path, epoch: int = 1) -> None:
     notes = LogNotes(workbench.open(store), workbench.settings, CLOCK, epoch)
     notes.bounds(dict.fromkeys(range(5), (0, 10_000)))
+
+
+def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
+    held = [(each.group_id, len(each.offsets), each.pending) for each in held_by_groups(StateReader(str(store)))]
+    return export_of(store), view_of(workbench, store), held
+
+
+def epochs_of(store: Path) -> list[set[int]]:
+    """The epochs whose rows lie in each state table."""
+    return [set(DeltaTable(store / each.table.name).to_pyarrow_table()["log_epoch"].to_pylist()) for each in LAYERED]
 
 
 def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
@@ -76,14 +97,13 @@ def test_an_epoch_is_not_folded_before_it_counts_and_then_all_of_it(either_way: 
 def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, seen = (export_of(store), view_of(workbench, store)), []
-    monkeypatch.setattr(Settler, "after_fold", lambda *_: None)  # so rows of both stay
+    before, seen = answers(workbench, store), []
     appended(store, new_log(), log_epoch=1)
     let_it_count(workbench, store)
     write = EpochWriter._write_progress
 
     def look_and_write(self: EpochWriter, summary: Summary, state: FoldedTo) -> None:
-        seen.append((export_of(store), view_of(workbench, store)))
+        seen.append(answers(workbench, store))
         if len(seen) == 1:  # as if it died here: all is written but what makes it count
             raise WriteConflict
         write(self, summary, state)
@@ -91,9 +111,10 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     monkeypatch.setattr(EpochWriter, "_write_progress", look_and_write)
     workbench.fold(store)
     assert seen == [before] * 2
-    after = (export_of(store), view_of(workbench, store))
+    after = answers(workbench, store)
+    assert epochs_of(store) == [{0, 1}] * len(LAYERED)  # for those who began to read the older one
     workbench.reload(store)  # of the one epoch alone
-    assert (export_of(store), view_of(workbench, store)) == after != before
+    assert answers(workbench, store) == after != before
     assert_as_reference(store, new_log())
 
 
@@ -133,4 +154,150 @@ def test_a_running_stream_notices_an_epoch_also_where_nothing_is_appended(workbe
     finally:
         stream.stop()
     assert_as_reference(store, new_log())
-    assert reload.switch_epoch(workbench.open(store), workbench.settings, CLOCK) == 0
+    assert reload.switch_epoch_if_due(workbench.open(store), workbench.settings, CLOCK) is None
+
+
+def test_a_stream_ends_with_what_kept_an_epoch_from_taking_over(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the disk is gone\nand a stack with it")
+
+    monkeypatch.setattr(stream, "switch_epoch_if_due", broken)
+    running = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
+    with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
+        running.await_end()
+
+
+def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended(store, new_log(0, 0.5), log_epoch=1)
+    let_it_count(workbench, store)
+    log_is_read, go_on = threading.Event(), threading.Event()
+    write = EpochWriter._write_progress
+
+    def wait_and_write(self: EpochWriter, summary: Summary, state: FoldedTo) -> None:
+        log_is_read.set()
+        assert go_on.wait(60)
+        write(self, summary, state)
+
+    def taken_over_since(of: Store) -> int:
+        monkeypatch.undo()
+        go_on.set()
+        other.join()
+        return counting_epoch(of)
+
+    monkeypatch.setattr(EpochWriter, "_write_progress", wait_and_write)
+    other = threading.Thread(target=workbench.reload, args=[store])
+    other.start()
+    assert log_is_read.wait(60)
+    appended(store, new_log(0.5), log_epoch=1)
+    monkeypatch.setattr(
+        "offsets_pipeline.fold.batch.counting_epoch", taken_over_since
+    )  # the batch has read the state by then
+    workbench.fold(store)
+    assert_as_reference(store, new_log())
+    assert workbench.verify(store).equal
+
+
+@pytest.mark.parametrize("writer", [FilesReplayWriter, RowsReplayWriter])
+def test_a_reload_of_an_epoch_that_is_over_changes_nothing(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any]
+) -> None:
+    write = writer.write
+
+    def after_another_took_over(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        monkeypatch.undo()
+        appended(store, new_log(), log_epoch=1)
+        let_it_count(workbench, store)
+        workbench.fold(store)
+        write(*arguments, **named)
+
+    monkeypatch.setattr(writer, "write", after_another_took_over)
+    workbench.reload(store, *([] if writer is FilesReplayWriter else [0, 1]))
+    assert_as_reference(store, new_log())
+    assert workbench.verify(store).equal
+
+
+@pytest.mark.parametrize("writer", [FilesReplayWriter, RowsReplayWriter])
+def test_a_reload_leaves_an_epoch_alone_that_is_just_coming_in(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any]
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    write_reload, write_epoch = writer.write, EpochWriter._write_progress
+
+    def wait_and_write(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
+        begun.set()
+        assert go_on.wait(60)
+        write_reload(*arguments, **named)
+
+    def write_after_the_reload(*arguments: Any) -> None:  # noqa: ANN401
+        monkeypatch.undo()
+        go_on.set()
+        other.join()
+        write_epoch(*arguments)
+
+    monkeypatch.setattr(writer, "write", wait_and_write)
+    monkeypatch.setattr(EpochWriter, "_write_progress", write_after_the_reload)
+    other = threading.Thread(target=workbench.reload, args=[store, *([] if writer is FilesReplayWriter else [0, 1])])
+    other.start()
+    assert begun.wait(60)
+    appended(store, new_log(), log_epoch=1)
+    let_it_count(workbench, store)
+    workbench.fold(store)
+    assert_as_reference(store, new_log())
+    assert workbench.verify(store).equal
+
+
+def test_who_began_to_describe_the_older_epoch_goes_on_with_it(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, names = export_of(store), describe._topic_names
+
+    def after_another_took_over(reader: StateReader) -> dict[str, str]:
+        monkeypatch.undo()
+        appended(store, new_log(), log_epoch=1)
+        let_it_count(workbench, store)
+        workbench.fold(store)
+        maintain_store(workbench.open(store), CLOCK)
+        return names(reader)
+
+    monkeypatch.setattr(describe, "_topic_names", after_another_took_over)
+    assert export_of(store) == before
+    assert epochs_of(store) == [{1}] * len(LAYERED)
+    assert export_of(store) != before
+
+
+def test_what_an_older_epoch_left_goes_once_nobody_reads_it_any_more(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "_REST_SECONDS", 0)
+    appended(store, new_log(), log_epoch=1)
+    let_it_count(workbench, store)
+    workbench.fold(store)
+    assert epochs_of(store) == [{1}] * len(LAYERED)
+    assert_as_reference(store, new_log())
+
+
+def test_cleaning_removes_what_another_epoch_took_over_from(workbench: Workbench, store: Path) -> None:
+    old = rows_of(store, "log")
+    times = sorted(row["record_timestamp"] for row in old)
+    middle_ms = times[len(times) // 2] // 1000
+    appended(store, new_log(), log_epoch=1)
+    let_it_count(workbench, store)
+    clean_log(workbench.open(store), workbench.settings, CLOCK, dry_run=True)
+    assert sum(row["log_epoch"] == 0 for row in rows_of(store, "log")) == len(old)
+    workbench.fold(store)
+    later = FixedClock(middle_ms + 3_600_000)
+    done = clean_log(workbench.open(store), workbench.settings, later, older_than_ms=3_600_000)
+    left = rows_of(store, "log")
+    young = [row for row in old if row["record_timestamp"] >= middle_ms * 1000]
+    assert 0 < len(young) < len(old)
+    assert sorted((row for row in left if row["log_epoch"] == 0), key=str) == sorted(young, key=str)
+    assert done.removed == len(old) + len(new_log()) - len(left)
+    assert workbench.verify(store).equal
+
+    clean_log(workbench.open(store), workbench.settings, CLOCK)
+    assert {row["log_epoch"] for row in rows_of(store, "log")} == {1}
+    assert workbench.verify(store).equal
