@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
+from offsets_pipeline.batch_gate import BatchGate, GateClosedError
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
@@ -72,12 +73,14 @@ class FoldStream:
         self,
         query: StreamingQuery,
         failures: list[OffsetsError],
+        gate: BatchGate,
         settler: Settler,
         watch: EpochWatch,
         at_end: Callable[[], object],
     ) -> None:
         self._query = query
         self._failures = failures
+        self._gate = gate
         self._settler = settler
         self._watch = watch
         self._at_end = at_end
@@ -90,6 +93,7 @@ class FoldStream:
     def stop(self) -> None:
         """Stop between two batches."""
         try:
+            self._gate.close()
             self._query.stop()
         finally:
             self._watch.close()
@@ -106,6 +110,8 @@ class FoldStream:
         except StreamingQueryException as exception:
             if self._failures:
                 raise self._failures[-1] from None
+            if self._gate.closed:
+                return
             raise StreamFailed(_said(exception)) from exception
         finally:
             self._watch.close()
@@ -130,12 +136,12 @@ def start_fold(
     """
     failures: list[OffsetsError] = []
     settler = Settler(store, settings.fold)
-    one_at_a_time = threading.Lock()  # a batch, or a look between two: both would bring an epoch in
+    gate = BatchGate()  # also for a look between two batches: both would bring an epoch in
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
         try:
-            with one_at_a_time:
+            with gate.batch():
                 folded = fold_batch(here, rows, settings, clock)
                 settler.after_fold(folded)
         except OffsetsError as error:
@@ -147,12 +153,14 @@ def start_fold(
     def switch() -> None:
         """What a batch of nothing would do."""
         try:
-            with one_at_a_time:
+            with gate.batch():
                 folded = with_retries(
                     lambda: switch_epoch_if_due(store, settings, clock), "another epoch's fold", settings.fold
                 )
                 if folded is not None:
                     settler.after_fold(folded)
+        except GateClosedError:
+            return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
             failures.append(error if isinstance(error, OffsetsError) else StreamFailed(_said(error)))
             query.stop()
@@ -174,7 +182,7 @@ def start_fold(
     watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
         watch.start(store)
-    return FoldStream(query, failures, settler, watch, switch if available_now else _nothing)
+    return FoldStream(query, failures, gate, settler, watch, switch if available_now else _nothing)
 
 
 def _said(exception: Exception) -> str:

@@ -6,13 +6,14 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier, Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import inheritable_thread_target
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.stream import FoldStream, start_fold
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
@@ -136,3 +137,32 @@ def test_append_that_another_overtook_writes_nothing(
     with pytest.raises(WriteConflict):
         second.append(rows)
     assert table(store.location, "log").num_rows == before + 1
+
+
+def test_stream_that_is_told_to_stop_ends_the_batch_that_goes_on_first(
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    store = copied(empty(5), tmp_path / "store")
+    workbench.ingest(store, segments_of("4.2.0-txn-open"))
+    begun, told = Event(), Event()
+
+    def fold_slowly(of: Store, *more: Any) -> int:  # noqa: ANN401
+        begun.set()
+        assert told.wait(DEADLINE_SECONDS)
+        # Spark cancels what a stream that is stopped computes
+        assert of.spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 2000) FROM range(2)").collect()
+        return fold_batch(of, *more)
+
+    monkeypatch.setattr("offsets_pipeline.fold.stream.fold_batch", fold_slowly)
+    stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
+    assert begun.wait(DEADLINE_SECONDS)
+    told.set()
+    stream.stop()
+    stream.await_end()
+    assert_as_reference(store, log_of(store))
+    _, stderr = capfd.readouterr()
+    assert "\tat " not in stderr

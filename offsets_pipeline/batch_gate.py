@@ -1,0 +1,45 @@
+"""Ending a Structured Streaming query between two of its batches.
+
+`StreamingQuery.stop` interrupts the batch that goes on. What Python's function then raises holds a stack of the JVM's,
+and Spark looks for the interruption in that text, by an expression that takes more of its own stack than there is: the
+stream's thread dies with a thousand lines on stderr. So a query is stopped when no batch goes on any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class GateClosedError(Exception):
+    """A batch came behind the last one; nothing of it was done."""
+
+
+class BatchGate:
+    """Lets one batch in at a time, and none any more once it is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """What a batch does. Raises GateClosedError, which fails the query: to leave quietly would say it was done."""
+        with self._lock:
+            if self._closed:
+                raise GateClosedError
+            yield
+
+    def close(self) -> None:
+        """Wait for the batch that goes on, and let in no other."""
+        with self._lock:
+            self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether a query that fails now was to end anyway."""
+        return self._closed
