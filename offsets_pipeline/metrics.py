@@ -89,7 +89,7 @@ class Metrics:
                 series = {
                     each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[told.kind])
                 }
-                if series:
+                if any(series.values()):
                     lines += [f"# HELP {name} {told.text}", f"# TYPE {name} {told.kind}"]
                 for each, of_name in sorted(series.items()):
                     lines += [f"{each}{_shown(labels)} {value:.15g}" for labels, value in sorted(of_name.items())]

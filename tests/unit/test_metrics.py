@@ -36,6 +36,7 @@ def metrics() -> Metrics:
         found.add("offsets_records_read_total", records)
     found.set_all("offsets_log_behind_topic_records", "log_partition", {0: 1})
     found.set_all("offsets_log_behind_topic_records", "log_partition", {1: 3})  # 0 is not there any more
+    found.set_all("offsets_topic_open_transaction_seconds", "log_partition", {})
     for seconds in (0.5, 0.25):
         found.add("offsets_batch_duration_seconds_sum", seconds, query='a"b')
         found.add("offsets_batch_duration_seconds_count", 1, query='a"b')
