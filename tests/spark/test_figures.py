@@ -13,7 +13,7 @@ from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.segment import Damage
-from tests.kafka.test_follow_command import by_partition, extents, figures_of
+from tests.figures import by_partition, extents, figures_of
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kafka.test_follow_command import Figures
+    from tests.figures import Figures
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.slow
