@@ -11,7 +11,7 @@ import time
 import urllib.request
 from datetime import datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -187,7 +187,7 @@ def test_what_an_open_transaction_holds_back_is_told_with_its_age(
             assert figures["offsets_topic_unstable_records"] == {"0": end - began}
             wait_until(lambda: told().get(open_, {}).get("0", 0) * 1000 > age_ms, "it grows no older")
 
-            def info() -> dict[str, str]:
+            def info() -> dict[str, Any]:
                 capsys.readouterr()
                 assert main(["log-info", "--store", str(store), "--format", "json"]) == 0
                 (at,) = json.loads(capsys.readouterr().out)["log_partitions"]

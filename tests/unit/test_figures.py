@@ -29,7 +29,8 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_hasty")
 def test_what_fails_is_warned_of_once_and_tried_again(tmp_path: Path) -> None:
-    metrics, file, warnings, counted = Metrics(), tmp_path / "m.prom", [], threading.Event()
+    metrics, file, counted = Metrics(), tmp_path / "m.prom", threading.Event()
+    warnings: list[str] = []
     fails = ["no such column\nand a stack", "no such column", "another", None, "another"]
 
     def count() -> None:
@@ -50,7 +51,8 @@ def test_what_fails_is_warned_of_once_and_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_hasty")
 def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_path: Path) -> None:
-    folder, warned, warnings = tmp_path / "folder", threading.Event(), []
+    folder, warned = tmp_path / "folder", threading.Event()
+    warnings: list[str] = []
     folder.mkdir()
     metrics, file = Metrics(), folder / "m.prom"
 
@@ -88,7 +90,8 @@ def append(folder: Path, rows: list[tuple[int, int, int]]) -> DeltaTable:
 def test_extent_of_the_log_is_that_of_each_epoch_and_costs_what_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extent, opened = LogExtent(), []
+    extent = LogExtent()
+    opened: list[str] = []
 
     def noted(path: str) -> object:
         opened.append(path)
