@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,14 +16,14 @@ from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of
 from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.ingest.arguments import add_topic_options
-from offsets_pipeline.output import FORMATS, progress, write_json, write_rows
+from offsets_pipeline.output import FORMATS, progress, write_rows
+from offsets_pipeline.stopping import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state import StateReader
     from offsets_pipeline.store import Store
 
@@ -285,15 +283,10 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         on_batch=on_batch,
     )
 
-    def stop(*_: object) -> None:
-        # this thread waits within a call to the JVM, where it cannot make another one
-        threading.Thread(target=stream.stop, name="stop").start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    stopping = Stopping(stream.stop)
     stream.await_end()
     print(f"{total} records folded in {options.store}")
-    return 0
+    return stopping.status(has_an_end=options.available_now)
 
 
 def _reload(options: argparse.Namespace, settings: Settings) -> int:
@@ -344,65 +337,15 @@ def _verify(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _describe(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.query.describe import describe_groups
+    from offsets_pipeline.answers import describe
 
-    groups = describe_groups(_reader(options, settings), options.group)
-    if options.format == "json":
-        write_json({"groups": groups})
-    elif options.members:
-        write_rows(
-            ["group", "member", "instance", "client", "host", "assignment"],
-            [
-                [name, each.member_id, each.instance_id, each.client_id, each.host, " ".join(each.assignment)]
-                for name, group in groups.items()
-                for each in group.members
-            ],
-            options.format,
-        )
-    else:
-        write_rows(
-            [
-                "group",
-                "type",
-                "state",
-                "members",
-                "topic",
-                "partition",
-                "offset",
-                "leader_epoch",
-                "metadata",
-                "pending",
-            ],
-            [
-                [name, group.type, group.state, len(group.members), *offset]
-                for name, group in groups.items()
-                for offset in _offset_cells(group)
-            ],
-            options.format,
-        )
-    return 0
-
-
-def _offset_cells(group: GroupAnswer) -> list[list[object]]:
-    """One row for each offset; one of nothing for a group that holds none."""
-    return [
-        [each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, "yes" if each.pending else None]
-        for each in group.offsets
-    ] or [[None] * 6]
+    return describe(options, _reader(options, settings))
 
 
 def _log_info(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
+    from offsets_pipeline.answers import show_log
 
-    answers = [asdict(each) for each in log_info(_reader(options, settings))]
-    if options.format == "json":
-        write_json({"log_partitions": answers})
-    else:
-        names = list(LogPartitionInfo.__dataclass_fields__)
-        if options.format == "table" and all(each["read_at"] is None for each in answers):
-            names = [name for name in names if name not in OF_TOPIC]  # no topic is followed: a table has to fit
-        write_rows(names, [[each[name] for name in names] for each in answers], options.format)
-    return 0
+    return show_log(options, _reader(options, settings))
 
 
 def _sql(options: argparse.Namespace, settings: Settings) -> int:

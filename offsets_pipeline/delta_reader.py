@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,11 +59,16 @@ def _in_protocol(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def file_paths(table: DeltaTable) -> list[str]:
+    """The files of a table as `open_path` takes them: a path as it is on disk, or a URI, which is encoded."""
+    return [each if "://" in each else unquote(each) for each in table.file_uris()]
+
+
 def whole(table: DeltaTable) -> pa.Table:
     """All rows of a small table that has neither partitions nor deleted rows; in pieces, none for no rows."""
     pieces = []
-    for uri in table.file_uris():
-        system, path = open_path(uri)
+    for file in file_paths(table):
+        system, path = open_path(file)
         with system.open_input_file(path) as source:
             pieces.append(pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False))
     return pa.concat_tables(pieces) if pieces else pa.table({})

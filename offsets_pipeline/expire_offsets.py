@@ -6,7 +6,6 @@ tables, for there the broker expires.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from dataclasses import astuple, dataclass, fields, replace
@@ -21,6 +20,7 @@ from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.delta_reader import UNREADABLE
 from offsets_pipeline.errors import NotCoordinator, OffsetsError, OptionNeedsAnother, UndecodableRecord
 from offsets_pipeline.output import write_rows
+from offsets_pipeline.stopping import Stopping
 from offsets_pipeline.store_properties import OWNED, StoreProperties
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def _runs(location: str, settings: Settings, clock: Clock, *, every: bool) -> It
     """One run; or one after the other, until SIGTERM or SIGINT."""
     stopping = threading.Event()
     if every:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stopping.set())
+        Stopping(stopping.set)
     with _opened(location, settings, clock) as coordinator:
         yield expire_once(coordinator, location, clock, stopping.is_set)
         while every and not stopping.wait(settings.coordinator.offsets_retention_check_interval_ms / 1000):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.follow import Follower, TopicMetrics, Watched
+from offsets_pipeline.figures import StateMetrics, TopicMetrics, Watched, batches_counted
+from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.ingest.topic import TopicIngest
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.output import progress
 from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.stopping import Stopping
 
 if TYPE_CHECKING:
     import argparse
@@ -30,13 +31,11 @@ def read_topic(
 
     ``session`` starts Spark, when the options are found to be in order.
 
-    Raises what `TopicIngest` raises of the broker, the topic and the store.
+    Raises what `TopicIngest` raises of the broker, the topic and the store, and MetricsUnavailable.
     """
     kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.option)})
-    spark, clock, metrics = session(settings), SystemClock(), Metrics()
+    clock, metrics = SystemClock(), Metrics()
     observer = TopicMetrics(metrics, progress, _warn, clock)
-    ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
-    follower = Follower(ingest, settings, clock)
     folded = 0
 
     def on_batch(_: int, records: int) -> None:
@@ -46,23 +45,21 @@ def read_topic(
         if records:
             progress(f"{records} records folded")
 
-    def stop(*_: object) -> None:
-        (follower if fold else ingest).stop()
-
-    ingest.prepare()
-    watched = Watched(spark, metrics, options.metrics_file, options.metrics_port)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    try:
-        watched.start(lambda: StateReader(ingest.store.folder()), observer)
-        if fold:
-            read = follower.run(on_batch, available_now=options.available_now)
-        else:
-            read = ingest.run(available_now=options.available_now)
-    finally:
-        watched.close()
+    with Watched(metrics, options.metrics_file, options.metrics_port, observer.warned) as watched:
+        spark = session(settings)
+        ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
+        ingest.prepare()
+        follower = Follower(ingest, settings, clock) if fold else None
+        stopping = Stopping(ingest.stop if follower is None else follower.stop)
+        watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
+        with batches_counted(spark, metrics):
+            if follower is None:
+                read = ingest.run(available_now=options.available_now)
+            else:
+                metrics.add("offsets_records_folded_total", 0)
+                read = follower.run(on_batch, available_now=options.available_now)
     sys.stdout.write(f"{read} records added to {options.store}" + (f", {folded} folded\n" if fold else "\n"))
-    return 0
+    return stopping.status(has_an_end=options.available_now)
 
 
 def _warn(text: str) -> None:

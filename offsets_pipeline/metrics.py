@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import MetricsUnavailable
 
@@ -16,20 +16,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_HELP = {
-    "offsets_records_read_total": ("counter", "Records of the topic that were appended to the log."),
-    "offsets_records_folded_total": ("counter", "Records of the log that were folded into the state."),
-    "offsets_log_behind_topic_records": ("gauge", "Record offsets up to the last stable one not read yet."),
-    "offsets_topic_unstable_records": ("gauge", "Record offsets that wait behind an open transaction."),
-    "offsets_topic_open_transaction_seconds": ("gauge", "Since when a transaction holds the stable offset back."),
-    "offsets_fold_behind_log_records": ("gauge", "Record offsets of the log not folded yet."),
-    "offsets_quarantined_records": ("gauge", "What did not decode."),
-    "offsets_groups": ("gauge", "Groups that exist."),
-    "offsets_committed_offsets": ("gauge", "Committed offsets that a fetch answers."),
-    "offsets_log_epoch": ("gauge", "How often the topic was read anew."),
-    "offsets_batch_duration_seconds": ("summary", "Duration of the batches of a query."),
-    "offsets_batches_total": ("counter", "Batches of a query."),
-    "offsets_warnings_total": ("counter", "Warnings about the topic."),
+
+
+class Told(NamedTuple):
+    """What is told of the figures of one name: their type and meaning, and the label that they are told apart by."""
+
+    kind: str
+    text: str
+    label: str | None = None
+
+
+#: Every name, in the order in which they are shown.
+HELP: Mapping[str, Told] = {
+    "offsets_records_read_total": Told("counter", "Records of the topic that were appended to the log."),
+    "offsets_records_folded_total": Told("counter", "Records of the log that were folded into the state."),
+    "offsets_log_behind_topic_records": Told(
+        "gauge", "Record offsets up to the topic's last stable one that were not read yet.", "log_partition"
+    ),
+    "offsets_topic_unstable_records": Told(
+        "gauge", "Record offsets of the topic that wait behind an open transaction.", "log_partition"
+    ),
+    "offsets_topic_open_transaction_seconds": Told(
+        "gauge",
+        "Seconds since the transaction that holds the last stable offset back was last written to.",
+        "log_partition",
+    ),
+    "offsets_fold_behind_log_records": Told(
+        "gauge", "Record offsets of the log that were not folded yet.", "log_partition"
+    ),
+    "offsets_quarantined_records": Told("gauge", "Records and stretches of files that did not decode."),
+    "offsets_groups": Told("gauge", "Groups that exist."),
+    "offsets_committed_offsets": Told("gauge", "Committed offsets that a fetch answers."),
+    "offsets_log_epoch": Told("gauge", "How often the topic was read anew: the epoch of the log that is read."),
+    "offsets_batch_duration_seconds": Told("summary", "How long the batches of a query took.", "query"),
+    "offsets_batches_total": Told("counter", "Batches of a query.", "query"),
+    "offsets_warnings_total": Told("counter", "Warnings, each of which also stands on stderr."),
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -63,13 +84,13 @@ class Metrics:
         """All of them in Prometheus' text format."""
         with self._lock:
             lines = []
-            for name, (kind, told) in _HELP.items():
+            for name, told in HELP.items():
                 # of a summary the parts have names of their own
                 series = {
-                    each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[kind])
+                    each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[told.kind])
                 }
-                if series:
-                    lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
+                if any(series.values()):
+                    lines += [f"# HELP {name} {told.text}", f"# TYPE {name} {told.kind}"]
                 for each, of_name in sorted(series.items()):
                     lines += [f"{each}{_shown(labels)} {value:.15g}" for labels, value in sorted(of_name.items())]
         return "\n".join(lines) + "\n"

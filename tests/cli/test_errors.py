@@ -124,6 +124,9 @@ OTHERS = [
             "the Kafka option ssl.key.password names the environment variable NO_SUCH_: it is not set"
         ),
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--metrics-port|x": "argument --metrics-port: 'x' is no",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--metrics-file|{nothing}/m": (
+            "metrics cannot be written to {nothing}/m: No such file or directory"
+        ),
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
         "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
         "reload|--store|{store}|--partition|5": "there is no log partition 5 in {store}: its log has 5, 0 to 4",
@@ -227,7 +230,7 @@ def test_error_that_nobody_foresaw_is_answered_in_one_line(
     def fail(*_: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("offsets_pipeline.query.describe.describe_groups", fail)
+    monkeypatch.setattr("offsets_pipeline.answers.describe_groups", fail)
     arguments = ["describe", "--all-groups", "--store", place.names["store"]]
     assert run(arguments) == 1
     out, err = capsys.readouterr()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.metrics import Metrics, MetricsServer
+from offsets_pipeline.metrics import HELP, Metrics, MetricsServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,10 +19,10 @@ EXPECTED = """\
 # HELP offsets_records_read_total Records of the topic that were appended to the log.
 # TYPE offsets_records_read_total counter
 offsets_records_read_total 5
-# HELP offsets_log_behind_topic_records Record offsets up to the last stable one not read yet.
+# HELP offsets_log_behind_topic_records Record offsets up to the topic's last stable one that were not read yet.
 # TYPE offsets_log_behind_topic_records gauge
 offsets_log_behind_topic_records{log_partition="1"} 3
-# HELP offsets_batch_duration_seconds Duration of the batches of a query.
+# HELP offsets_batch_duration_seconds How long the batches of a query took.
 # TYPE offsets_batch_duration_seconds summary
 offsets_batch_duration_seconds_count{query="a\\"b"} 2
 offsets_batch_duration_seconds_sum{query="a\\"b"} 0.75
@@ -36,6 +36,7 @@ def metrics() -> Metrics:
         found.add("offsets_records_read_total", records)
     found.set_all("offsets_log_behind_topic_records", "log_partition", {0: 1})
     found.set_all("offsets_log_behind_topic_records", "log_partition", {1: 3})  # 0 is not there any more
+    found.set_all("offsets_topic_open_transaction_seconds", "log_partition", {})
     for seconds in (0.5, 0.25):
         found.add("offsets_batch_duration_seconds_sum", seconds, query='a"b')
         found.add("offsets_batch_duration_seconds_count", 1, query='a"b')
@@ -62,3 +63,11 @@ def test_figures_are_told_over_http(metrics: Metrics) -> None:
         no.value.close()
         with pytest.raises(MetricsUnavailable, match="cannot be told at"):
             MetricsServer(metrics, "127.0.0.1", server.port)
+
+
+def test_documentation_names_every_figure(root: Path) -> None:
+    lines = (root / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")
+    ]
+    assert rows == [[name, told.kind, told.label or "", told.text] for name, told in HELP.items()]

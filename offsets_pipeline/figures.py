@@ -1,0 +1,268 @@
+"""What is told of a topic that is followed: figures of its queries, of broker and log, and of the state tables."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+import pyarrow.parquet as pq
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from offsets_pipeline.delta_reader import file_paths
+from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.ingest.topic import TopicObserver
+from offsets_pipeline.layers import DESCRIBED, OFFSETS
+from offsets_pipeline.metrics import Metrics, MetricsServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.ingest.topic_admin import TopicBounds
+    from offsets_pipeline.ingest.topic_plan import Reading
+    from offsets_pipeline.query.state import StateReader
+
+_COUNT_SECONDS = 30.0  # from one look into the state tables to the next
+_WRITE_SECONDS = 2.0
+_EVENTS_SECONDS = 10.0  # that the last events may come behind the end of their query
+
+
+class QueryMetrics(StreamingQueryListener):
+    """Figures of every batch of every query of the session."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._running: set[str] = set()
+        self._changed = threading.Condition()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Expect its batches; a query has not started before this returns."""
+        with self._changed:
+            self._running.add(str(event.runId))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Count a batch."""
+        query = str(event.progress.name)
+        self._metrics.add("offsets_batches_total", 1, query=query)
+        self._metrics.add("offsets_batch_duration_seconds_sum", event.progress.batchDuration / 1000, query=query)
+        self._metrics.add("offsets_batch_duration_seconds_count", 1, query=query)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing to count."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Expect no more of it: events come in order."""
+        with self._changed:
+            self._running.discard(str(event.runId))
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all was told of the queries that ended; not for longer than this."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, seconds)
+
+
+@contextmanager
+def batches_counted(spark: SparkSession, metrics: Metrics) -> Iterator[None]:
+    """Count the batches of the queries that run meanwhile, to their last."""
+    listener = QueryMetrics(metrics)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        listener.wait(_EVENTS_SECONDS)
+        spark.streams.removeListener(listener)
+
+
+class TopicMetrics(TopicObserver):
+    """Figures of how a topic is followed; what is seen is also told to ``say``, warnings to ``warn``."""
+
+    def __init__(self, metrics: Metrics, say: Callable[[str], None], warn: Callable[[str], None], clock: Clock) -> None:
+        self._metrics = metrics
+        self._say = say
+        self._warn = warn
+        self._clock = clock
+        for name in ("offsets_records_read_total", "offsets_warnings_total"):
+            metrics.add(name, 0)
+
+    def planned(self, reading: Reading) -> None:
+        """Reading begins, or begins again."""
+        self._metrics.set("offsets_log_epoch", reading.epoch)
+        self._say(f"epoch {reading.epoch} of the log, {len(reading.starts)} log partitions")
+
+    def landed(self, records: int) -> None:
+        """Records were appended to the log."""
+        self._metrics.add("offsets_records_read_total", records)
+        if records:
+            self._say(f"{records} records landed")
+
+    def looked(
+        self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
+    ) -> None:
+        """How topic and log stand."""
+        behind = {at: max(0, each.stable - read_to[at]) for at, each in bounds.items()}
+        self._metrics.set_all("offsets_log_behind_topic_records", "log_partition", behind)
+        unstable = {at: each.end - each.stable for at, each in bounds.items()}
+        self._metrics.set_all("offsets_topic_unstable_records", "log_partition", unstable)
+        now_ms = self._clock.now_ms()
+        ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in open_since_ms.items()}
+        self._metrics.set_all("offsets_topic_open_transaction_seconds", "log_partition", ages)
+
+    def warned(self, text: str) -> None:
+        """Something is not as it should be."""
+        self._metrics.add("offsets_warnings_total", 1)
+        self._warn(text)
+
+
+class LogExtent:
+    """The lowest and the highest record offset of each log partition; a look reads what files came since the last."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+        self._found: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def look(self, log: DeltaTable, log_epoch: int) -> dict[int, tuple[int, int]]:
+        """Those of one epoch, as of this version of the table `log`. Raises OSError where a file cannot be read."""
+        files = set(file_paths(log))
+        for file in files - self._read:
+            self._look_into(file)
+            self._read.add(file)
+        self._read &= files
+        return {at: extent for (epoch, at), extent in self._found.items() if epoch == log_epoch}
+
+    def _look_into(self, file: str) -> None:
+        key, offsets = ["log_epoch", "log_partition"], ["record_offset_min", "record_offset_max"]
+        system, path = open_path(file)
+        with system.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
+            for group in range(parquet.num_row_groups):
+                rows = parquet.read_row_group(group, columns=[*key, "record_offset"], use_threads=False)
+                bounds = rows.group_by(key, use_threads=False).aggregate(
+                    [("record_offset", "min"), ("record_offset", "max")]
+                )
+                for *place, first, last in zip(*(bounds[name].to_pylist() for name in key + offsets), strict=True):
+                    epoch, at = place
+                    lowest, highest = self._found.get((epoch, at), (first, last))
+                    self._found[epoch, at] = min(first, lowest), max(last, highest)
+
+
+class StateMetrics:
+    """Figures of the state tables, and of how far they are behind the log."""
+
+    def __init__(self, metrics: Metrics, reader: Callable[[], StateReader]) -> None:
+        self._metrics = metrics
+        self._reader = reader
+        self._extent = LogExtent()
+
+    def count(self) -> None:
+        """Look into the tables. Raises one of `UNREADABLE`, or what opening the store raises."""
+        tables = self._reader()
+        answering = f"log_epoch = {tables.log_epoch()}"  # before all else is read: what counts now is there then
+        groups = f"({DESCRIBED.latest('groups', answering)})"
+        offsets = f"({OFFSETS.latest('committed_offsets', answering)})"
+        (alive,) = tables.rows(
+            f"SELECT count(*) AS n FROM {groups} g WHERE state <> 'Dead' AND NOT misplaced",  # noqa: S608 - our own
+            "groups",
+        )
+        self._metrics.set("offsets_groups", alive["n"])
+        (live,) = tables.rows(
+            f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "  # noqa: S608 - our own
+            "WHERE state = 'Dead') d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
+            "WHERE committed_offset >= 0 AND NOT misplaced",
+            "committed_offsets",
+            "groups",
+        )
+        self._metrics.set("offsets_committed_offsets", live["n"])
+        # as log-info does: the epoch of the log that counts, which the state may yet have to take over
+        (counting,) = tables.rows("SELECT coalesce(max(log_epoch), 0) AS epoch FROM log_partitions", "log_partitions")
+        of_log = f"log_epoch = {counting['epoch']}"
+        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")  # noqa: S608 - our own
+        self._metrics.set("offsets_quarantined_records", corrupt["n"])
+        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")  # noqa: S608 - our own
+        folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
+        behind = dict.fromkeys(range(tables.offsets_partitions), 0)
+        for at, (first, last) in self._extent.look(tables.table("log"), counting["epoch"]).items():
+            behind[at] = max(0, last + 1 - folded_to.get(at, first))
+        self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
+
+
+class Watched:
+    """Shows figures in a file or at a port until `close`, or the end of `with`; ``warn`` is told what cannot be shown.
+
+    Raises MetricsUnavailable where they cannot be shown from the beginning.
+    """
+
+    def __init__(
+        self, metrics: Metrics, file: Path | None, address: tuple[str, int] | None, warn: Callable[[str], None]
+    ) -> None:
+        self._metrics = metrics
+        self._file = file
+        self._warn = warn
+        self._warnings: dict[str, str] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._count: Callable[[], None] | None = None
+        if file is not None:
+            metrics.write(file)
+        self._server = None if address is None else MetricsServer(metrics, *address)
+
+    def start(self, count: Callable[[], None]) -> None:
+        """Let ``count`` see to figures from time to time, and keep the file up to date."""
+        if self._file is None and self._server is None:
+            return
+        self._count = count
+        self._thread = threading.Thread(target=self._keep, name="figures", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        next_count = time.monotonic()
+        while True:
+            ended = self._stopped.is_set()
+            if self._count is not None and (ended or time.monotonic() >= next_count):
+                self._try("the state tables cannot be counted", self._count)
+                next_count = time.monotonic() + _COUNT_SECONDS
+            self._try("metrics are not up to date", self._write)
+            if ended:
+                return
+            self._stopped.wait(_WRITE_SECONDS)
+
+    def _write(self) -> None:
+        if self._file is not None:
+            self._metrics.write(self._file)
+
+    def _try(self, what: str, act: Callable[[], None]) -> None:
+        """Warn of what fails, of the same once; whatever it is, the next time may do."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if self._warnings.get(what) != said:
+                self._warnings[what] = said
+                self._warn(f"{what}: {said}")
+        else:
+            self._warnings.pop(what, None)
+
+    def close(self) -> None:
+        """Show them a last time."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._server is not None:
+            self._server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,35 @@
+"""Figures in Prometheus' text format, read back, and what they are to be by hand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Figures = dict[str, dict[str, float]]
+
+
+def figures_of(text: str) -> Figures:
+    """By name and label's value (none: the empty text); the shape of every line is checked by the way."""
+    found: Figures = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            shown = re.fullmatch(r'(\w+)(?:\{\w+="([^"]*)"\})? (\S+)', line)
+            assert shown is not None, line
+            found.setdefault(shown[1], {})[shown[2] or ""] = float(shown[3])
+    return found
+
+
+def extents(places: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """The lowest record offset of each log partition, and the one behind the highest."""
+    offsets_at: dict[int, list[int]] = {}
+    for at, offset in places:
+        offsets_at.setdefault(at, []).append(offset)
+    return {at: (min(found), max(found) + 1) for at, found in offsets_at.items()}
+
+
+def by_partition(values: Mapping[int, int]) -> dict[str, float]:
+    """A figure of each of five log partitions, 0 where there is none."""
+    return {str(at): values.get(at, 0) for at in range(5)}

@@ -1,0 +1,221 @@
+"""`offsets follow` and `jobs/ingest_topic.py` as users start them: they say, in figures too, what a broker says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from datetime import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from benchmarks.broker import free_ports
+from offsets_pipeline.cli import main
+from offsets_pipeline.errors import ConnectorMissing
+from offsets_pipeline.ingest.topic_admin import require_connector
+from offsets_pipeline.metrics import HELP
+from tests.cli.test_programs import OFFSETS, assert_said, job, offsets
+from tests.figures import by_partition, extents, figures_of
+from tests.kafka.live import live_broker, wait_until
+from tests.spark.stores import differences, log_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.figures import Figures
+    from tests.kafka.brokers import KafkaJvm
+    from tests.kafka.live import LiveBroker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PARTITIONS = 5
+INTERRUPTED = 128 + signal.SIGTERM
+ONE_BY_ONE = "[topic]\nmax_records_per_batch = 1\ntrigger_interval_ms = 0\n"
+SHORT = "[topic]\nwatch_interval_ms = 300\nnote_interval_ms = 300\n[fold]\ntrigger_interval_ms = 100\n"
+OFFSET_NAMES = ("offsets_fold_behind_log_records", "offsets_log_behind_topic_records", "offsets_topic_unstable_records")
+
+
+def follow(root: Path, store: Path, broker: LiveBroker, *options: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [OFFSETS, "follow", "--store", store, "--bootstrap-server", broker.address, *options],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"},
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def landed(store: Path) -> list[tuple[int, int]]:
+    return [(row.log_partition, row.record_offset) for row in log_of(store)]
+
+
+def assert_counts_are_the_brokers(figures: Figures, broker: LiveBroker) -> None:
+    groups = broker.answers.groups()["groups"]
+    assert figures["offsets_groups"] == {"": len(groups)}
+    assert figures["offsets_committed_offsets"] == {"": sum(len(each["offsets"]) for each in groups.values())}
+    assert figures["offsets_quarantined_records"] == {"": 0}
+
+
+def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
+    kafka: KafkaJvm, root: Path, tmp_path: Path
+) -> None:
+    store, file = tmp_path / "a store", tmp_path / "metrics.prom"
+    (tmp_path / "slow.toml").write_text(ONE_BY_ONE)
+    with live_broker(kafka, tmp_path / "broker", PARTITIONS) as broker:
+        broker.create_topic("t", 3)
+        for number in range(150):
+            broker.commit(f"g{number % 20}", {("t", number % 3): number})
+        broker.delete_group("g7")
+        broker.delete_offsets("g8", [("t", 0)])
+        transaction = broker.transaction("x")
+        transaction.begin("in-it", {("t", 0): 2})
+        transaction.commit()  # so that a log partition ends with what no reader of committed records gets
+        records = broker.committed_records()
+
+        # told to stop before the end, it says how far it came, and does not claim more
+        now = ("--available-now", "--metrics-file", file)
+        interrupted = follow(root, store, broker, *now, "--config", tmp_path / "slow.toml")
+        wait_until(lambda: _version(store) > 3, "nothing landed")
+        interrupted.terminate()
+        status, out, err = ended(interrupted)
+        first = landed(store)
+        assert status == INTERRUPTED
+        assert "offsets: " not in err
+        said = re.fullmatch(rf"(\d+) records added to {re.escape(str(store))}, 0 folded\n", out)
+        assert said is not None, out
+        assert 0 < len(first) < len(records)
+        assert len(first) - int(said[1]) in {0, 1}  # it may have been in the middle of a batch, which holds one
+        figures = figures_of(file.read_text())
+        assert figures["offsets_records_read_total"] == {"": int(said[1])}
+        assert figures["offsets_records_folded_total"] == {"": 0}
+        unfolded = {at: end - begin for at, (begin, end) in extents(first).items()}
+        assert figures["offsets_fold_behind_log_records"] == by_partition(unfolded)
+
+        # the next one comes to it
+        done = offsets(root, "follow", "--store", store, "--bootstrap-server", broker.address, *now)
+        read = len(records) - len(first)
+        assert_said(done, f"{read} records added to {store}, {len(records)} folded")
+        assert landed(store) == records
+        assert differences(store, broker.answers.groups()) == []
+        figures = figures_of(file.read_text())
+        assert figures["offsets_records_read_total"] == {"": read}
+        assert figures["offsets_records_folded_total"] == {"": len(records)}
+        assert {name: figures[name] for name in OFFSET_NAMES} == {name: by_partition({}) for name in OFFSET_NAMES}
+        assert_counts_are_the_brokers(figures, broker)
+        assert (figures["offsets_log_epoch"], figures["offsets_warnings_total"]) == ({"": 0}, {"": 0})
+        assert figures["offsets_batches_total"].keys() == {"ingest-topic", "fold"}
+        assert min(figures["offsets_batches_total"].values()) >= 1  # the last batch too, however late it is told of
+        assert figures["offsets_batch_duration_seconds_count"] == figures["offsets_batches_total"]
+        assert min(figures["offsets_batch_duration_seconds_sum"].values()) > 0
+        told = {each.removesuffix("_sum").removesuffix("_count") for each in figures}
+        assert told == HELP.keys() - {"offsets_topic_open_transaction_seconds"}  # no transaction is open
+
+        # the job lands what comes then, and the fold is behind by that
+        for number in range(9):
+            broker.commit(f"g{number}", {("t", 1): 1000 + number})
+        more = broker.committed_records()
+        given = ("--store", store, "--bootstrap-server", broker.address, *now)
+        assert_said(job(root, "ingest_topic", *given), f"{len(more) - len(records)} records added to {store}")
+        assert landed(store) == more
+        figures = figures_of(file.read_text())
+        assert figures["offsets_records_read_total"] == {"": 9}
+        assert "offsets_records_folded_total" not in figures
+        folded_to = {at: end for at, (_, end) in extents(records).items()}
+        behind = {at: end - folded_to[at] for at, (_, end) in extents(more).items()}
+        assert figures["offsets_fold_behind_log_records"] == by_partition(behind)
+        assert figures["offsets_batches_total"].keys() == {"ingest-topic"}
+
+
+def _version(store: Path) -> int:
+    try:
+        return DeltaTable(store / "log").version()
+    except DeltaError:  # it is still to be made
+        return -1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_what_an_open_transaction_holds_back_is_told_with_its_age(
+    kafka: KafkaJvm, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, file, (port,) = tmp_path / "store", tmp_path / "metrics.prom", free_ports(1)
+    (tmp_path / "short.toml").write_text(SHORT)
+    open_ = "offsets_topic_open_transaction_seconds"
+
+    def told() -> Figures:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                return figures_of(answer.read().decode())
+        except OSError:  # nobody listens yet
+            return {}
+
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        broker.commit("before", {("t", 0): 1})
+        before_ms = _now_ms()
+        transaction = broker.transaction("hangs")
+        transaction.begin("in-it", {("t", 0): 2})
+        after_ms = _now_ms()
+        broker.commit("behind", {("t", 0): 3})
+        ((began,),) = [{start for _, start, _ in broker.answers.producers().values() if start is not None}]
+        started_ms = _now_ms()
+        shown = ("--metrics-port", f"127.0.0.1:{port}", "--metrics-file", file, "--config", tmp_path / "short.toml")
+        process = follow(root, store, broker, *shown)
+        try:
+            wait_until(lambda: open_ in told() or process.poll() is not None, "nothing is told of the transaction")
+            figures = told()
+            asked_ms = _now_ms()
+            age_ms = figures[open_]["0"] * 1000
+            assert started_ms - after_ms <= age_ms <= asked_ms - before_ms
+            end = broker.answers.bounds()[0][1]
+            assert figures["offsets_topic_unstable_records"] == {"0": end - began}
+            wait_until(lambda: told().get(open_, {}).get("0", 0) * 1000 > age_ms, "it grows no older")
+
+            def info() -> dict[str, Any]:
+                capsys.readouterr()
+                assert main(["log-info", "--store", str(store), "--format", "json"]) == 0
+                (at,) = json.loads(capsys.readouterr().out)["log_partitions"]
+                return dict(at)
+
+            wait_until(lambda: info()["open_since"] is not None, "log-info tells nothing of it")
+            at = info()
+            since_ms = datetime.fromisoformat(at["open_since"]).timestamp() * 1000
+            assert before_ms <= since_ms <= after_ms
+            assert (at["stable"], at["topic_end"]) == (began, end)
+
+            transaction.commit()
+            wait_until(lambda: differences(store, broker.answers.groups()) == [], "we answer otherwise than the broker")
+            wait_until(lambda: open_ not in told(), "it is still told of")
+            wait_until(lambda: info()["open_since"] is None, "log-info still tells of it")
+            process.terminate()
+            records = len(broker.committed_records())
+            assert ended(process) == (0, f"{records} records added to {store}, {records} folded\n", "")
+        finally:
+            process.kill()
+            process.communicate()
+        figures = figures_of(file.read_text())
+        assert figures["offsets_records_read_total"] == figures["offsets_records_folded_total"] == {"": records}
+        assert {name: figures[name] for name in OFFSET_NAMES} == {name: {"0": 0} for name in OFFSET_NAMES}
+        assert_counts_are_the_brokers(figures, broker)
+
+
+def test_spark_without_the_connector_is_told_apart(kafka: KafkaJvm) -> None:
+    without = SimpleNamespace(_jvm=kafka.gateway.jvm)  # a broker's classes, and none of Spark's
+    with pytest.raises(ConnectorMissing, match="Spark has no Kafka connector: run `make setup`"):
+        require_connector(without)  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""Figures are kept up to date, whatever happens."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from offsets_pipeline import figures
+from offsets_pipeline.errors import MetricsUnavailable
+from offsets_pipeline.figures import LogExtent, Watched
+from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.metrics import Metrics
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE_SECONDS = 30
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(figures, "_COUNT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_what_fails_is_warned_of_once_and_tried_again(tmp_path: Path) -> None:
+    metrics, file, counted = Metrics(), tmp_path / "m.prom", threading.Event()
+    warnings: list[str] = []
+    fails = ["no such column\nand a stack", "no such column", "another", None, "another"]
+
+    def count() -> None:
+        why = fails.pop(0) if fails else None
+        if not fails:
+            metrics.set("offsets_groups", 5)
+            counted.set()
+        if why is not None:
+            raise RuntimeError(why)
+
+    with Watched(metrics, file, None, warnings.append) as watched:
+        watched.start(count)
+        assert counted.wait(PATIENCE_SECONDS)
+    assert "offsets_groups 5\n" in file.read_text()
+    cannot = "the state tables cannot be counted: "
+    assert warnings == [cannot + "no such column", cannot + "another", cannot + "another"]
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_path: Path) -> None:
+    folder, warned = tmp_path / "folder", threading.Event()
+    warnings: list[str] = []
+    folder.mkdir()
+    metrics, file = Metrics(), folder / "m.prom"
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        warned.set()
+
+    with Watched(metrics, file, None, warn) as watched:
+        file.unlink()
+        folder.rmdir()
+        watched.start(lambda: None)
+        assert warned.wait(PATIENCE_SECONDS)
+        metrics.set("offsets_groups", 7)
+        folder.mkdir()
+    assert "offsets_groups 7\n" in file.read_text()
+    expected = f"metrics are not up to date: metrics cannot be written to {file}: No such file or directory"
+    assert warnings == [expected]
+
+
+def test_a_place_where_nothing_can_be_shown_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(MetricsUnavailable, match="cannot be written to"):
+        Watched(Metrics(), tmp_path / "none" / "m.prom", None, lambda _: None)
+
+
+def append(folder: Path, rows: list[tuple[int, int, int]]) -> DeltaTable:
+    """Append rows of epoch, log partition, record offset."""
+    names = ("log_epoch", "log_partition", "record_offset")
+    columns = zip(*rows, strict=True)
+    write_deltalake(
+        folder, pa.table({name: list(each) for name, each in zip(names, columns, strict=True)}), mode="append"
+    )
+    return DeltaTable(folder)
+
+
+def test_extent_of_the_log_is_that_of_each_epoch_and_costs_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extent = LogExtent()
+    opened: list[str] = []
+
+    def noted(path: str) -> object:
+        opened.append(path)
+        return open_path(path)
+
+    monkeypatch.setattr(figures, "open_path", noted)
+    log = tmp_path / "a log"
+    assert extent.look(append(log, [(0, 0, 5), (0, 1, 2), (0, 0, 9)]), 0) == {0: (5, 9), 1: (2, 2)}
+    assert extent.look(append(log, [(1, 1, 0), (0, 1, 3)]), 0) == {0: (5, 9), 1: (2, 3)}
+    assert extent.look(DeltaTable(log), 1) == {1: (0, 0)}
+    assert len(opened) == len(set(opened)) == 2

@@ -1,0 +1,41 @@
+"""A command that is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.stopping import Stopping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _handlers_are_put_back() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_what_the_main_thread_holds_may_be_taken_by_what_stops_it(number: signal.Signals) -> None:
+    held, stopped = threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        if held.acquire(timeout=5):
+            stopped.set()
+
+    stopping = Stopping(stop)
+    assert stopping.status(has_an_end=True) == 0
+    with held:
+        signal.raise_signal(number)
+    assert stopped.wait(10)
+    assert stopping.status(has_an_end=True) == 128 + number
+    assert stopping.status(has_an_end=False) == 0  # being told is its only end
