@@ -168,7 +168,7 @@ class StateMetrics:
     def count(self) -> None:
         """Look into the tables. Raises one of `UNREADABLE`, or what opening the store raises."""
         tables = self._reader()
-        answering = f"log_epoch = {tables.log_epoch()}"  # before all else is read: what counts now is there then
+        answering = f"log_epoch = {tables.log_epoch('groups', 'committed_offsets')}"
         groups = f"({DESCRIBED.latest('groups', answering)})"
         offsets = f"({OFFSETS.latest('committed_offsets', answering)})"
         (alive,) = tables.rows(
