@@ -17,11 +17,14 @@ from offsets_pipeline.errors import (
     BrokerUnreachable,
     InvalidPartitionCount,
     NoSuchTopic,
+    NotAuthorized,
     StoreMismatch,
+    WriteConflict,
 )
 from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver
+from offsets_pipeline.ingest.topic_append import TopicAppender
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
@@ -32,6 +35,8 @@ from tests.spark.stores import differences, export_of, rows_of, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
     from tests.kafka.brokers import KafkaJvm
@@ -228,9 +233,18 @@ def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, in
 
 
 def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
-    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, heard = tmp_path / "store", Heard()
+    append, interrupted = TopicAppender.append, threading.Event()
+
+    def append_and_fail_once(self: TopicAppender, into: Store, rows: DataFrame) -> int:
+        added = append(self, into, rows)
+        if not interrupted.is_set():
+            interrupted.set()
+            raise WriteConflict("interrupted once")
+        return added
+
     with live_broker(kafka, tmp_path / "broker", 1, "log.cleaner.backoff.ms=50\n") as broker:
         broker.create_topic("t", 1)
         broker.commit("ghost", {("t", 0): 1})
@@ -249,9 +263,13 @@ def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
             return all(offset > tombstone for _, offset in broker.committed_records())
 
         wait_until(is_cleaned, "the broker keeps the tombstones")
+        monkeypatch.setattr(TopicAppender, "append", append_and_fail_once)
         with following(workbench, store, broker, quick, heard):
             wait_until(lambda: set(answers_of(store)) == {"lives"}, "the ghost is still there")
             caught_up(store, broker)
+    assert interrupted.is_set()
+    assert log_places(store, 2) == []  # interrupted, it went on with the same epoch
+    assert any("interrupted once; trying again" in warning for warning in heard.warnings)
     assert any("longer ago than tombstones are kept" in warning for warning in heard.warnings)
     assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
 
@@ -315,10 +333,20 @@ def test_what_cannot_be_followed_is_refused_in_words(
         broker.create_topic("t", 1)
         broker.commit("g", {("t", 0): 1})
         ingest = refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl))
+        with pytest.raises(NotAuthorized, match=r"not allow us to read topic __consumer_offsets .* DESCRIBE and READ"):
+            ingest.prepare()
+        broker.allow("me", "TOPIC", TOPIC, "DESCRIBE", "READ")
+        ingest.prepare()
+        with pytest.raises(NotAuthorized, match=r"we need DESCRIBE on the groups spark-kafka-source\*"):
+            ingest.run()
+        broker.allow("me", "GROUP", "ours", "DESCRIBE")
+        ingest = refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl | {"groupIdPrefix": "ours"}))
         ingest.prepare()
         assert ingest.run(available_now=True) == len(broker.committed_records()) > 0
         assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
 
+        with pytest.raises(StoreMismatch, match="mirrors topic __consumer_offsets, and this is topic t: check --topic"):
+            refused(plain, topic="t").prepare()
         follower = refused(plain)
         follower.prepare()
         broker.add_partitions(TOPIC, 6)

@@ -91,7 +91,7 @@ def test_of_two_that_append_the_same_records_each_notices_the_other(workbench: W
 
 
 def test_two_that_append_the_same_records_at_once_append_them_once(workbench: Workbench, store: Path) -> None:
-    opened, added = workbench.open(store), []
+    opened, added = workbench.open(store), list[int]()
 
     def be_overtaken() -> None:
         if not added:  # the other comes between this one's look at the log and its commit
