@@ -218,14 +218,15 @@ class TopicIngest:
 
     def _planned(self, admin: TopicAdmin, topic: TopicDescription) -> TopicProgress:
         """What is to be read, at its beginning."""
+        now_ms = self._clock.now_ms()  # before it is asked what is stable
         bounds = admin.bounds(topic.partitions)
         retention_ms = admin.delete_retention_ms()
-        now_ms = self._clock.now_ms()
         topic_id = self.store.properties.topic_id
         reading = plan_reading(self._prepared.known(), topic_id, topic, bounds, retention_ms, now_ms, self._unfinished)
+        begun = None if self._unfinished is None else self._unfinished.reading.complete
         if reading.anew is None:
             self._unfinished = None
-        elif self._unfinished is None or self._unfinished.reading.epoch != reading.epoch:
+        elif reading.complete != begun:  # else it goes on
             self._warn(f"topic {self._topic} is read anew, as epoch {reading.epoch}: {reading.anew}")
             self._unfinished = Unfinished(topic, reading)
         self._observer.planned(reading)
