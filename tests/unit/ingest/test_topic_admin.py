@@ -1,10 +1,15 @@
-"""Exceptions of Kafka's clients in this program's words. The chains are what the 4.x clients raise."""
+"""What the cluster says of a topic, also where it does not say it; a client that answers as it is told stands for it.
+
+The chains of exceptions are those that the 4.x clients raise.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from offsets_pipeline.errors import (
     AuthenticationFailed,
@@ -15,7 +20,7 @@ from offsets_pipeline.errors import (
     OffsetsError,
 )
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
-from offsets_pipeline.ingest.topic_admin import kafka_error
+from offsets_pipeline.ingest.topic_admin import DELETE_RETENTION_MS, TopicAdmin, TopicDescription, kafka_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +39,8 @@ class FakeClass:
 
 class FakeException:
     """A Throwable as the gateway to the JVM shows it."""
+
+    _target_id = "o1"
 
     def __init__(self, name: str, message: str | None, cause: FakeException | None) -> None:
         self._name, self._message, self._cause = name, message, cause
@@ -101,3 +108,62 @@ def test_an_error_is_one_line_without_secrets_also_where_nothing_is_said() -> No
 def test_groups_are_named_as_the_options_name_them() -> None:
     refused = error((ERRORS + "GroupAuthorizationException", "no"), options={"groupIdPrefix": "mine"})
     assert "on the groups mine*" in str(refused)
+
+
+class Client:
+    """An Admin client of which a question is answered with what is told, or fails."""
+
+    def __init__(self) -> None:
+        self.jvm: Any = MagicMock()
+        self.answers: Any = self.jvm._jvm.org.apache.kafka.clients.admin.Admin.create.return_value
+        self.admin = TopicAdmin(self.jvm, KafkaOptions("b:9092", {}), "t")
+
+    def refuse(self, question: str, name: str = "UnknownServerException") -> None:
+        failure = FakeException("java.util.concurrent.ExecutionException", "", FakeException(ERRORS + name, "no", None))
+        getattr(self.answers, question).side_effect = Py4JJavaError("failed", failure)
+
+    def tell_retention(self, entry: object) -> None:
+        configs = self.jvm._jvm.org.apache.kafka.common.config.ConfigResource
+        told = self.answers.describeConfigs.return_value.all.return_value.get.return_value = MagicMock()
+        told.__getitem__.side_effect = {configs.return_value: {"delete.retention.ms": entry}}.__getitem__
+
+
+def test_ids_that_the_broker_does_not_know_are_none() -> None:
+    client = Client()
+    topic = MagicMock()
+    topic.partitions.return_value = [MagicMock(), MagicMock()]
+    for number, each in enumerate(topic.partitions.return_value):
+        each.partition.return_value = number
+    topic.topicId.return_value.toString.return_value = "AAAAAAAAAAAAAAAAAAAAAA"
+    client.answers.describeTopics.return_value.allTopicNames.return_value.get.return_value = {"t": topic}
+    client.answers.describeCluster.return_value.clusterId.return_value.get.return_value = None
+    assert client.admin.describe() == TopicDescription(None, None, 2)
+
+
+def test_how_long_tombstones_are_kept_is_kafkas_default_where_it_is_not_told() -> None:
+    client, entry = Client(), MagicMock()
+    entry.value.return_value = "1234"
+    client.tell_retention(entry)
+    assert client.admin.delete_retention_ms() == 1234
+    entry.value.return_value = None
+    assert client.admin.delete_retention_ms() == DELETE_RETENTION_MS == 86_400_000
+    client.tell_retention(None)
+    assert client.admin.delete_retention_ms() == DELETE_RETENTION_MS
+    for name in ("TopicAuthorizationException", "UnsupportedVersionException"):
+        client.refuse("describeConfigs", name)
+        assert client.admin.delete_retention_ms() == DELETE_RETENTION_MS
+    client.refuse("describeConfigs", "TimeoutException")
+    with pytest.raises(BrokerUnreachable):
+        client.admin.delete_retention_ms()
+
+
+@pytest.mark.parametrize("name", ["ClusterAuthorizationException", "UnsupportedVersionException"])
+def test_what_nothing_rests_on_may_be_refused(name: str) -> None:
+    client = Client()
+    client.refuse("listTopics", name)
+    client.refuse("describeProducers", name)
+    assert client.admin.topic_names() == {}
+    assert client.admin.open_since_ms([0]) is None
+    client.refuse("listTopics", "TimeoutException")
+    with pytest.raises(BrokerUnreachable):
+        client.admin.topic_names()
