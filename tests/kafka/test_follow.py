@@ -19,12 +19,10 @@ from offsets_pipeline.errors import (
     NoSuchTopic,
     NotAuthorized,
     StoreMismatch,
-    WriteConflict,
 )
 from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver
-from offsets_pipeline.ingest.topic_append import TopicAppender
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
@@ -35,8 +33,6 @@ from tests.spark.stores import differences, export_of, rows_of, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
     from tests.kafka.brokers import KafkaJvm
@@ -233,18 +229,9 @@ def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, in
 
 
 def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
-    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
     store, heard = tmp_path / "store", Heard()
-    append, interrupted = TopicAppender.append, threading.Event()
-
-    def append_and_fail_once(self: TopicAppender, into: Store, rows: DataFrame) -> int:
-        added = append(self, into, rows)
-        if not interrupted.is_set():
-            interrupted.set()
-            raise WriteConflict("interrupted once")
-        return added
-
     with live_broker(kafka, tmp_path / "broker", 1, "log.cleaner.backoff.ms=50\n") as broker:
         broker.create_topic("t", 1)
         broker.commit("ghost", {("t", 0): 1})
@@ -263,13 +250,9 @@ def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
             return all(offset > tombstone for _, offset in broker.committed_records())
 
         wait_until(is_cleaned, "the broker keeps the tombstones")
-        monkeypatch.setattr(TopicAppender, "append", append_and_fail_once)
         with following(workbench, store, broker, quick, heard):
             wait_until(lambda: set(answers_of(store)) == {"lives"}, "the ghost is still there")
             caught_up(store, broker)
-    assert interrupted.is_set()
-    assert log_places(store, 2) == []  # interrupted, it went on with the same epoch
-    assert any("interrupted once; trying again" in warning for warning in heard.warnings)
     assert any("longer ago than tombstones are kept" in warning for warning in heard.warnings)
     assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
 

@@ -12,7 +12,7 @@ import pytest
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
-from offsets_pipeline.errors import KafkaFailed
+from offsets_pipeline.errors import KafkaFailed, WriteConflict
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic import TopicIngest
 from offsets_pipeline.ingest.topic_admin import TopicAdmin
@@ -120,18 +120,22 @@ def test_a_cluster_that_fails_or_is_away_is_waited_for_with_a_warning_and_who_wa
         assert log_places(store) == broker.committed_records()
 
 
-def test_records_of_another_topic_of_the_name_are_not_taken_for_those_of_the_old_one(
+def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_through_an_interruption(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, heard = tmp_path / "store", Heard()
-    hold, held, go_on = threading.Event(), threading.Event(), threading.Event()
+    hold, held, go_on, interrupted = (threading.Event() for _ in range(4))
     append = TopicAppender.append
 
     def append_when_told(self: TopicAppender, into: Store, rows: DataFrame) -> int:
         if hold.is_set():
             held.set()
             assert go_on.wait(STOPPED_SECONDS)
-        return append(self, into, rows)
+        added = append(self, into, rows)
+        if self._epoch == 2 and not interrupted.is_set():
+            interrupted.set()
+            raise WriteConflict("interrupted once")
+        return added
 
     monkeypatch.setattr(TopicAppender, "append", append_when_told)
 
@@ -153,12 +157,14 @@ def test_records_of_another_topic_of_the_name_are_not_taken_for_those_of_the_old
         assert "created anew" in heard.warnings[0]
 
         seldom = replace(quick, topic=replace(quick.topic, watch_interval_ms=600_000))  # so no look warns of it
-        with running(ingest_of(workbench, store, broker, seldom)):
+        with running(ingest_of(workbench, store, broker, seldom, heard)):
             hold.set()
             broker.commit("planned", {("t", 0): 2})
             assert held.wait(STOPPED_SECONDS)
             recreate(broker, 7)  # while a batch of the old one is about to be read, beyond its end
             hold.clear()
             go_on.set()
+            wait_until(lambda: any("interrupted once; trying again" in each for each in heard.warnings), "no warning")
+            broker.commit("last", {("t", 0): 3})
             landed(store, broker, 2)
-        assert (log_places(store, 0), log_places(store, 1)) == (first, second)
+        assert (log_places(store, 0), log_places(store, 1), log_places(store, 3)) == (first, second, [])
