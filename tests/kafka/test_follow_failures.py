@@ -35,9 +35,17 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
 
-# a question to a broker that is away takes so long; what hangs there hangs for ever
-IMPATIENT = {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
 STOPPED_SECONDS = 60
+
+
+class Options(KafkaOptions):
+    """Of a broker that is away our questions know it soon, and the query's consumer does not within a test."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        super().__init__(broker.address, {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"})
+
+    def for_spark(self) -> dict[str, str]:
+        return {**super().for_spark(), "kafka.default.api.timeout.ms": "600000"}
 
 
 @pytest.fixture
@@ -50,8 +58,7 @@ def quick(settings: Settings) -> Settings:
 def ingest_of(
     workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
 ) -> TopicIngest:
-    options = KafkaOptions(broker.address, IMPATIENT)
-    ingest = TopicIngest(workbench.spark, str(store), options, settings, SystemClock(), heard)
+    ingest = TopicIngest(workbench.spark, str(store), Options(broker), settings, SystemClock(), heard)
     ingest.prepare()
     return ingest
 
