@@ -70,7 +70,7 @@ def show_log(options: argparse.Namespace, reader: StateReader) -> int:
         write_json({"log_partitions": answers})
     else:
         names = list(LogPartitionInfo.__dataclass_fields__)
-        if options.format == "table" and all(each["read_at"] is None for each in answers):
+        if options.format == "table" and all(each["complete_since"] is None for each in answers):
             names = [name for name in names if name not in OF_TOPIC]  # no topic is followed: a table has to fit
         write_rows(names, [[each[name] for name in names] for each in answers], options.format)
     return 0

@@ -34,10 +34,11 @@ class BatchGate:
                 raise GateClosedError
             yield
 
-    def close(self) -> None:
-        """Wait for the batch that goes on, and let in no other."""
-        with self._lock:
-            self._closed = True
+    def close(self, timeout_seconds: float = -1) -> None:
+        """Let in no other batch, and wait for the one that goes on; a negative timeout is none."""
+        self._closed = True
+        if self._lock.acquire(timeout=timeout_seconds):
+            self._lock.release()
 
     @property
     def closed(self) -> bool:

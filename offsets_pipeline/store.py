@@ -255,9 +255,17 @@ class Store:
         assert log is not None  # noqa: S101 - the store has a log
         return str(log["location"]).rpartition("/")[0]
 
-    def with_topic(self, cluster_id: str, topic_id: str | None, settings: FoldSettings) -> Store:
+    def with_topic(self, cluster_id: str | None, topic_id: str | None, name: str, settings: FoldSettings) -> Store:
         """Let the store say that its log is of this topic; returns it as it is then. None: the id is not known."""
-        properties = replace(self.properties, cluster_id=cluster_id, topic_id=topic_id or self.properties.topic_id)
+        known = self.properties
+        properties = replace(
+            known,
+            cluster_id=cluster_id or known.cluster_id,
+            topic_id=topic_id or known.topic_id,
+            topic_name=name,
+        )
+        if properties == known:
+            return self
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.as_table_properties().items())
         alter = f"ALTER TABLE {self.table_name(LOG.name)} SET TBLPROPERTIES ({listed})"
         with_retries(lambda: self.spark.sql(alter), "a change of the store's properties", settings)

@@ -20,14 +20,15 @@ CREATION = f"{_PROPERTY}creation"
 class StoreProperties:
     """What is fixed when a store is created (R1, R4).
 
-    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id`` and ``topic_id`` name the topic
-    that a mirrored log belongs to, and are None where the source did not tell.
+    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and
+    ``topic_name`` say which topic a mirrored log belongs to, and are None where the source did not tell.
     """
 
     kind: str
     offsets_partitions: int
     cluster_id: str | None = None
     topic_id: str | None = None
+    topic_name: str | None = None
 
     def as_table_properties(self) -> dict[str, str]:
         """The properties of the log table that hold these."""
@@ -37,6 +38,7 @@ class StoreProperties:
             f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
             f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
+            f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
         }
 
     @classmethod
@@ -55,4 +57,5 @@ class StoreProperties:
             offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
+            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
         )

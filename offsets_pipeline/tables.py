@@ -153,7 +153,12 @@ LOG_PARTITIONS = Table(
         _LOG_PARTITION,
         _LOG_EPOCH,
         Column("start_offset", _LONG, "the log's start: its first record lies here or later", nullable=False),
-        Column("end_offset", _LONG, "the log's end: one behind its last record offset", nullable=False),
+        Column(
+            "end_offset",
+            _LONG,
+            "the log's end: one behind its last record offset; of a topic: up to where it was read",
+            nullable=False,
+        ),
         Column("updated_at", _TIMESTAMP, "when this was last seen to change", nullable=False),
         Column("cleaned_to", _LONG, "the log is complete from here on; before it a cleaning may have removed records"),
         Column("complete_since", _TIMESTAMP, "of a topic: from then on no record that says what holds was missed"),

@@ -7,6 +7,7 @@ Kafka's clients, in the driver's JVM and through Spark's source. No message that
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,14 @@ _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
 # that finds nothing back for so long, by default half a second: for each partition of each batch.
 _OF_SOURCE = {"fetch.max.wait.ms": "10"}
 _NO_SECRETS = (".location", ".type", ".url")
+# of a JAAS entry, which is one text: user name="me" password=x; the value may stand in quotes
+_JAAS = "jaas"
+_SECRET_OF_JAAS = re.compile(
+    r"""(?:password|passwd|pwd|passphrase|secret)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""",
+    re.IGNORECASE,
+)
+# Spark's own option, for its consumers ask a group coordinator about the group that they never join
+_GROUP_PREFIX, _DEFAULT_GROUP_PREFIX = "groupIdPrefix", "spark-kafka-source"
 # what a reading of the topic rests on, or that an option of its own says
 _OURS = {
     "bootstrap.servers": "say it with --bootstrap-server",
@@ -48,6 +57,7 @@ class KafkaOptions:
             if name in _OURS:
                 raise ConfigError(f"the Kafka option {name} is not yours to set: {_OURS[name]}")
             self._values[name] = self._resolved(name, value)
+        self.group_prefix = self._values.pop(_GROUP_PREFIX, _DEFAULT_GROUP_PREFIX)
 
     def _resolved(self, name: str, value: str) -> str:
         if value.startswith(_ENVIRONMENT):
@@ -64,10 +74,9 @@ class KafkaOptions:
                 raise ConfigError(f"the Kafka option {name} names the file {path}: {reason}") from None
         else:
             if value and any(part in name for part in _SECRET_NAMES) and not name.endswith(_NO_SECRETS):
-                self._secrets.add(value)
+                self._secrets |= _parts(name, value)
             return value
-        if found:
-            self._secrets.add(found)
+        self._secrets |= _parts(name, found)
         return found
 
     def for_clients(self) -> dict[str, str]:
@@ -76,7 +85,8 @@ class KafkaOptions:
 
     def for_spark(self) -> dict[str, str]:
         """The options of Spark's Kafka source."""
-        return {_PREFIX + name: value for name, value in (_OF_SOURCE | self.for_clients()).items()}
+        of_clients = {_PREFIX + name: value for name, value in (_OF_SOURCE | self.for_clients()).items()}
+        return {**of_clients, _GROUP_PREFIX: self.group_prefix}
 
     def has(self, name: str) -> bool:
         """Whether the user said something of this option."""
@@ -85,18 +95,21 @@ class KafkaOptions:
     def without_secrets(self, text: str) -> str:
         """The text with each secret in it replaced, also where it goes over several lines."""
         for secret in sorted(self._secrets, key=len, reverse=True):
-            for part in {secret, *secret.splitlines(), *_quoted_within(secret)}:
-                if len(part) > 1:
-                    text = text.replace(part, _HIDDEN)
+            text = text.replace(secret, _HIDDEN)
         return text
 
     def __repr__(self) -> str:
         return f"KafkaOptions({self.bootstrap_server!r}, {sorted(self._values)})"
 
 
-def _quoted_within(secret: str) -> list[str]:
-    """What stands in quotes within a secret: of a JAAS entry user name and password, which are shown apart from it."""
-    return [each for each in secret.split('"')[1::2] if each]
+def _parts(name: str, secret: str) -> set[str]:
+    """In what parts a secret may be shown: its lines, or of a JAAS entry its passwords, as written and as meant."""
+    if _JAAS not in name:
+        parts = {secret, *secret.splitlines()}
+    else:
+        written = {next(filter(None, found), "") for found in _SECRET_OF_JAAS.findall(secret)}
+        parts = {secret, *written, *(re.sub(r"\\(.)", r"\1", each) for each in written)}
+    return {part for part in parts if len(part) > 1}
 
 
 def parse_options(given: Iterable[str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes, cleaned_to
+from offsets_pipeline.log.notes import LogNotes, cleaned_to, is_followed
 from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
@@ -77,8 +77,9 @@ def ingest_segments(
     partitions found do if they are 0 to k-1, else the settings.
 
     Raises NoSuchPath, NoSegments, NotASegment for what cannot be read, InvalidPartitionCount where n contradicts
-    the log, StoreMismatch for a store of another kind or cluster, ConflictingLog where a record offset already
-    holds another record. Then nothing was appended, and a store that was to be created is not there.
+    the log, StoreMismatch for a store of another kind or cluster, or one that follows a topic, ConflictingLog where a
+    record offset already holds another record. Then nothing was appended, and a store that was to be created is not
+    there.
     """
     found = find_log(paths)
     groups = _look(found)
@@ -154,6 +155,11 @@ def _group_ids(keys: pa.Array) -> Iterator[str]:
 
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
+    if is_followed(store, counting_epoch(store)):  # which knows by its log's end what it still has to read
+        raise StoreMismatch(
+            f"{store.location} follows a broker's topic, and what its log lacks comes from there: "
+            "ingest the segments into another store"
+        )
     known = store.properties
     if offsets_partitions not in (None, known.offsets_partitions):
         raise InvalidPartitionCount(

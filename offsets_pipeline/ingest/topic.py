@@ -14,21 +14,29 @@ import json
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F
 
-from offsets_pipeline.errors import BrokerUnreachable, NoSuchStore, NoSuchTopic, OffsetsError, TopicStopped
-from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, require_connector
-from offsets_pipeline.ingest.topic_append import TopicAppender, ends_by_epoch
-from offsets_pipeline.ingest.topic_plan import KnownLog, Reading, check_topic, plan_reading
-from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes, TopicRead
+from offsets_pipeline.batch_gate import BatchGate
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    KafkaFailed,
+    NoSuchStore,
+    NoSuchTopic,
+    NotAuthorized,
+    OffsetsError,
+    TopicStopped,
+)
+from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
+from offsets_pipeline.ingest.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic_notes import TopicNotes
+from offsets_pipeline.ingest.topic_plan import Reading, Unfinished, check_topic, plan_reading
+from offsets_pipeline.ingest.topic_progress import TopicProgress
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.tables import LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,9 +51,14 @@ if TYPE_CHECKING:
 
 # Spark's newer way to find out where partitions end leaves internal topics out, without a word.
 _DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+# The older way waits for a broker where no interrupt reaches it: who stops the query meanwhile must not wait too.
+_STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
 _POLL_SECONDS = 0.1
 _FAILURES_IN_A_ROW = 5
 _MOST_WAITS = 10  # that double
+_STEADY_SECONDS = 60  # a query that ran for so long, and read what there was, is no failure in a row with the last one
+# What a cluster that is up may answer for a while; what it says of us and our rights does not pass by itself.
+_MAY_PASS = (KafkaFailed, NoSuchTopic)
 # A query that runs reads what comes within seconds, also where that is seen only later: by so much two complete reads
 # may seem to lie further apart than tombstones are kept.
 _GRACE_MS, _LATE_LOOKS = 60_000, 4
@@ -67,20 +80,6 @@ class TopicObserver:
 
     def warned(self, text: str) -> None:
         """Something that is not as it should be, in one line."""
-
-
-@dataclass
-class _State:
-    """How a reading goes on."""
-
-    reading: Reading
-    counts: bool
-    read_to: dict[int, int]
-    target: tuple[int, dict[int, int]]
-    read_at_ms: int
-    bounds: Mapping[int, TopicBounds]
-    open_since_ms: Mapping[int, int]
-    noted_at: float = 0.0
 
 
 class TopicIngest:
@@ -105,9 +104,10 @@ class TopicIngest:
         self._observer = observer or TopicObserver()
         self._topic = topic or settings.topic.name
         self._stopped = threading.Event()
-        self._failures: list[OffsetsError] = []
-        self._names: dict[str, str] = {}
-        self._opened: Store | None = None
+        self._notes: TopicNotes | None = None
+        self._unfinished: Unfinished | None = None
+        self._failures: list[OffsetsError | _TopicChangedError] = []
+        self._is_steady = False
         self._warned_of: frozenset[int] = frozenset()
         self._warning = ""
         self.added = 0
@@ -115,8 +115,12 @@ class TopicIngest:
     @property
     def store(self) -> Store:
         """The store, once `prepare` made or found it."""
-        assert self._opened is not None  # noqa: S101 - prepare comes first
-        return self._opened
+        return self._prepared.store
+
+    @property
+    def _prepared(self) -> TopicNotes:
+        assert self._notes is not None  # noqa: S101 - prepare comes first
+        return self._notes
 
     def prepare(self) -> Store:
         """Look at the topic and open the store, or create it.
@@ -129,44 +133,52 @@ class TopicIngest:
         try:
             store = Store.open(self._spark, self._location)
         except NoSuchStore:
-            properties = StoreProperties(MIRRORED, topic.partitions, topic.cluster_id, topic.topic_id)
+            properties = StoreProperties(MIRRORED, topic.partitions, topic.cluster_id, topic.topic_id, self._topic)
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)
         check_topic(store.location, self._topic, store.properties, topic)
-        self._opened = store
+        self._notes = TopicNotes(store, self._topic, self._settings, self._clock)
         return store
 
     def stop(self) -> None:
-        """End `run` soon, between two batches."""
+        """End `run` soon, between two batches.
+
+        While no broker answers that may take as long as a question to it does, and the query some more seconds.
+        """
         self._stopped.set()
 
     def run(self, *, available_now: bool = False) -> int:
         """Read until stopped, or with ``available_now`` up to what is there; returns how many records were added.
 
-        A broker that goes away is waited for. Raises what `prepare` does, where that comes to light later, and
-        TopicStopped where the query fails again and again.
+        A broker that goes away or fails is waited for, and so are other writers; with ``available_now`` that is raised.
+        Raises what `prepare` does of who we are and of another log, where that comes to light later, and TopicStopped
+        where the query fails again and again.
         """
         self._spark.conf.set(_DEPRECATED_FETCHING, "true")
-        in_a_row = waits = 0
+        failures = waits = 0
         while not self._stopped.is_set():
-            before = self.added
+            before, self._is_steady = self.added, False
+            failed = False
             try:
-                self._read(available_now=available_now)
-            except (BrokerUnreachable, NoSuchTopic) as away:
-                if available_now:
-                    raise
-                self._warn(f"{away}; trying again until it answers")
-                waits = min(waits + 1, _MOST_WAITS)
-                self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
-            except _QueryFailedError as failed:
-                in_a_row = 1 if self.added > before else in_a_row + 1
-                if in_a_row > _FAILURES_IN_A_ROW:
-                    raise TopicStopped(f"reading topic {self._topic} fails again and again: {failed}") from None
-                self._stopped.wait(self._settings.fold.retry_backoff_ms / 1000)
-            else:
-                waits = 0
-                if available_now:
+                if self._read(available_now=available_now) and available_now:
                     break
+                waits = 0
+                continue
+            except _QueryFailedError as error:
+                failed = True
+                said = f"reading topic {self._topic} failed: {error}"
+            except OffsetsError as error:
+                if available_now or not (error.retriable or isinstance(error, _MAY_PASS)):
+                    raise
+                said = str(error)
+            if self._is_steady or self.added > before:
+                failures = waits = 0
+            failures += failed
+            if failures > _FAILURES_IN_A_ROW:
+                raise TopicStopped(f"{said}, again and again")
+            self._warn(f"{said}; trying again")
+            waits = min(waits + 1, _MOST_WAITS)
+            self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
         return self.added
 
     def _warn(self, text: str) -> None:
@@ -180,58 +192,76 @@ class TopicIngest:
     def _admin(self) -> TopicAdmin:
         return TopicAdmin(self._spark, self._options, self._topic)
 
-    def _read(self, *, available_now: bool) -> None:
-        """Plan, start the query, and watch it and the topic until the query ends or has to."""
+    def _read(self, *, available_now: bool) -> bool:
+        """Plan, start the query, and watch it and the topic until the query ends or has to.
+
+        Returns whether it came to its end by itself, and all that was stable when it began is in the epoch that counts.
+        """
         with self._admin() as admin:
             topic = admin.describe()
             check_topic(self.store.location, self._topic, self.store.properties, topic)
-            bounds = admin.bounds(topic.partitions)
-            retention_ms = admin.delete_retention_ms()
-            now_ms = self._clock.now_ms()
-            known_topic_id = self.store.properties.topic_id
-            reading = plan_reading(self._known(), known_topic_id, topic, bounds, retention_ms, now_ms)
-            if reading.anew is not None:
-                self._warn(f"topic {self._topic} is read anew, as epoch {reading.epoch}: {reading.anew}")
-            self._observer.planned(reading)
-            state = _State(
-                reading,
-                counts=reading.anew is None,
-                read_to=dict(reading.starts),
-                target=(now_ms, {at: each.stable for at, each in bounds.items()}),
-                read_at_ms=reading.read_at_ms,
-                bounds=bounds,
-                open_since_ms={},
-            )
-            if state.counts:
-                self._adopt(topic)
-                self._note(state)
-            self._note_names(admin)
+            progress = self._planned(admin, topic)
+            if progress.counts:
+                self._prepared.adopt(topic)
+                self._prepared.note(progress)
+            self._prepared.names(admin.topic_names())
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
-                query = self._start(reading, topic, checkpoint, available_now=available_now)
+                gate = BatchGate()
+                query = self._start(progress.reading, topic, admin, gate, checkpoint, available_now=available_now)
                 try:
-                    self._watch(query, state, admin, topic, retention_ms)
+                    ended = self._watch(query, progress, admin, topic)
                 finally:
-                    query.stop()
-                if available_now and not self._stopped.is_set():
-                    self._look(query, state, admin, topic)
-                self._follow(query, state)
-                if state.counts:
-                    self._note(state)
+                    self._end(query, gate)
+                ended = ended and self._look(query, progress, admin, topic)
+                progress.advance(self._ends(query))
+                if progress.counts:
+                    self._prepared.note(progress)
+        return ended and progress.counts
+
+    def _planned(self, admin: TopicAdmin, topic: TopicDescription) -> TopicProgress:
+        """What is to be read, at its beginning."""
+        now_ms = self._clock.now_ms()  # before it is asked what is stable
+        bounds = admin.bounds(topic.partitions)
+        retention_ms = admin.delete_retention_ms()
+        topic_id = self.store.properties.topic_id
+        reading = plan_reading(self._prepared.known(), topic_id, topic, bounds, retention_ms, now_ms, self._unfinished)
+        begun = None if self._unfinished is None else self._unfinished.reading.complete
+        if reading.anew is None:
+            self._unfinished = None
+        elif reading.complete != begun:  # else it goes on
+            self._warn(f"topic {self._topic} is read anew, as epoch {reading.epoch}: {reading.anew}")
+            self._unfinished = Unfinished(topic, reading)
+        self._observer.planned(reading)
+        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
+        return TopicProgress(reading, bounds, now_ms, retention_ms + grace_ms)
 
     def _start(
-        self, reading: Reading, topic: TopicDescription, checkpoint: str, *, available_now: bool
+        self,
+        reading: Reading,
+        topic: TopicDescription,
+        admin: TopicAdmin,
+        gate: BatchGate,
+        checkpoint: str,
+        *,
+        available_now: bool,
     ) -> StreamingQuery:
-        source = f"kafka://{topic.cluster_id}/{self._topic}"
-        appender = TopicAppender(reading.epoch, source, self._settings, self._clock)
+        def confirm() -> None:
+            if admin.describe() != topic:
+                raise _TopicChangedError
+
+        source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
+        appender = TopicAppender(reading.epoch, source, self._settings, self._clock, confirm)
+        self._failures.clear()
 
         def land(rows: DataFrame, _: int) -> None:
             try:
-                added = appender.append(self.store.in_session(rows.sparkSession), rows)
-            except OffsetsError as error:
+                with gate.batch():
+                    added = appender.append(self.store.in_session(rows.sparkSession), rows)
+                    self.added += added
+                    self._observer.landed(added)
+            except (OffsetsError, _TopicChangedError) as error:
                 self._failures.append(error)  # Spark passes on no more of it than a text with its stack
                 raise
-            self.added += added
-            self._observer.landed(added)
 
         starts = {str(at): start for at, start in sorted(reading.starts.items())}
         reader = (
@@ -253,112 +283,98 @@ class TopicIngest:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
 
+    def _end(self, query: StreamingQuery, gate: BatchGate) -> None:
+        """Stop the query, once its batch is over. One that waits for a broker is left to itself: it ends when one answers, landing nothing."""
+        before = self._spark.conf.get(_STOP_TIMEOUT, None)
+        gate.close(_STOP_SECONDS)
+        self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
+        try:
+            query.stop()
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
+                raise
+        finally:
+            if before is None:
+                self._spark.conf.unset(_STOP_TIMEOUT)
+            else:
+                self._spark.conf.set(_STOP_TIMEOUT, before)
+
     def _watch(
-        self, query: StreamingQuery, state: _State, admin: TopicAdmin, topic: TopicDescription, retention_ms: int
-    ) -> None:
-        """Return when the query ended in order, or has to be planned anew, or is to end."""
+        self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription
+    ) -> bool:
+        """Whether the query came to its end by itself; else it has to be planned anew, or is to end."""
         interval = self._settings.topic.watch_interval_ms / 1000
-        next_look = time.monotonic() + min(interval, 1.0)
+        began = time.monotonic()
+        next_look = began + min(interval, 1.0)
         while not self._stopped.is_set():
             if not query.isActive:
-                self._raise_failure(query)
-                return
+                return self._ended_well(query)
             if time.monotonic() >= next_look:
-                if not self._look(query, state, admin, topic):
-                    return
-                grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-                if self._clock.now_ms() - state.read_at_ms > retention_ms + grace_ms:
-                    return  # the plan says what that means
+                complete = progress.complete
+                try:
+                    if not self._look(query, progress, admin, topic):
+                        return False
+                except (BrokerUnreachable, *_MAY_PASS) as away:
+                    self._warn(f"{away}; trying again")  # so does the query
+                if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
+                    self._is_steady = True
                 next_look = time.monotonic() + interval
             time.sleep(_POLL_SECONDS)
+        return False
 
-    def _raise_failure(self, query: StreamingQuery) -> None:
+    def _ended_well(self, query: StreamingQuery) -> bool:
+        """False where the topic is another one; raises what else made it end."""
         try:
             query.awaitTermination()
         except StreamingQueryException as exception:
-            if self._failures and not self._failures[-1].retriable:
-                raise self._failures[-1] from None
+            failure = self._failures[-1] if self._failures else self._refused(exception)
+            if isinstance(failure, _TopicChangedError):
+                return False
+            if failure is not None:
+                raise failure from None
             lines = str(exception).strip().splitlines() or [""]
             raise _QueryFailedError(self._options.without_secrets(lines[0])) from None
-
-    def _look(self, query: StreamingQuery, state: _State, admin: TopicAdmin, topic: TopicDescription) -> bool:
-        """See how topic and query stand, and note it; False where this is no longer the topic that is read.
-
-        A broker that does not answer is for the query to notice: it waits for it.
-        """
-        now_ms = self._clock.now_ms()
-        try:
-            if admin.describe() != topic:
-                return False
-            bounds = admin.bounds(topic.partitions)
-            self._note_names(admin)
-        except (BrokerUnreachable, NoSuchTopic) as away:
-            self._warn(f"{away}; trying again until it answers")
-            return True
-        self._warning = ""  # what was warned of is over
-        self._follow(query, state)
-        state.bounds = bounds
-        state.open_since_ms = admin.open_since_ms([at for at, each in bounds.items() if each.stable < each.end])
-        stable = {at: each.stable for at, each in bounds.items()}
-        if all(state.read_to[at] >= end for at, end in state.target[1].items()):
-            state.read_at_ms, state.target = state.target[0], (now_ms, stable)
-            if not state.counts:  # all of it is in the log: from here on it counts
-                self._note(state)
-                self._adopt(topic)
-                state.counts = True
-        if all(state.read_to[at] >= end for at, end in stable.items()):
-            state.read_at_ms = now_ms
-        self._warn_of_open(state.open_since_ms)
-        self._observer.looked(state.read_to, bounds, state.open_since_ms)
-        if state.counts and time.monotonic() - state.noted_at >= self._settings.topic.note_interval_ms / 1000:
-            self._note(state)
         return True
 
-    def _follow(self, query: StreamingQuery, state: _State) -> None:
+    def _refused(self, exception: StreamingQueryException) -> OffsetsError | None:
+        """What the broker has against us, where that is why the query ended: it does not pass by itself."""
+        origin = getattr(exception, "_origin", None)  # of the JVM: with what it was caused by
+        refusal = None if origin is None else kafka_error(origin, self._options, self._topic)
+        return refusal if isinstance(refusal, (AuthenticationFailed, NotAuthorized)) else None
+
+    def _look(self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription) -> bool:
+        """See how topic and query stand, and note it; False where the reading has to be planned anew."""
+        now_ms = self._clock.now_ms()
+        if admin.describe() != topic or self._prepared.is_superseded(progress.reading.epoch):
+            return False
+        bounds = admin.bounds(topic.partitions)
+        transactions_ms = admin.open_since_ms([at for at, each in bounds.items() if each.stable < each.end])
+        names = admin.topic_names()
+        progress.advance(self._ends(query))
+        counted = progress.counts
+        if not progress.look(now_ms, bounds, transactions_ms):
+            return False
+        self._warning = ""  # what was warned of is over
+        self._prepared.names(names)
+        if progress.counts and not counted:  # all of it is in the log: from here on it counts
+            self._prepared.note(progress)
+            self._prepared.adopt(topic)
+            self._unfinished = None
+        self._warn_of_open(progress.open_since_ms)
+        self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
+        if progress.counts and self._prepared.is_due():
+            self._prepared.note(progress)
+        return True
+
+    def _ends(self, query: StreamingQuery) -> dict[int, int]:
         """How far the query got: what its last batch said, which is in the log by then."""
         progress: Any = query.lastProgress
+        found: dict[int, int] = {}
         for source in progress["sources"] if progress else ():
             ends = source["endOffset"]
             ends = json.loads(ends) if isinstance(ends, str) else ends
-            for at, end in ((ends or {}).get(self._topic) or {}).items():
-                state.read_to[int(at)] = max(int(end), state.read_to.get(int(at), 0))
-
-    # --- what the store is told
-
-    def _known(self) -> KnownLog:
-        epoch = counting_epoch(self.store)
-        ends = ends_by_epoch(self.store)
-        rows = self.store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == epoch)
-        if "read_at" not in rows.columns:  # a store from before topics were followed
-            return KnownLog(epoch, ends)
-        at, since = F.unix_millis("read_at").alias("at"), F.unix_millis("complete_since").alias("since")
-        followed = rows.where("read_at IS NOT NULL").select("log_partition", "end_offset", at, since).collect()
-        if len(followed) < self.store.properties.offsets_partitions:
-            return KnownLog(epoch, ends)
-        return KnownLog(
-            epoch,
-            ends,
-            {row["log_partition"]: row["end_offset"] for row in followed},
-            min(row["at"] for row in followed),
-            max(row["since"] for row in followed),
-        )
-
-    def _note(self, state: _State) -> None:
-        """Note how the topic stands, and how far it was read."""
-        reads = {
-            at: TopicRead(
-                each.start,
-                max(state.read_to[at], each.start),
-                each.stable,
-                each.end,
-                state.reading.complete_since_ms,
-                state.read_at_ms,
-                state.open_since_ms.get(at),
-            )
-            for at, each in state.bounds.items()
-        }
-        LogNotes(self.store, self._settings, self._clock, state.reading.epoch).read(reads)
-        state.noted_at = time.monotonic()
+            found |= {int(at): int(end) for at, end in ((ends or {}).get(self._topic) or {}).items()}
+        return found
 
     def _warn_of_open(self, open_since: Mapping[int, int]) -> None:
         """Warn once of each log partition that a hanging transaction holds back."""
@@ -367,23 +383,15 @@ class TopicIngest:
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
         for at in sorted(hanging.keys() - self._warned_of):
             self._warn(
-                f"log partition {at} is held back by a transaction that was last written to {hanging[at] // 1000} s "
-                "ago: nothing behind it is seen until it ends (kafka-transactions.sh finds and aborts it)"
+                f"log partition {at} is held back by a transaction, for at least {hanging[at] // 1000} s: nothing "
+                "behind it is seen until it ends (kafka-transactions.sh finds and aborts it)"
             )
         self._warned_of = frozenset(hanging)
-
-    def _note_names(self, admin: TopicAdmin) -> None:
-        names = admin.topic_names()
-        new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
-        if new:
-            LogNotes(self.store, self._settings, self._clock).topics(new)
-            self._names |= new
-
-    def _adopt(self, topic: TopicDescription) -> None:
-        """Let the store say which topic its log is of."""
-        if (self.store.properties.cluster_id, self.store.properties.topic_id) != (topic.cluster_id, topic.topic_id):
-            self._opened = self.store.with_topic(topic.cluster_id, topic.topic_id, self._settings.fold)
 
 
 class _QueryFailedError(Exception):
     """A query ended with an exception of Spark's; the message is its first line."""
+
+
+class _TopicChangedError(Exception):
+    """The topic that is read is no longer the one that it was."""

@@ -36,15 +36,17 @@ DELETE_RETENTION_MS = 86_400_000
 _TIMEOUTS = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers from before there were topic ids
 _KAFKA_ERRORS = "org.apache.kafka.common.errors."
+_UNREACHABLE = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
+_NO_ADDRESS = "No resolvable bootstrap urls"  # a name may be gone as long as what it names
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """Which topic it is. ``topic_id`` is None where the broker knows no ids."""
+    """Which topic it is. The ids are None where the broker knows none."""
 
-    cluster_id: str
+    cluster_id: str | None
     topic_id: str | None
     partitions: int
 
@@ -99,7 +101,11 @@ class TopicAdmin:
             found = self._admin.describeTopics([self._topic]).allTopicNames().get()[self._topic]
             topic_id = str(found.topicId().toString())
             partitions = sorted(each.partition() for each in found.partitions())
-            return TopicDescription(str(cluster_id), None if topic_id == _NO_ID else topic_id, len(partitions))
+            return TopicDescription(
+                None if cluster_id is None else str(cluster_id),
+                None if topic_id == _NO_ID else topic_id,
+                len(partitions),
+            )
 
         return self._answer(ask)
 
@@ -123,10 +129,10 @@ class TopicAdmin:
 
         return self._answer(ask_all)
 
-    def open_since_ms(self, partitions: Iterable[int]) -> dict[int, int]:
-        """When the transaction that holds a log partition's stable offset back was last written to, where it is told.
+    def open_since_ms(self, partitions: Iterable[int]) -> dict[int, int] | None:
+        """When the transaction that holds a log partition's stable offset back was last written to.
 
-        Milliseconds since 1970. A log partition without an open transaction is left out; all are where we may not ask.
+        Milliseconds since 1970. A log partition without an open transaction is left out. None where we may not know.
         """
         places = [self._jvm.org.apache.kafka.common.TopicPartition(self._topic, number) for number in partitions]
         if not places:
@@ -148,10 +154,10 @@ class TopicAdmin:
         try:
             return self._answer(ask)
         except (NotAuthorized, KafkaFailed):
-            return {}
+            return None
 
     def topic_names(self) -> dict[str, str]:
-        """The names of all topics that may be seen, by id (R35)."""
+        """The names of all topics that may be seen, by id (R35); none where they are not told."""
 
         def ask() -> dict[str, str]:
             options = self._jvm.org.apache.kafka.clients.admin.ListTopicsOptions().listInternal(True)  # noqa: FBT003
@@ -159,7 +165,10 @@ class TopicAdmin:
             names = {str(each.getValue().topicId().toString()): str(each.getKey()) for each in listed}
             return {topic_id: name for topic_id, name in names.items() if topic_id != _NO_ID}
 
-        return self._answer(ask)
+        try:
+            return self._answer(ask)
+        except (NotAuthorized, KafkaFailed):
+            return {}
 
     def delete_retention_ms(self) -> int:
         """How long the topic keeps tombstones, in milliseconds; Kafka's default where we may not know."""
@@ -167,8 +176,9 @@ class TopicAdmin:
         resource = configs(configs.Type.TOPIC, self._topic)
 
         def ask() -> int:
-            found = self._admin.describeConfigs([resource]).all().get()[resource]
-            return int(found.get("delete.retention.ms").value())
+            entry = self._admin.describeConfigs([resource]).all().get()[resource].get("delete.retention.ms")
+            value = None if entry is None else entry.value()
+            return DELETE_RETENTION_MS if value is None else int(value)
 
         try:
             return self._answer(ask)
@@ -191,13 +201,18 @@ def kafka_error(exception: Any, options: KafkaOptions, topic: str) -> OffsetsErr
         return AuthenticationFailed(
             f"{at} refused to authenticate us ({said}): check security.protocol and sasl.* or ssl.*"
         )
+    if name == "GroupAuthorizationException":
+        return NotAuthorized(
+            f"{at} does not allow Spark's consumers to ask for the offsets of their group ({said}): we need DESCRIBE "
+            f"on the groups {options.group_prefix}*; the option groupIdPrefix names others"
+        )
     if name.endswith("AuthorizationException"):
         return NotAuthorized(f"{at} does not allow us to read topic {topic} ({said}): we need DESCRIBE and READ on it")
     if name in ("UnknownTopicOrPartitionException", "InvalidTopicException", "UnknownTopicIdException"):
         return NoSuchTopic(
             f"there is no topic {topic} on {at}: name another, or wait until the cluster's first consumer made it"
         )
-    if name in ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException"):
+    if name in _UNREACHABLE or (name == "ConfigException" and _NO_ADDRESS in said):
         return BrokerUnreachable(
             f"no broker answers at {at} ({said}): check the address, that it is up, and security.protocol"
         )

@@ -45,20 +45,27 @@ def ends_by_epoch(store: Store) -> dict[int, dict[int, int]]:
 
 
 class TopicAppender:
-    """Appends batches of one epoch; ``source`` is what the log says of where its records were read."""
+    """Appends batches of one epoch; ``source`` is what the log says of where its records were read.
 
-    def __init__(self, epoch: int, source: str, settings: Settings, clock: Clock) -> None:
+    ``confirm`` is called when a batch was read, before it is appended: what it raises keeps the batch out of the log.
+    Where Spark reads and appends in one it is called before.
+    """
+
+    def __init__(
+        self, epoch: int, source: str, settings: Settings, clock: Clock, confirm: Callable[[], object]
+    ) -> None:
         self._epoch = epoch
         self._source = source
         self._settings = settings
         self._clock = clock
+        self._confirm = confirm
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # of the append that comes next, if nobody else appends
 
     def append(self, store: Store, rows: DataFrame) -> int:
         """Append those rows of Spark's Kafka source that the log does not hold; returns how many.
 
-        Raises WriteConflict where others appended first too often.
+        Raises WriteConflict where others appended first too often, and what ``confirm`` raises.
         """
         return with_retries(lambda: self._append_once(store, rows), "an append of a topic", self._settings.fold)
 
@@ -83,6 +90,7 @@ class TopicAppender:
         files = [WrittenFile.of_text(row["file"]) for row in found if row["file"] is not None]
         if not files:
             return 0
+        self._confirm()
         added = appender.append_files(files)
         self._number += 1
         for row in found:
@@ -102,6 +110,7 @@ class TopicAppender:
             "backfill": F.lit(False),
         }
         self._number = None  # so the next one looks
+        self._confirm()
         return appender.append(rows.withColumns(constants))
 
 

@@ -8,7 +8,7 @@ epoch, and so is one that its topic no longer is the origin of (docs/adr/0014).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
@@ -23,19 +23,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class CompleteReads:
+    """When all of the topic that was stable was in the log; milliseconds since 1970.
+
+    ``since_ms`` is when the first reading began, and nothing was missed since; ``last_ms`` when it was last seen to be
+    all there, None where the first reading has not come to its end yet.
+    """
+
+    since_ms: int
+    last_ms: int | None = None
+
+    def gap_ms(self, now_ms: int) -> int:
+        """For how long what came may be unread: a tombstone that came and went meanwhile was missed."""
+        return now_ms - (self.since_ms if self.last_ms is None else self.last_ms)
+
+
+@dataclass(frozen=True)
 class KnownLog:
     """What a store knows of the topic.
 
     ``epoch`` is the one that counts; ``ends`` by epoch and log partition one behind the last record of the log;
-    ``read_to`` by log partition how far the topic was read when that was last noted, at ``read_at_ms`` completely;
-    since ``complete_since_ms`` nothing was missed. None where the topic was never followed.
+    ``read_to`` by log partition how far the topic was read when that was last noted. ``complete`` is None where the
+    topic was never followed.
     """
 
     epoch: int = LOG_EPOCH
     ends: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_to: Mapping[int, int] = field(default_factory=dict)
-    read_at_ms: int | None = None
-    complete_since_ms: int | None = None
+    complete: CompleteReads | None = None
 
 
 @dataclass(frozen=True)
@@ -47,14 +62,26 @@ class Reading:
 
     epoch: int
     starts: Mapping[int, int]
-    complete_since_ms: int
-    read_at_ms: int
+    complete: CompleteReads
     anew: str | None = None
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A reading anew of this process that something interrupted before its epoch counted, and the topic it is of."""
+
+    topic: TopicDescription
+    reading: Reading
 
 
 def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDescription) -> None:
     """Refuse a topic that this store does not mirror: StoreMismatch, InvalidPartitionCount (R1, R4)."""
-    if known.cluster_id is not None and known.cluster_id != topic.cluster_id:
+    if known.topic_name not in (None, name):
+        raise StoreMismatch(
+            f"{location} mirrors topic {known.topic_name}, and this is topic {name}: check --topic, "
+            "or name another store"
+        )
+    if None not in (known.cluster_id, topic.cluster_id) and known.cluster_id != topic.cluster_id:
         raise StoreMismatch(
             f"{location} mirrors cluster {known.cluster_id}, and this is cluster {topic.cluster_id}: "
             "check the address, or name another store"
@@ -73,13 +100,17 @@ def plan_reading(
     bounds: Mapping[int, TopicBounds],
     delete_retention_ms: int,
     now_ms: int,
+    unfinished: Unfinished | None = None,
 ) -> Reading:
-    """Where to read from."""
+    """Where to read from. ``unfinished`` is gone on with where nothing of it can have been missed."""
+    resumed = _resumed(unfinished, known, topic, bounds, delete_retention_ms, now_ms)
+    if resumed is not None:
+        return resumed
     there = known.ends.get(known.epoch, {})
     positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in bounds}
     starts = {at: each.start for at, each in bounds.items()}
-    if not any(known.ends.values()) and known.read_at_ms is None and known_topic_id in (None, topic.topic_id):
-        return Reading(known.epoch, starts, now_ms, now_ms)
+    if not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id):
+        return Reading(known.epoch, starts, CompleteReads(now_ms))
     why = (
         _recreated(known_topic_id, topic)
         or _unusable(known, positions, bounds)
@@ -87,11 +118,33 @@ def plan_reading(
     )
     if why is not None:
         epoch = max([known.epoch, *known.ends]) + 1
-        return Reading(epoch, starts, now_ms, now_ms, why)
-    assert known.read_at_ms is not None  # noqa: S101 - else it is unusable
-    assert known.complete_since_ms is not None  # noqa: S101 - noted together
+        return Reading(epoch, starts, CompleteReads(now_ms), why)
+    assert known.complete is not None  # noqa: S101 - else it is unusable
     starts = {at: max(start, positions[at]) for at, start in starts.items()}
-    return Reading(known.epoch, starts, known.complete_since_ms, known.read_at_ms)
+    return Reading(known.epoch, starts, known.complete)
+
+
+def _resumed(
+    unfinished: Unfinished | None,
+    known: KnownLog,
+    topic: TopicDescription,
+    bounds: Mapping[int, TopicBounds],
+    delete_retention_ms: int,
+    now_ms: int,
+) -> Reading | None:
+    """The rest of a reading anew; None where there is none, or it has to be begun again."""
+    if unfinished is None or unfinished.topic != topic:
+        return None
+    reading = unfinished.reading
+    if reading.epoch <= known.epoch or reading.epoch < max(known.ends, default=0):
+        return None  # of two that read it anew the later one wins
+    if reading.complete.gap_ms(now_ms) > delete_retention_ms:
+        return None
+    there = known.ends.get(reading.epoch, {})
+    starts = {at: max(start, there.get(at, 0)) for at, start in reading.starts.items()}
+    if any(not each.start <= starts[at] <= each.end for at, each in bounds.items()):
+        return None
+    return replace(reading, starts=starts)
 
 
 def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | None:
@@ -103,7 +156,7 @@ def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | Non
 def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, TopicBounds]) -> str | None:
     if known.ends and max(known.ends) > known.epoch:
         return "the last time that it was read anew was not to the end"
-    if known.read_at_ms is None:
+    if known.complete is None:
         return "the log came from elsewhere, and it is not known what it lacks"
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
@@ -114,10 +167,13 @@ def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int
 
 
 def _away(known: KnownLog, delete_retention_ms: int, now_ms: int) -> str | None:
-    assert known.read_at_ms is not None  # noqa: S101 - else it is unusable
-    if now_ms - known.read_at_ms <= delete_retention_ms:
+    complete = known.complete
+    assert complete is not None  # noqa: S101 - else it is unusable
+    if complete.gap_ms(now_ms) <= delete_retention_ms:
         return None
-    return (
-        f"it was last read to its end at {shown_time(known.read_at_ms)}, longer ago than tombstones are kept "
-        f"(delete.retention.ms {delete_retention_ms})"
+    last = (
+        f"its first reading began at {shown_time(complete.since_ms)} and did not come to its end"
+        if complete.last_ms is None
+        else f"it was last read to its end at {shown_time(complete.last_ms)}"
     )
+    return f"{last}, longer ago than tombstones are kept (delete.retention.ms {delete_retention_ms})"

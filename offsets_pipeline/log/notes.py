@@ -51,6 +51,12 @@ def cleaned_to(store: Store, log_epoch: int) -> dict[int, int]:
     return {row["log_partition"]: row["cleaned_to"] for row in found.collect()}
 
 
+def is_followed(store: Store, log_epoch: int) -> bool:
+    """Whether the records of this epoch are those of a live topic, which says how far it was read."""
+    rows = store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == log_epoch)
+    return "complete_since" in rows.columns and not rows.where("complete_since IS NOT NULL").isEmpty()
+
+
 class LogNotes:
     """Makes notes about one epoch of a store's log. Every method raises WriteConflict if overtaken too often."""
 

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 300  # a Spark that starts on a busy machine takes a minute or two
 _POLL_SECONDS = 0.3  # looking takes processor time, of which those that are waited for need some
-#: Settings of a broker that also listens for who says a password: user me, password open-sesame.
+#: Settings of a broker that also listens for who says a password: user me, password open-sesame, who may do nothing.
 SASL = """
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl_port},CONTROLLER://127.0.0.1:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_me="open-sesame";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 """
 _STRING = "org.apache.kafka.common.serialization.StringSerializer"
 _UNSTRING = "org.apache.kafka.common.serialization.StringDeserializer"
@@ -143,6 +145,22 @@ class LiveBroker:
             for key, value in settings.items()
         ]
         self._admin.incrementalAlterConfigs({of_topic: changes}).all().get()
+
+    def allow(self, user: str, kind: str, prefix: str, *operations: str) -> None:
+        """Allow a user operations on all resources of a kind (TOPIC, GROUP) whose names begin so."""
+        acl, resource = self._jvm.org.apache.kafka.common.acl, self._jvm.org.apache.kafka.common.resource
+        prefixed = resource.PatternType.PREFIXED
+        pattern = resource.ResourcePattern(getattr(resource.ResourceType, kind), prefix, prefixed)
+        allowed = [
+            acl.AclBinding(
+                pattern,
+                acl.AccessControlEntry(
+                    f"User:{user}", "*", getattr(acl.AclOperation, operation), acl.AclPermissionType.ALLOW
+                ),
+            )
+            for operation in operations
+        ]
+        self._admin.createAcls(allowed).all().get()
 
     def committed_records(self) -> list[tuple[int, int]]:
         """Log partition and record offset of all that a read_committed consumer gets of the offsets topic, in order."""

@@ -17,6 +17,7 @@ from offsets_pipeline.errors import (
     BrokerUnreachable,
     InvalidPartitionCount,
     NoSuchTopic,
+    NotAuthorized,
     StoreMismatch,
 )
 from offsets_pipeline.follow import Follower
@@ -315,10 +316,20 @@ def test_what_cannot_be_followed_is_refused_in_words(
         broker.create_topic("t", 1)
         broker.commit("g", {("t", 0): 1})
         ingest = refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl))
+        with pytest.raises(NotAuthorized, match=r"not allow us to read topic __consumer_offsets .* DESCRIBE and READ"):
+            ingest.prepare()
+        broker.allow("me", "TOPIC", TOPIC, "DESCRIBE", "READ")
+        ingest.prepare()
+        with pytest.raises(NotAuthorized, match=r"we need DESCRIBE on the groups spark-kafka-source\*"):
+            ingest.run()
+        broker.allow("me", "GROUP", "ours", "DESCRIBE")
+        ingest = refused(KafkaOptions(f"127.0.0.1:{broker.sasl_port}", sasl | {"groupIdPrefix": "ours"}))
         ingest.prepare()
         assert ingest.run(available_now=True) == len(broker.committed_records()) > 0
         assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file() and b"sesame" in path.read_bytes()]
 
+        with pytest.raises(StoreMismatch, match="mirrors topic __consumer_offsets, and this is topic t: check --topic"):
+            refused(plain, topic="t").prepare()
         follower = refused(plain)
         follower.prepare()
         broker.add_partitions(TOPIC, 6)

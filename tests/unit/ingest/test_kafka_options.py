@@ -22,8 +22,35 @@ def test_options_go_to_clients_and_to_sparks_source_under_its_prefix() -> None:
         "kafka.security.protocol": "SSL",
         "kafka.client.id": "me",
         "kafka.fetch.max.wait.ms": "10",
+        "groupIdPrefix": "spark-kafka-source",
     }
     assert KafkaOptions("b", {"fetch.max.wait.ms": "99"}).for_spark()["kafka.fetch.max.wait.ms"] == "99"
+
+
+def test_the_prefix_of_groups_is_told_to_spark_alone() -> None:
+    options = KafkaOptions("b", {"groupIdPrefix": "mine"})
+    assert options.for_spark()["groupIdPrefix"] == "mine"
+    assert options.for_clients() == {"bootstrap.servers": "b"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "secrets"),
+    [
+        ('Login required username="me" password="open sesame";', ["open sesame"]),
+        ("Login required username=me password=open-sesame;", ["open-sesame"]),
+        ("Login required username='me' password='a;b' tokenauth=true;", ["a;b"]),
+        (r'Login required username="me" password="a\"b";', ['a"b', r"a\"b"]),
+        ('Login required\n username="me"\n password = "open-sesame"\n;', ["open-sesame"]),
+        ('Bearer required clientId="me" clientSecret="s3cret" ssl.truststore.password="t0p";', ["s3cret", "t0p"]),
+    ],
+)
+def test_of_a_jaas_entry_passwords_are_hidden_and_nothing_else(entry: str, secrets: list[str]) -> None:
+    options = KafkaOptions("b:9092", {"sasl.jaas.config": entry})
+    for secret in secrets:
+        assert options.without_secrets(f"a {secret} b") == "a *** b"
+    plain = "some are me, required, true, Login, clientId, tokenauth=true, a message for whom it may concern"
+    assert options.without_secrets(plain) == plain
+    assert options.without_secrets(f"<{entry}>") == "<***>"
 
 
 def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(

@@ -8,14 +8,21 @@ import pytest
 
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
 from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
-from offsets_pipeline.ingest.topic_plan import KnownLog, Reading, check_topic, plan_reading
+from offsets_pipeline.ingest.topic_plan import (
+    CompleteReads,
+    KnownLog,
+    Reading,
+    Unfinished,
+    check_topic,
+    plan_reading,
+)
 from offsets_pipeline.store_properties import MIRRORED, StoreProperties
 
 TOPIC = TopicDescription("cluster", "id", 2)
 BOUNDS = {0: TopicBounds(0, 30, 30), 1: TopicBounds(5, 40, 42)}
 DAY_MS = 86_400_000
 NOW_MS = 10 * DAY_MS
-FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, NOW_MS - DAY_MS, DAY_MS)
+FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
 
 
 def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, TopicBounds] = BOUNDS) -> Reading:
@@ -23,19 +30,27 @@ def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, TopicBo
 
 
 def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
-    assert plan(KnownLog()) == Reading(0, {0: 0, 1: 5}, NOW_MS, NOW_MS)
+    assert plan(KnownLog()) == Reading(0, {0: 0, 1: 5}, CompleteReads(NOW_MS))
 
 
 def test_reading_goes_on_where_the_log_or_the_last_note_ends_whichever_is_higher() -> None:
     known = replace(FOLLOWED, ends={0: {0: 29}})
-    assert plan(known) == Reading(0, {0: 29, 1: 12}, DAY_MS, NOW_MS - DAY_MS)
+    assert plan(known) == Reading(0, {0: 29, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
+
+
+def test_a_first_reading_that_was_interrupted_goes_on_unless_it_began_too_long_ago() -> None:
+    begun = replace(FOLLOWED, complete=CompleteReads(NOW_MS - DAY_MS))
+    assert plan(begun) == Reading(0, {0: 25, 1: 12}, CompleteReads(NOW_MS - DAY_MS))
+    late = plan(replace(begun, complete=CompleteReads(NOW_MS - DAY_MS - 1)))
+    assert late.epoch == 1
+    assert "its first reading began at 1970-01-09T23:59:59.999Z and did not come to its end" in str(late.anew)
 
 
 def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
     assert plan(FOLLOWED).anew is None
-    late = plan(replace(FOLLOWED, read_at_ms=NOW_MS - DAY_MS - 1))
+    late = plan(replace(FOLLOWED, complete=CompleteReads(DAY_MS, NOW_MS - DAY_MS - 1)))
     assert (late.epoch, late.starts) == (1, {0: 0, 1: 5})
-    assert (late.complete_since_ms, late.read_at_ms) == (NOW_MS, NOW_MS)
+    assert late.complete == CompleteReads(NOW_MS)
     assert "longer ago than tombstones are kept (delete.retention.ms 86400000)" in str(late.anew)
 
 
@@ -70,10 +85,65 @@ def test_another_epoch_is_above_all_that_the_log_holds() -> None:
     assert plan(replace(FOLLOWED, epoch=3, ends={3: {0: 1}, 5: {0: 1}})).epoch == 6
 
 
+BEGUN = Unfinished(TOPIC, Reading(1, {0: 0, 1: 5}, CompleteReads(NOW_MS - DAY_MS), "a reason"))
+
+
+def resumed(
+    known: KnownLog, unfinished: Unfinished = BEGUN, bounds: dict[int, TopicBounds] = BOUNDS, now_ms: int = NOW_MS
+) -> Reading:
+    return plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms, unfinished)
+
+
+def test_a_reading_anew_that_was_interrupted_goes_on_in_the_same_process() -> None:
+    known = replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 17}})
+    found = resumed(known)
+    assert found == Reading(1, {0: 17, 1: 5}, CompleteReads(NOW_MS - DAY_MS), "a reason")
+    assert resumed(FOLLOWED).starts == {0: 0, 1: 5}  # nothing of it had landed
+    assert resumed(known, Unfinished(TOPIC, found)) == found
+
+
+@pytest.mark.parametrize(
+    ("known", "unfinished", "bounds", "now_ms", "epoch"),
+    [
+        (FOLLOWED, BEGUN, BOUNDS, NOW_MS + 1, 1),  # tombstones may have come and gone meanwhile
+        (FOLLOWED, replace(BEGUN, topic=TopicDescription("cluster", "before", 2)), BOUNDS, NOW_MS, 0),
+        (FOLLOWED, BEGUN, {0: TopicBounds(1, 30, 30), 1: BOUNDS[1]}, NOW_MS, 0),  # its start moved over unread records
+        (replace(FOLLOWED, ends={1: {0: 31}}), BEGUN, BOUNDS, NOW_MS, 2),  # what landed is not of this topic
+        (replace(FOLLOWED, ends={2: {0: 3}}), BEGUN, BOUNDS, NOW_MS, 3),  # another process reads it anew, too
+        (replace(FOLLOWED, epoch=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
+    ],
+)
+def test_what_is_not_the_rest_of_that_reading_is_planned_as_ever(
+    known: KnownLog, unfinished: Unfinished, bounds: dict[int, TopicBounds], now_ms: int, epoch: int
+) -> None:
+    found = resumed(known, unfinished, bounds, now_ms)
+    assert found == plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms)
+    assert found.epoch == epoch
+    assert found.anew != "a reason"
+
+
 def test_another_cluster_and_another_partition_count_are_refused() -> None:
     check_topic("store", "t", StoreProperties(MIRRORED, 2, None, None), TOPIC)
     check_topic("store", "t", StoreProperties(MIRRORED, 2, "cluster", "old"), TOPIC)  # the plan says what that means
     with pytest.raises(StoreMismatch, match="store mirrors cluster other, and this is cluster cluster"):
         check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TOPIC)
+    check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TopicDescription(None, None, 2))  # untold
     with pytest.raises(InvalidPartitionCount, match="topic t has 2 partitions, the log in store 50"):
         check_topic("store", "t", StoreProperties(MIRRORED, 50, None, None), TOPIC)
+
+
+def test_a_topic_of_another_name_is_refused_whatever_its_id() -> None:
+    named = StoreProperties(MIRRORED, 2, "cluster", "id", "t")
+    check_topic("store", "t", named, TOPIC)
+    check_topic("store", "t", replace(named, topic_id="old"), TOPIC)
+    with pytest.raises(StoreMismatch, match="store mirrors topic t, and this is topic typo: check --topic"):
+        check_topic("store", "typo", named, TOPIC)
+
+
+def test_the_topics_name_is_kept_as_a_property_and_older_stores_have_none() -> None:
+    properties = StoreProperties(MIRRORED, 2, "cluster", "id", "t")
+    kept = properties.as_table_properties()
+    assert kept["offsets.topic.name"] == "t"
+    assert StoreProperties.from_table_properties(kept, "store") == properties
+    del kept["offsets.topic.name"]
+    assert StoreProperties.from_table_properties(kept, "store") == replace(properties, topic_name=None)

@@ -1,0 +1,90 @@
+"""What a store knows of the topic that it mirrors, and what it is told of it while that is read."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.ingest.topic_append import ends_by_epoch
+from offsets_pipeline.ingest.topic_plan import CompleteReads, KnownLog
+from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.notes import LogNotes, TopicRead
+from offsets_pipeline.tables import LOG_PARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic_progress import TopicProgress
+    from offsets_pipeline.store import Store
+
+
+class TopicNotes:
+    """Notes about one topic in one store. Every method that writes raises WriteConflict if overtaken too often."""
+
+    def __init__(self, store: Store, topic_name: str, settings: Settings, clock: Clock) -> None:
+        self.store = store
+        self._topic_name = topic_name
+        self._settings = settings
+        self._clock = clock
+        self._names: dict[str, str] = {}
+        self._noted_at = 0.0
+
+    def known(self) -> KnownLog:
+        """What is known of the topic."""
+        epoch = counting_epoch(self.store)
+        ends = ends_by_epoch(self.store)
+        rows = self.store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == epoch)
+        if "read_at" not in rows.columns:  # a store from before topics were followed
+            return KnownLog(epoch, ends)
+        at, since = F.unix_millis("read_at").alias("at"), F.unix_millis("complete_since").alias("since")
+        followed = rows.where("complete_since IS NOT NULL").select("log_partition", "end_offset", at, since).collect()
+        if len(followed) < self.store.properties.offsets_partitions:
+            return KnownLog(epoch, ends)
+        last = [row["at"] for row in followed]
+        return KnownLog(
+            epoch,
+            ends,
+            {row["log_partition"]: row["end_offset"] for row in followed},
+            CompleteReads(max(row["since"] for row in followed), None if None in last else min(last)),
+        )
+
+    def is_superseded(self, log_epoch: int) -> bool:
+        """Whether a later epoch counts: somebody else has read the topic anew."""
+        return counting_epoch(self.store) > log_epoch
+
+    def note(self, progress: TopicProgress) -> None:
+        """Note how the topic stands, and how far it was read; an epoch of which this is the first note counts then."""
+        reads = {
+            at: TopicRead(
+                min(each.start, progress.read_to[at]),  # the topic's start may have moved over what was not read
+                progress.read_to[at],
+                each.stable,
+                each.end,
+                progress.complete.since_ms,
+                progress.complete.last_ms,
+                progress.open_since_ms.get(at),
+            )
+            for at, each in progress.bounds.items()
+        }
+        LogNotes(self.store, self._settings, self._clock, progress.reading.epoch).read(reads)
+        self._noted_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the last note is old enough for another."""
+        return time.monotonic() - self._noted_at >= self._settings.topic.note_interval_ms / 1000
+
+    def names(self, names: Mapping[str, str]) -> None:
+        """Note the names of topics by their ids, where they are news (R35)."""
+        new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
+        if new:
+            LogNotes(self.store, self._settings, self._clock).topics(new)
+            self._names |= new
+
+    def adopt(self, topic: TopicDescription) -> None:
+        """Let the store say which topic its log is of."""
+        self.store = self.store.with_topic(topic.cluster_id, topic.topic_id, self._topic_name, self._settings.fold)

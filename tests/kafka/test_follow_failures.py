@@ -1,0 +1,177 @@
+"""A live broker's offsets topic is followed through what goes wrong: outages, errors, another topic of the name."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import FoldSettings, TopicSettings
+from offsets_pipeline.errors import KafkaFailed, WriteConflict
+from offsets_pipeline.ingest.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic import TopicIngest
+from offsets_pipeline.ingest.topic_admin import TopicAdmin
+from offsets_pipeline.ingest.topic_append import TopicAppender
+from tests.kafka.live import TOPIC, live_broker, wait_until
+from tests.kafka.test_follow import Heard, log_places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.topic_admin import TopicDescription
+    from offsets_pipeline.store import Store
+    from tests.kafka.brokers import KafkaJvm
+    from tests.kafka.live import LiveBroker
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+
+STOPPED_SECONDS = 60
+
+
+class Options(KafkaOptions):
+    """Of a broker that is away our questions know it soon, and the query's consumer does not within a test."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        super().__init__(broker.address, {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"})
+
+    def for_spark(self) -> dict[str, str]:
+        return {**super().for_spark(), "kafka.default.api.timeout.ms": "600000"}
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """Settings of a query that looks often."""
+    topic = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=100)
+    return replace(settings, topic=topic, fold=FoldSettings(max_backoff_ms=500))
+
+
+def ingest_of(
+    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
+) -> TopicIngest:
+    ingest = TopicIngest(workbench.spark, str(store), Options(broker), settings, SystemClock(), heard)
+    ingest.prepare()
+    return ingest
+
+
+@contextmanager
+def running(ingest: TopicIngest) -> Iterator[threading.Thread]:
+    """It follows meanwhile, and must end in time when it is told to."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            ingest.run()
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        ingest.stop()
+        thread.join(STOPPED_SECONDS)
+    assert not thread.is_alive(), "it does not end"
+    assert not failures, failures
+
+
+def landed(store: Path, broker: LiveBroker, epoch: int = 0) -> None:
+    """Wait until the log's epoch holds what a consumer gets of the topic."""
+    wait_until(
+        lambda: log_places(store, epoch) == broker.committed_records(),
+        "the log is not the topic",
+        say=lambda: str((log_places(store, epoch), broker.committed_records())),
+    )
+
+
+def test_a_cluster_that_fails_or_is_away_is_waited_for_with_a_warning_and_who_waits_can_be_stopped(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, heard, failing = tmp_path / "store", Heard(), threading.Event()
+    describe = TopicAdmin.describe
+
+    def describe_or_fail(self: TopicAdmin) -> TopicDescription:
+        if failing.is_set():
+            raise KafkaFailed("b: UnknownServerException: a bad day")
+        return describe(self)
+
+    monkeypatch.setattr(TopicAdmin, "describe", describe_or_fail)
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        broker.commit("before", {("t", 0): 1})
+        with running(ingest_of(workbench, store, broker, quick, heard)) as thread:
+            landed(store, broker)
+            failing.set()
+            broker.commit("meanwhile", {("t", 0): 2})
+            wait_until(lambda: any("a bad day; trying again" in each for each in heard.warnings), "no warning")
+            assert thread.is_alive()
+            failing.clear()
+            landed(store, broker)
+            broker.stop()
+            wait_until(lambda: any("no broker answers at" in each for each in heard.warnings), "no warning")
+            began = time.monotonic()
+        assert time.monotonic() - began < STOPPED_SECONDS  # while the broker is away
+        broker.start()
+        broker.commit("after", {("t", 0): 3})
+        ingest_of(workbench, store, broker, quick).run(available_now=True)
+        assert log_places(store) == broker.committed_records()
+
+
+def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_through_an_interruption(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    hold, held, go_on, interrupted = (threading.Event() for _ in range(4))
+    append = TopicAppender.append
+
+    def append_when_told(self: TopicAppender, into: Store, rows: DataFrame) -> int:
+        if hold.is_set():
+            held.set()
+            assert go_on.wait(STOPPED_SECONDS)
+        added = append(self, into, rows)
+        if self._epoch == 2 and not interrupted.is_set():
+            interrupted.set()
+            raise WriteConflict("interrupted once")
+        return added
+
+    monkeypatch.setattr(TopicAppender, "append", append_when_told)
+
+    def recreate(broker: LiveBroker, records: int) -> None:
+        broker.delete_topic(TOPIC)
+        for number in range(records):
+            broker.commit(f"{records}-{number}", {("t", 0): number})
+
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        broker.commit("first", {("t", 0): 1})
+        ingest_of(workbench, store, broker, quick).run(available_now=True)
+        first = broker.committed_records()
+        recreate(broker, 3)  # while nobody reads, beyond what was read
+        ingest_of(workbench, store, broker, quick, heard).run(available_now=True)
+        second = broker.committed_records()
+        assert len(second) > len(first)
+        assert (log_places(store, 0), log_places(store, 1)) == (first, second)
+        assert "created anew" in heard.warnings[0]
+
+        seldom = replace(quick, topic=replace(quick.topic, watch_interval_ms=600_000))  # so no look warns of it
+        with running(ingest_of(workbench, store, broker, seldom, heard)):
+            hold.set()
+            broker.commit("planned", {("t", 0): 2})
+            assert held.wait(STOPPED_SECONDS)
+            recreate(broker, 7)  # while a batch of the old one is about to be read, beyond its end
+            hold.clear()
+            go_on.set()
+            wait_until(lambda: any("interrupted once; trying again" in each for each in heard.warnings), "no warning")
+            broker.commit("last", {("t", 0): 3})
+            landed(store, broker, 2)
+        assert (log_places(store, 0), log_places(store, 1), log_places(store, 3)) == (first, second, [])

@@ -1,0 +1,118 @@
+"""Records of a topic come into the log once each, whatever is delivered how often, by whomever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.ingest.topic_append import TopicAppender
+from offsets_pipeline.log.append import LogAppender
+from tests.spark.stores import CLOCK, copied, rows_of, table, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.written_file import WrittenFile
+    from tests.spark.stores import Workbench
+
+EPOCH = 3
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+Places = list[tuple[int, int]]
+
+
+@pytest.fixture
+def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
+    return copied(empty(5), tmp_path / "store")
+
+
+def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
+    """Records of these log partitions and record offsets, as Spark's Kafka source hands them on."""
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    rows = [(b"key", f"{part} {offset}".encode(), "t", part, offset, at, 0) for part, offset in places]
+    return workbench.spark.createDataFrame(rows, SCHEMA).repartition(2)
+
+
+def appender(workbench: Workbench, confirm: Callable[[], object] = lambda: None, epoch: int = EPOCH) -> TopicAppender:
+    return TopicAppender(epoch, "kafka://c/t", workbench.settings, CLOCK, confirm)
+
+
+def held(store: Path, epoch: int = EPOCH) -> Places:
+    rows = table(store, "log").select(["log_partition", "record_offset", "log_epoch", "value"]).to_pylist()
+    found = [(row["log_partition"], row["record_offset"]) for row in rows if row["log_epoch"] == epoch]
+    assert all(row["value"] == f"{row['log_partition']} {row['record_offset']}".encode() for row in rows)
+    return sorted(found)
+
+
+FIRST: Places = [(0, 0), (0, 2), (1, 5)]  # with gaps, as a cleaner leaves them
+SECOND: Places = [(0, 3), (4, 1)]
+THIRD: Places = [(0, 7), (1, 6), (4, 2)]
+
+
+def test_a_batch_that_was_appended_although_its_append_failed_is_not_appended_again(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LogAppender.append_files
+
+    def commit_and_fail(self: LogAppender, files: Sequence[WrittenFile]) -> int:
+        append(self, files)
+        raise OSError("the answer of the storage is lost")
+
+    one, opened = appender(workbench), workbench.open(store)
+    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
+    monkeypatch.setattr(LogAppender, "append_files", commit_and_fail)
+    with pytest.raises(OSError, match="is lost"):
+        one.append(opened, batch(workbench, SECOND))
+    monkeypatch.undo()
+    assert held(store) == sorted(FIRST + SECOND)
+    before = versions(store)
+    assert one.append(opened, batch(workbench, SECOND)) == 0  # delivered again in the same query
+    assert appender(workbench).append(opened, batch(workbench, FIRST + SECOND)) == 0  # and by one that starts anew
+    assert versions(store) == before
+    assert one.append(opened, batch(workbench, SECOND + THIRD)) == len(THIRD)
+    assert held(store) == sorted(FIRST + SECOND + THIRD)
+
+
+def test_of_two_that_append_the_same_records_each_notices_the_other(workbench: Workbench, store: Path) -> None:
+    one, other, opened = appender(workbench), appender(workbench), workbench.open(store)
+    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
+    assert other.append(opened, batch(workbench, FIRST + SECOND)) == len(SECOND)
+    assert one.append(opened, batch(workbench, SECOND + THIRD)) == len(THIRD)
+    assert other.append(opened, batch(workbench, THIRD)) == 0
+    assert held(store) == sorted(FIRST + SECOND + THIRD)
+    next_epoch = appender(workbench, epoch=EPOCH + 1)
+    assert next_epoch.append(opened, batch(workbench, SECOND)) == len(SECOND)  # record offsets of another log
+    assert held(store, EPOCH + 1) == sorted(SECOND)
+
+
+def test_two_that_append_the_same_records_at_once_append_them_once(workbench: Workbench, store: Path) -> None:
+    opened, added = workbench.open(store), list[int]()
+
+    def be_overtaken() -> None:
+        if not added:  # the other comes between this one's look at the log and its commit
+            added.append(appender(workbench).append(opened, batch(workbench, FIRST + SECOND)))
+
+    assert appender(workbench, be_overtaken).append(opened, batch(workbench, FIRST + SECOND + THIRD)) == len(THIRD)
+    assert added == [len(FIRST + SECOND)]
+    assert held(store) == sorted(FIRST + SECOND + THIRD)
+
+
+def test_a_batch_that_is_not_confirmed_stays_out_of_the_log(workbench: Workbench, store: Path) -> None:
+    away = True
+
+    def confirm() -> None:
+        if away:
+            raise BrokerUnreachable("no broker answers")
+
+    one, opened, before = appender(workbench, confirm), workbench.open(store), versions(store)
+    with pytest.raises(BrokerUnreachable):
+        one.append(opened, batch(workbench, FIRST))
+    assert (versions(store), rows_of(store, "log")) == (before, [])
+    away = False
+    assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
+    assert held(store) == sorted(FIRST)

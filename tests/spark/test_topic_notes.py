@@ -1,0 +1,100 @@
+"""What a store is told of the topic that it follows, and what it says of it afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic_notes import TopicNotes
+from offsets_pipeline.ingest.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
+from offsets_pipeline.ingest.topic_progress import TopicProgress
+from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state import StateReader
+from tests.spark.stores import CLOCK, copied, log_of, segments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.spark.stores import Workbench
+
+NOW_MS, DAY_MS = CLOCK.now_ms(), 86_400_000
+AS_IT_STANDS = {at: TopicBounds(10, 20, 20) for at in range(5)}
+
+
+@pytest.fixture
+def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
+    return copied(empty(5), tmp_path / "store")
+
+
+def notes_of(workbench: Workbench, store: Path) -> TopicNotes:
+    return TopicNotes(workbench.open(store), "the-topic", workbench.settings, CLOCK)
+
+
+def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, epoch: int = 0) -> TopicProgress:
+    reading = Reading(epoch, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
+    return TopicProgress(reading, bounds, NOW_MS - 1000, DAY_MS)
+
+
+def test_a_first_reading_is_told_to_be_complete_when_it_is_and_goes_on_before_that(
+    workbench: Workbench, store: Path
+) -> None:
+    notes, reading = notes_of(workbench, store), progress()
+    assert notes.known() == KnownLog(0, {})
+    notes.note(reading)
+    begun = notes.known()
+    assert begun == KnownLog(0, {}, dict.fromkeys(range(5), 10), CompleteReads(NOW_MS - 1000, None))
+    assert {(each.read_at, each.stable) for each in log_info(StateReader(str(store)))} == {(None, 20)}
+    topic = TopicDescription("c", "id", 5)
+    assert plan_reading(begun, "id", topic, AS_IT_STANDS, DAY_MS, NOW_MS).anew is None
+    reading.advance(dict.fromkeys(range(5), 20))
+    reading.look(NOW_MS, AS_IT_STANDS)
+    notes.note(reading)
+    assert notes.known() == KnownLog(0, {}, dict.fromkeys(range(5), 20), CompleteReads(NOW_MS - 1000, NOW_MS))
+
+
+def test_a_start_that_moves_over_what_was_not_read_is_not_taken_for_read(workbench: Workbench, store: Path) -> None:
+    notes, reading = notes_of(workbench, store), progress()
+    reading.advance(dict.fromkeys(range(5), 15))
+    moved = AS_IT_STANDS | {3: TopicBounds(18, 20, 20)}
+    reading.look(NOW_MS, moved)
+    notes.note(reading)
+    assert notes.known().read_to == dict.fromkeys(range(5), 15)
+    assert [each.start for each in log_info(StateReader(str(store)))] == [10, 10, 10, 15, 10]
+    found = plan_reading(notes.known(), "id", TopicDescription("c", "id", 5), moved, DAY_MS, NOW_MS)
+    assert "log partition 3 starts at 18 now, and was read up to 15" in str(found.anew)
+
+
+def test_who_reads_an_older_epoch_learns_that_a_later_one_counts(workbench: Workbench, store: Path) -> None:
+    one, other = notes_of(workbench, store), notes_of(workbench, store)
+    one.note(progress())
+    assert not one.is_superseded(0)
+    other.note(progress(epoch=2))
+    assert one.is_superseded(0)
+    assert one.is_superseded(1)
+    assert not one.is_superseded(2)
+
+
+def test_a_store_is_told_which_topic_its_log_is_of_and_keeps_what_it_knew(workbench: Workbench, store: Path) -> None:
+    before = workbench.open(store).properties
+    notes = notes_of(workbench, store)
+    notes.adopt(TopicDescription("c", "id", 5))
+    told = replace(before, cluster_id="c", topic_id="id", topic_name="the-topic")
+    assert notes.store.properties == workbench.open(store).properties == told
+    notes.adopt(TopicDescription(None, None, 5))  # a broker that knows no ids
+    assert workbench.open(store).properties == told
+
+
+def test_segments_are_refused_by_a_store_that_follows_a_topic(workbench: Workbench, store: Path) -> None:
+    LogNotes(workbench.open(store), workbench.settings, CLOCK).bounds({0: (0, 0)})  # what an ingest of segments notes
+    workbench.ingest(store, segments_of("4.2.0-txn-open"))
+    held = log_of(store)
+    notes_of(workbench, store).note(progress())
+    with pytest.raises(StoreMismatch, match="follows a broker's topic, and what its log lacks comes from there"):
+        workbench.ingest(store, segments_of("4.2.0-txn-open"))
+    assert log_of(store) == held

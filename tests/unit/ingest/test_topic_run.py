@@ -1,0 +1,130 @@
+"""What ends the following of a topic, what is waited for, and what is raised. No Spark is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+from unittest.mock import MagicMock
+
+import pytest
+from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import FoldSettings, Settings
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConnectorMissing,
+    InvalidPartitionCount,
+    KafkaFailed,
+    NoSuchTopic,
+    NotAuthorized,
+    OffsetsError,
+    StoreMismatch,
+    TopicStopped,
+    WriteConflict,
+)
+from offsets_pipeline.ingest.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver, _QueryFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+PASSING = [
+    BrokerUnreachable("away"),
+    NoSuchTopic("deleted"),
+    KafkaFailed("UnknownServerException"),
+    WriteConflict("late"),
+]
+LASTING = [NotAuthorized("no"), AuthenticationFailed("no"), StoreMismatch("other"), InvalidPartitionCount("51")]
+
+
+class Heard(TopicObserver):
+    """What was warned of."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+class Reads:
+    """A query that read so many records, or none but ran for long, before it failed."""
+
+    def __init__(self, records: int = 0) -> None:
+        self.records = records
+
+
+class Scripted(TopicIngest):
+    """Each reading comes out as it is told to; the one behind the last is stopped."""
+
+    def __init__(self, outcomes: Sequence[bool | Exception | Reads]) -> None:
+        self.heard, self.outcomes = Heard(), list(outcomes)
+        settings = replace(Settings(), fold=FoldSettings(retry_backoff_ms=1, max_backoff_ms=1))
+        spark = cast("SparkSession", MagicMock())
+        super().__init__(spark, "store", KafkaOptions("b", {}), settings, FixedClock(0), self.heard, "t")
+
+    def _read(self, *, available_now: bool) -> bool:  # noqa: ARG002 - told to `run`
+        if not self.outcomes:
+            self.stop()
+            return False
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Reads):
+            self.added += outcome.records
+            self._is_steady = not outcome.records
+            raise _QueryFailedError("it read something")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+@pytest.mark.parametrize("error", PASSING, ids=repr)
+def test_what_passes_is_waited_for_and_told_once(error: OffsetsError) -> None:
+    ingest = Scripted([error] * 20)
+    assert ingest.run() == 0
+    assert ingest.outcomes == []
+    assert ingest.heard.warnings == [f"{error}; trying again"]
+
+
+@pytest.mark.parametrize("error", LASTING, ids=repr)
+def test_what_does_not_pass_by_itself_is_raised(error: OffsetsError) -> None:
+    with pytest.raises(type(error)):
+        Scripted([BrokerUnreachable("away"), error, False]).run()
+
+
+@pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=repr)
+def test_who_asks_for_what_is_there_is_told_why_it_cannot_be_had(error: OffsetsError) -> None:
+    with pytest.raises(type(error)):
+        Scripted([error, True]).run(available_now=True)
+
+
+def test_what_is_there_is_read_again_until_it_was_read_to_its_end() -> None:
+    ingest = Scripted([False, _QueryFailedError("once"), False, True, NotAuthorized("not asked for")])
+    ingest.run(available_now=True)
+    assert len(ingest.outcomes) == 1
+
+
+def test_a_query_that_ends_by_itself_does_not_end_who_follows() -> None:
+    ingest = Scripted([True, True, False])
+    ingest.run()
+    assert ingest.outcomes == []
+
+
+def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile() -> None:
+    failing: list[bool | Exception | Reads] = [_QueryFailedError("why")] * 5
+    for worked in (Reads(3), Reads()):
+        ingest = Scripted([*failing, worked, *failing[1:]])
+        ingest.run()
+        assert ingest.outcomes == []
+    with pytest.raises(TopicStopped, match=r"^reading topic t failed: why, again and again$"):
+        Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
+
+
+def test_without_the_connector_it_is_said_how_to_get_it() -> None:
+    spark = MagicMock()
+    spark._jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider = MagicMock(spec=JavaPackage)
+    with pytest.raises(ConnectorMissing, match=r"--packages org\.apache\.spark:spark-sql-kafka-0-10"):
+        TopicIngest(spark, "store", KafkaOptions("b", {}), Settings(), FixedClock(0))
