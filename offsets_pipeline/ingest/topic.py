@@ -284,7 +284,10 @@ class TopicIngest:
         return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
 
     def _end(self, query: StreamingQuery, gate: BatchGate) -> None:
-        """Stop the query, once its batch is over. One that waits for a broker is left to itself: it ends when one answers, landing nothing."""
+        """Stop the query, once its batch is over.
+
+        One that waits for a broker is left to itself: it ends when one answers, landing nothing.
+        """
         before = self._spark.conf.get(_STOP_TIMEOUT, None)
         gate.close(_STOP_SECONDS)
         self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
