@@ -150,23 +150,27 @@ def _as_json(name: str) -> Column:
 def _compare(
     result: Verification, table: str, key: list[str], expected: DataFrame, found: DataFrame, excused: str = "FALSE"
 ) -> None:
-    """Note the rows that only one of the two has, and those that differ, but for those that are ``excused`` (SQL)."""
+    """Note the rows that only one of the two has, and those that differ, but for those that are ``excused`` (SQL).
+
+    And those that ``found`` has more than once.
+    """
     columns = [name for name in expected.columns if name not in key]
     left = expected.select(*key, F.struct(*columns).alias("expected"))
-    right = found.select(*key, F.struct(*columns).alias("found"))
+    right = found.groupBy(*key).agg(F.first(F.struct(*columns)).alias("found"), F.count("*").alias("copies"))
     differing = left.join(right, key, "full_outer")
-    differing = differing.where(f"NOT (expected <=> found) AND NOT coalesce({excused}, FALSE)").persist()
+    differs = f"(NOT (expected <=> found) AND NOT coalesce({excused}, FALSE)) OR copies > 1"
+    differing = differing.where(differs).persist()
     try:
         count = differing.count()
         if not count:
             return
         result.differences[table] = count
-        for row in differing.select(*key, F.to_json("expected").alias("e"), F.to_json("found").alias("f")).take(
-            _EXAMPLES
-        ):
+        shown = differing.select(*key, F.to_json("expected").alias("e"), F.to_json("found").alias("f"), "copies")
+        for row in shown.take(_EXAMPLES):
             where = ", ".join(f"{name} {row[name]!r}" for name in key)
+            times = f" {row['copies']} times" if (row["copies"] or 0) > 1 else ""
             result.examples.append(
-                f"{table}: {where}: the log gives {row['e'] or 'nothing'}, the state has {row['f'] or 'nothing'}"
+                f"{table}: {where}: the log gives {row['e'] or 'nothing'}, the state has {row['f'] or 'nothing'}{times}"
             )
     finally:
         differing.unpersist()

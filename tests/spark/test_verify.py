@@ -47,7 +47,13 @@ def add(workbench: Workbench, store: Path, table: str) -> None:
     rows.withColumn("group_id", F.lit("nobody")).write.format("delta").mode("append").save(f"{store}/{table}")
 
 
-@pytest.mark.parametrize("alter", [change, remove, add])
+def double(workbench: Workbench, store: Path, table: str) -> None:
+    """A row that is there already."""
+    rows = workbench.spark.table(f"delta.`{store}/{table}`").where(ONE_ROW[table])
+    rows.write.format("delta").mode("append").save(f"{store}/{table}")
+
+
+@pytest.mark.parametrize("alter", [change, remove, add, double])
 def test_what_was_altered_by_hand_is_noticed_and_repaired(
     workbench: Workbench,
     folded: Callable[[str], Path],
