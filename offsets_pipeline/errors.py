@@ -306,6 +306,11 @@ class UnexpectedActiveGroup(OffsetsError):
     """The log removed a group that the coordinator holds as an active one."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an exception of somebody else's says; of one that says nothing its kind."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def raised_on_executor(error: Exception) -> OffsetsError | None:
     """The error of this package that a task raised, out of the text in which Spark reports it; None for any other."""
     found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)

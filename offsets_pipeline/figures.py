@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta_reader import file_paths
+from offsets_pipeline.errors import first_line
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
@@ -246,7 +247,7 @@ class Watched:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            said = first_line(error)
             if self._warnings.get(what) != said:
                 self._warnings[what] = said
                 self._warn(f"{what}: {said}")

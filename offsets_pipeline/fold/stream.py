@@ -9,7 +9,7 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_gate import BatchGate, GateClosedError
-from offsets_pipeline.errors import OffsetsError, StreamFailed
+from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
@@ -186,8 +186,7 @@ def start_fold(
 
 
 def _said(exception: Exception) -> str:
-    first_line = (str(exception).strip().splitlines() or [type(exception).__name__])[0]
-    return f"the fold of the log stopped: {first_line}"
+    return f"the fold of the log stopped: {first_line(exception)}"
 
 
 def _nothing() -> None:

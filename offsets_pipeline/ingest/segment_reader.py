@@ -15,6 +15,7 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.record.segment import Damage, read_segment
+from offsets_pipeline.tables import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -178,17 +179,7 @@ def _log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.R
             batch["control_type"],
             pa.repeat(pa.scalar(source), rows),
         ],
-        names=[
-            "log_partition",
-            "record_offset",
-            "record_timestamp",
-            "key",
-            "value",
-            "producer_id",
-            "producer_epoch",
-            "control_type",
-            "source",
-        ],
+        names=[*RECORD_COLUMNS, "source"],
     )
 
 

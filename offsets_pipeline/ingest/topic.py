@@ -30,6 +30,7 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
     TopicStopped,
+    first_line,
 )
 from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
 from offsets_pipeline.ingest.topic_append import TopicAppender
@@ -335,8 +336,7 @@ class TopicIngest:
                 return False
             if failure is not None:
                 raise failure from None
-            lines = str(exception).strip().splitlines() or [""]
-            raise _QueryFailedError(self._options.without_secrets(lines[0])) from None
+            raise _QueryFailedError(self._options.without_secrets(first_line(exception))) from None
         return True
 
     def _refused(self, exception: StreamingQueryException) -> OffsetsError | None:

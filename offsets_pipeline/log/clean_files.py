@@ -138,9 +138,9 @@ def _when(rows: pa.Table) -> pa.ChunkedArray:
     return when.cast(pa.int64())
 
 
-def _superseded(parquet: pq.ParquetFile, log_epoch: Sequence[int], bounds: Bounds) -> Bools:
-    """Which records of a file go because another epoch of the log took over; ``log_epoch`` is theirs."""
-    older: Bools = np.asarray(log_epoch) < bounds.log_epoch
+def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Bools:
+    """Which records of a file go because another epoch of the log took over; ``place`` is where they lie."""
+    older: Bools = place["log_epoch"].to_numpy() < bounds.log_epoch
     if older.any():
         older &= _when(parquet.read(columns=_WHEN, use_threads=False)).to_numpy() < bounds.superseded_before_us
     return older
@@ -180,7 +180,7 @@ class Rewriter:
             keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True
             partitions, counts = np.unique(place["log_partition"].to_numpy()[~keep], return_counts=True)
             dropped = dict(zip(partitions.tolist(), counts.tolist(), strict=True))
-            superseded = _superseded(parquet, place["log_epoch"].to_numpy(), self._bounds)
+            superseded = _superseded(parquet, place, self._bounds)
             self.rewritten.append(Rewritten(file, len(keep), dropped, int(superseded.sum())))
             keep &= ~superseded
             if self._writer is not None and not keep.all():

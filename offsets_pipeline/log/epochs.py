@@ -28,7 +28,8 @@ def folded_epoch(store: Store) -> int:
 
 def holds_older(store: Store, name: str) -> bool:
     """Whether a state table holds rows of an epoch that the state tables answer from no more."""
-    return _one_of(store, name, "min", folded_epoch(store)) < folded_epoch(store)
+    epoch = folded_epoch(store)
+    return _one_of(store, name, "min", epoch) < epoch
 
 
 def _newest(store: Store, name: str) -> int:

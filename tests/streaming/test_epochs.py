@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
+#: A reload writes files where it is of the whole log, else rows.
+either_reload = pytest.mark.parametrize(
+    ("writer", "log_partitions"), [(FilesReplayWriter, []), (RowsReplayWriter, [0, 1])]
+)
 OLD, NEW = "4.2.0-kip848", "4.2.0-txn-open"
 
 
@@ -57,6 +61,11 @@ def new_log(start: float = 0, end: float = 1) -> list[LogRow]:
 def let_it_count(workbench: Workbench, store: Path, epoch: int = 1) -> None:
     notes = LogNotes(workbench.open(store), workbench.settings, CLOCK, epoch)
     notes.bounds(dict.fromkeys(range(5), (0, 10_000)))
+
+
+def a_new_epoch_counts(workbench: Workbench, store: Path) -> None:
+    appended(store, new_log(), log_epoch=1)
+    let_it_count(workbench, store)
 
 
 def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
@@ -98,8 +107,7 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, seen = answers(workbench, store), []
-    appended(store, new_log(), log_epoch=1)
-    let_it_count(workbench, store)
+    a_new_epoch_counts(workbench, store)
     write = EpochWriter._write_progress
 
     def look_and_write(self: EpochWriter, summary: Summary, state: FoldedTo) -> None:
@@ -130,8 +138,7 @@ def test_an_epoch_without_records_takes_over_too(workbench: Workbench, store: Pa
 
 
 def test_a_reload_of_one_log_partition_brings_the_whole_epoch(workbench: Workbench, store: Path) -> None:
-    appended(store, new_log(), log_epoch=1)
-    let_it_count(workbench, store)
+    a_new_epoch_counts(workbench, store)
     workbench.reload(store, 0)
     assert workbench.verify(store).equal
     assert set(export_of(store)["groups"]) == _groups_of(workbench, store)
@@ -201,28 +208,27 @@ def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
     assert workbench.verify(store).equal
 
 
-@pytest.mark.parametrize("writer", [FilesReplayWriter, RowsReplayWriter])
+@either_reload
 def test_a_reload_of_an_epoch_that_is_over_changes_nothing(
-    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any]
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any], log_partitions: list[int]
 ) -> None:
     write = writer.write
 
     def after_another_took_over(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
         monkeypatch.undo()
-        appended(store, new_log(), log_epoch=1)
-        let_it_count(workbench, store)
+        a_new_epoch_counts(workbench, store)
         workbench.fold(store)
         write(*arguments, **named)
 
     monkeypatch.setattr(writer, "write", after_another_took_over)
-    workbench.reload(store, *([] if writer is FilesReplayWriter else [0, 1]))
+    workbench.reload(store, *log_partitions)
     assert_as_reference(store, new_log())
     assert workbench.verify(store).equal
 
 
-@pytest.mark.parametrize("writer", [FilesReplayWriter, RowsReplayWriter])
+@either_reload
 def test_a_reload_leaves_an_epoch_alone_that_is_just_coming_in(
-    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any]
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any], log_partitions: list[int]
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     write_reload, write_epoch = writer.write, EpochWriter._write_progress
@@ -240,11 +246,10 @@ def test_a_reload_leaves_an_epoch_alone_that_is_just_coming_in(
 
     monkeypatch.setattr(writer, "write", wait_and_write)
     monkeypatch.setattr(EpochWriter, "_write_progress", write_after_the_reload)
-    other = threading.Thread(target=workbench.reload, args=[store, *([] if writer is FilesReplayWriter else [0, 1])])
+    other = threading.Thread(target=workbench.reload, args=[store, *log_partitions])
     other.start()
     assert begun.wait(60)
-    appended(store, new_log(), log_epoch=1)
-    let_it_count(workbench, store)
+    a_new_epoch_counts(workbench, store)
     workbench.fold(store)
     assert_as_reference(store, new_log())
     assert workbench.verify(store).equal
@@ -257,8 +262,7 @@ def test_who_began_to_describe_the_older_epoch_goes_on_with_it(
 
     def after_another_took_over(reader: StateReader) -> dict[str, str]:
         monkeypatch.undo()
-        appended(store, new_log(), log_epoch=1)
-        let_it_count(workbench, store)
+        a_new_epoch_counts(workbench, store)
         workbench.fold(store)
         maintain_store(workbench.open(store), CLOCK)
         return names(reader)
@@ -273,8 +277,7 @@ def test_what_an_older_epoch_left_goes_once_nobody_reads_it_any_more(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle, "_REST_SECONDS", 0)
-    appended(store, new_log(), log_epoch=1)
-    let_it_count(workbench, store)
+    a_new_epoch_counts(workbench, store)
     workbench.fold(store)
     assert epochs_of(store) == [{1}] * len(LAYERED)
     assert_as_reference(store, new_log())
@@ -284,8 +287,7 @@ def test_cleaning_removes_what_another_epoch_took_over_from(workbench: Workbench
     old = rows_of(store, "log")
     times = sorted(row["record_timestamp"] for row in old)
     middle_ms = times[len(times) // 2] // 1000
-    appended(store, new_log(), log_epoch=1)
-    let_it_count(workbench, store)
+    a_new_epoch_counts(workbench, store)
     clean_log(workbench.open(store), workbench.settings, CLOCK, dry_run=True)
     assert sum(row["log_epoch"] == 0 for row in rows_of(store, "log")) == len(old)
     workbench.fold(store)
