@@ -11,7 +11,7 @@ from typing import Protocol
 from offsets_pipeline.errors import InvalidTime
 
 MS_OF_HOUR = 3_600_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _SIGNED = r"([-+]?[0-9]+)"
 # as java.time.Duration reads it: days have 24 hours, each part may have a sign, and a fraction is one of seconds
@@ -52,6 +52,11 @@ class FixedClock:
         self.at_ms += by_ms
 
 
+def ms_of(time_: datetime) -> int:
+    """Milliseconds since 1970-01-01T00:00:00Z of a time with a zone; parts of a millisecond are left out."""
+    return (time_ - EPOCH) // timedelta(milliseconds=1)
+
+
 def parse_time_ms(text: str) -> int:
     """A point in time in milliseconds since 1970-01-01T00:00:00Z; parts of a millisecond are left out.
 
@@ -67,7 +72,7 @@ def parse_time_ms(text: str) -> int:
         raise InvalidTime(
             f"{text!r} is no time: write it as 2026-03-01T12:00:00Z, or in milliseconds since 1970"
         ) from None
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
 def time_before_ms(now_ms: int, duration: str) -> int:
@@ -88,7 +93,7 @@ def time_before_ms(now_ms: int, duration: str) -> int:
 def shown_time(time_ms: int) -> str:
     """Milliseconds since 1970 in ISO 8601, in UTC; as the number where no calendar reaches."""
     try:
-        at = _EPOCH + timedelta(milliseconds=time_ms)
+        at = EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:
         return f"{time_ms} ms"
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.retry import CONFLICTS
-from offsets_pipeline.store import last_transaction
+from offsets_pipeline.store import last_transaction, metadata_of
 from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:
@@ -198,16 +198,15 @@ class FileCommit:
 
     def _is_as_created(self) -> bool:
         """Whether nobody changed what the table asks of its rows and files."""
-        metadata = self._transaction.metadata()
-        jvm: Any = self._store.spark._jvm
-        properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(metadata.configuration()))
+        metadata = metadata_of(self._transaction)
+        properties = metadata["configuration"]
         constraints = {key: value for key, value in properties.items() if key.startswith(_CONSTRAINT)}
         expected = {key: value for key, value in self._table.properties.items() if key.startswith(_CONSTRAINT)}
-        schema = StructType.fromJson(json.loads(metadata.schema().json()))
+        schema = StructType.fromJson(json.loads(metadata["schemaString"]))
         return (
             constraints == expected
             and properties.get(_COLUMN_MAPPING, "none") == "none"
-            and metadata.partitionColumns().mkString(",") == ",".join(self._table.partitioned_by)
+            and tuple(metadata["partitionColumns"]) == self._table.partitioned_by
             and [(each.name, each.dataType) for each in schema]
             == [(each.name, each.dataType) for each in self._table.schema()]
         )

@@ -135,9 +135,10 @@ class Store:
         """The table as it is, each time that it is read."""
         return self.spark.table(self.table_name(name))
 
-    def snapshot(self, name: str) -> DataFrame:
-        """The table as it is now, also if it is read again later."""
-        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {self.version(name)}")  # noqa: S608
+    def snapshot(self, name: str, version: int | None = None) -> DataFrame:
+        """The table as of one version, the newest one by default, also if it is read again later."""
+        version = self.version(name) if version is None else version
+        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")  # noqa: S608
 
     def latest(self, layered: LayeredTable, where: str = "TRUE") -> DataFrame:
         """The newest row of each key of a state table in layers; ``where`` is a condition on the log epoch."""
@@ -145,9 +146,7 @@ class Store:
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
-        if self.is_schema:
-            return DeltaTable.forName(self.spark, self.table_name(name))
-        return DeltaTable.forPath(self.spark, f"{self.location}/{name}")
+        return _delta_table(self.spark, self.location, name)
 
     def arrow_folder(self, name: str) -> str:
         """The table's folder for those who read it without Spark: a path, or a URI as Arrow understands it."""
@@ -217,13 +216,8 @@ class Store:
             F.col("deletionVector").isNotNull().alias("has_deleted_rows"),
         )
 
-    def _newest(self, name: str) -> Any:  # noqa: ANN401 - py4j knows no types
-        """Delta's snapshot of the table; what it tells takes Delta's public interface a Spark job."""
-        jvm = self.spark._jvm
-        assert jvm is not None  # noqa: S101 - only Spark Connect has none
-        nothing = jvm.scala.Option.empty()
-        stale_is_fine = False
-        return self.delta(name)._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
+    def _newest(self, name: str) -> Any:  # noqa: ANN401 - of the JVM
+        return newest_snapshot(self.spark, self.delta(name))
 
     @property
     def is_schema(self) -> bool:
@@ -339,14 +333,35 @@ def sql_name(location: str, table: str) -> str:
 
 
 def _log_properties(spark: SparkSession, location: str) -> dict[str, str] | None:
+    """The properties of the table `log`; None if there is no such Delta table."""
+    # DESCRIBE DETAIL would take a Spark job, and half a second
     try:
-        detail = spark.sql(f"DESCRIBE DETAIL {sql_name(location, LOG.name)}").first()
+        snapshot = newest_snapshot(spark, _delta_table(spark, location, LOG.name))
     except AnalysisException:
         return None
-    if detail is None or detail["format"] != "delta":
-        return None
-    properties: dict[str, str] = detail["properties"]
+    properties: dict[str, str] = metadata_of(snapshot)["configuration"]
     return properties
+
+
+def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
+    if location.startswith(_SCHEMA_PREFIX):
+        return DeltaTable.forName(spark, sql_name(location, name))
+    return DeltaTable.forPath(spark, f"{location}/{name}")
+
+
+def newest_snapshot(spark: SparkSession, table: DeltaTable) -> Any:  # noqa: ANN401 - of the JVM
+    """Delta's snapshot of the table's newest version; Delta's public interface takes a Spark job to describe it."""
+    jvm = spark._jvm
+    assert jvm is not None  # noqa: S101 - only Spark Connect has none
+    nothing = jvm.scala.Option.empty()
+    stale_is_fine = False
+    return table._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
+
+
+def metadata_of(snapshot: Any) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
+    """The metadata action of a snapshot, or of a transaction, with the names of Delta's protocol."""
+    action: dict[str, dict[str, Any]] = json.loads(snapshot.metadata().json())
+    return action["metaData"]
 
 
 def _is_empty(spark: SparkSession, location: str) -> bool:

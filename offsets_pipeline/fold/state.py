@@ -28,7 +28,6 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.delta_reader import UNREADABLE, stored_files, table_as_of, whole
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
@@ -36,6 +35,7 @@ from offsets_pipeline.fold.summary import Progress
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, RECORDS
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.small_table import files_and_rows
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (
     FOLD_PROGRESS,
@@ -53,13 +53,11 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import FoldSettings
-    from offsets_pipeline.delta_reader import StoredFile
     from offsets_pipeline.file_commit import FileCommit
     from offsets_pipeline.fold.summary import Summary
     from offsets_pipeline.store import Store
 
 _PROGRESS_SCHEMA = to_arrow_schema(FOLD_PROGRESS.schema(), timezone="UTC")
-_FEW_BYTES = 8 * 1024 * 1024
 _PENDING_ARRAY = FOLD_PROGRESS.schema()["pending"].dataType
 
 
@@ -74,7 +72,9 @@ class FoldedTo:
     def __init__(self, store: Store) -> None:
         self.progress = GuardedWriter(store, FOLD_PROGRESS)
         self.rows = store.read(FOLD_PROGRESS.name)
-        self.files, found = _few_progress_rows(self.progress)
+        self.files, found = files_and_rows(self.progress)
+        if found is not None and not found.num_columns:  # a table without files
+            found = _PROGRESS_SCHEMA.empty_table()
         self.pending = None if found is None else found.select(["log_partition", "pending"])
         if found is None:
             found = self.rows.select(
@@ -98,20 +98,6 @@ class FoldedTo:
     def folded_to(self) -> dict[int, int]:
         """The first record offset of each log partition that is not folded yet."""
         return {at: progress.folded_to for at, progress in self.of_partition.items()}
-
-
-def _few_progress_rows(progress: GuardedWriter) -> tuple[list[StoredFile] | None, pa.Table | None]:
-    """The files of `fold_progress` and its rows, without Spark; None where they are large or out of reach."""
-    if progress.files is None:
-        return None, None
-    try:
-        table = table_as_of(progress.files.folder, progress.version)
-        files = stored_files(table)
-        if sum(file.size for file in files) > _FEW_BYTES:
-            return files, None
-        return files, whole(table) if files else _PROGRESS_SCHEMA.empty_table()
-    except UNREADABLE:
-        return None, None
 
 
 class FoldedState(FoldedTo):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
+from offsets_pipeline.clock import ms_of
 from offsets_pipeline.ingest.topic_append import ends_by_epoch
 from offsets_pipeline.ingest.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes, TopicRead
-from offsets_pipeline.tables import LOG_PARTITIONS
+from offsets_pipeline.log.notes import LogNotes, TopicRead, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,19 +36,19 @@ class TopicNotes:
         """What is known of the topic."""
         epoch = counting_epoch(self.store)
         ends = ends_by_epoch(self.store)
-        rows = self.store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == epoch)
-        if "read_at" not in rows.columns:  # a store from before topics were followed
-            return KnownLog(epoch, ends)
-        at, since = F.unix_millis("read_at").alias("at"), F.unix_millis("complete_since").alias("since")
-        followed = rows.where("complete_since IS NOT NULL").select("log_partition", "end_offset", at, since).collect()
+        rows = partition_rows(self.store, epoch)
+        followed = [row for row in rows if row["complete_since"] is not None]
         if len(followed) < self.store.properties.offsets_partitions:
             return KnownLog(epoch, ends)
-        last = [row["at"] for row in followed]
+        last = [None if row["read_at"] is None else ms_of(row["read_at"]) for row in followed]
         return KnownLog(
             epoch,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
-            CompleteReads(max(row["since"] for row in followed), None if None in last else min(last)),
+            CompleteReads(
+                max(ms_of(row["complete_since"]) for row in followed),
+                min(last) if None not in last else None,
+            ),
         )
 
     def is_superseded(self, log_epoch: int) -> bool:

@@ -5,18 +5,19 @@ Each note says what is so, and may be made twice.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
+from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.small_table import SmallTable, read_rows
 from offsets_pipeline.store import Store, timestamp_of
 from offsets_pipeline.tables import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pyspark.sql import Column
+    from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -42,19 +43,21 @@ class TopicRead(NamedTuple):
     open_since_ms: int | None
 
 
+def partition_rows(store: Store, log_epoch: int) -> list[dict[str, Any]]:
+    """The rows of `log_partitions` of one epoch of the log; None in columns that an older store lacks."""
+    rows: list[dict[str, Any]] = read_rows(store, LOG_PARTITIONS).to_pylist()
+    return [row for row in rows if row["log_epoch"] == log_epoch]
+
+
 def cleaned_to(store: Store, log_epoch: int) -> dict[int, int]:
     """The record offset by log partition before which a cleaning removed records; what was never cleaned is missing."""
-    rows = store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == log_epoch)
-    if "cleaned_to" not in rows.columns:
-        return {}
-    found = rows.where("cleaned_to IS NOT NULL").select("log_partition", "cleaned_to")
-    return {row["log_partition"]: row["cleaned_to"] for row in found.collect()}
+    rows = partition_rows(store, log_epoch)
+    return {row["log_partition"]: row["cleaned_to"] for row in rows if row["cleaned_to"] is not None}
 
 
 def is_followed(store: Store, log_epoch: int) -> bool:
     """Whether the records of this epoch are those of a live topic, which says how far it was read."""
-    rows = store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == log_epoch)
-    return "complete_since" in rows.columns and not rows.where("complete_since IS NOT NULL").isEmpty()
+    return any(row["complete_since"] is not None for row in partition_rows(store, log_epoch))
 
 
 class LogNotes:
@@ -68,28 +71,16 @@ class LogNotes:
 
     def bounds(self, bounds: Mapping[int, tuple[int, int]]) -> None:
         """Note log start and log end offset by log partition; what is known is only ever widened."""
-        self._merge(
-            LOG_PARTITIONS,
-            [(partition, self._log_epoch, start, end) for partition, (start, end) in bounds.items()],
-            "log_partition int, log_epoch int, start_offset bigint, end_offset bigint",
-            _SAME_PARTITION,
-            "updated_at",
-            {
-                "start_offset": "least(t.start_offset, s.start_offset)",
-                "end_offset": "greatest(t.end_offset, s.end_offset)",
-            },
+        self._note(
+            {at: {"start_offset": start, "end_offset": end} for at, (start, end) in bounds.items()},
+            {"start_offset": min, "end_offset": max},
         )
 
     def cleaned(self, cleaned_to: Mapping[int, int]) -> None:
         """Note by log partition the record offset before which a cleaning removes records; it only ever grows."""
-        self._add_columns()
-        self._merge(
-            LOG_PARTITIONS,
-            [(partition, self._log_epoch, 0, to, to) for partition, to in cleaned_to.items()],
-            "log_partition int, log_epoch int, start_offset bigint, end_offset bigint, cleaned_to bigint",
-            _SAME_PARTITION,
-            "updated_at",
-            {"cleaned_to": "greatest(t.cleaned_to, s.cleaned_to)"},
+        self._note(
+            {at: {"start_offset": 0, "end_offset": to, "cleaned_to": to} for at, to in cleaned_to.items()},
+            {"cleaned_to": max},
         )
 
     def read(self, reads: Mapping[int, TopicRead]) -> None:
@@ -97,20 +88,52 @@ class LogNotes:
 
         For an epoch of which there was no note yet this is what makes it count.
         """
-        self._add_columns()
-        self._merge(
-            LOG_PARTITIONS,
-            [(partition, self._log_epoch, *each) for partition, each in reads.items()],
-            "log_partition int, log_epoch int, start_offset bigint, end_offset bigint, stable_offset bigint, "
-            "topic_end_offset bigint, complete_since_ms bigint, read_at_ms bigint, open_since_ms bigint",
-            _SAME_PARTITION,
-            "updated_at",
+        columns = [name.removesuffix("_ms") for name in TopicRead._fields]
+        self._note(
             {
-                "start_offset": "s.start_offset",
-                "end_offset": "greatest(t.end_offset, s.end_offset)",
-                **{name: f"s.{name}" for name in (each.removesuffix("_ms") for each in TopicRead._fields[2:])},
+                at: {
+                    name.removesuffix("_ms"): _timestamp(value) if name.endswith("_ms") else value
+                    for name, value in each._asdict().items()
+                }
+                for at, each in reads.items()
             },
+            {**dict.fromkeys(columns, _newer), "end_offset": max},
         )
+
+    def _note(
+        self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
+    ) -> None:
+        """Set columns of `log_partitions` by log partition, in one commit; no commit if nothing changes.
+
+        ``combined`` says of the columns that may change how the known value and the noted one become one.
+        """
+        if noted:
+            what = f"a change of {LOG_PARTITIONS.name}"
+            with_retries(lambda: self._note_once(noted, combined), what, self._settings.fold)
+
+    def _note_once(
+        self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
+    ) -> None:
+        self._add_columns()
+        table = SmallTable(self._store, LOG_PARTITIONS)
+        rows = {(row["log_epoch"], row["log_partition"]): row for row in table.rows.to_pylist()}
+        stamp = {"updated_at": _timestamp(self._clock.now_ms())}
+        changed = False
+        for log_partition, news in noted.items():
+            key = self._log_epoch, log_partition
+            known = rows.get(key)
+            if known is None:
+                new = dict(zip(("log_epoch", "log_partition"), key, strict=True)) | dict(news)
+            else:
+                new = known | {
+                    name: news[name] if known[name] is None else combine(known[name], news[name])
+                    for name, combine in combined.items()
+                }
+            if new != known:
+                rows[key], changed = new | stamp, True
+        if changed:
+            in_order = [row for _, row in sorted(rows.items())]
+            table.replace(pa.Table.from_pylist(in_order, table.rows.schema), ["log_partition", "log_epoch"])
 
     def _add_columns(self) -> None:
         """To a store from before there was cleaning, or before topics were followed."""
@@ -140,30 +163,25 @@ class LogNotes:
         self._merge(TOPICS, list(names.items()), "topic_id string, topic string", "t.topic_id = s.topic_id")
 
     def _merge(
-        self,
-        table: Table,
-        rows: Sequence[tuple[Any, ...]],
-        schema: str,
-        on: str,
-        stamp: str | None = None,
-        matched: Mapping[str, str] | None = None,
+        self, table: Table, rows: Sequence[tuple[Any, ...]], schema: str, on: str, stamp: str | None = None
     ) -> None:
-        """Insert the rows that are not there; where they are, set the columns of ``matched`` that change."""
+        """Insert the rows that are not there."""
         if not rows:
             return
         source = self._store.spark.createDataFrame(list(rows), schema)
-        for name in (each for each in source.columns if each.endswith("_ms")):
-            source = source.withColumn(name.removesuffix("_ms"), F.timestamp_millis(name)).drop(name)
         if stamp is not None:
             source = source.withColumn(stamp, timestamp_of(self._clock))
-        stamped = {} if stamp is None else {stamp: f"s.{stamp}"}
 
         def write() -> None:
             merge = self._store.delta(table.name).alias("t").merge(source.alias("s"), on)
-            if matched is not None:
-                changes = " OR ".join(f"NOT (t.{name} <=> {value})" for name, value in matched.items())
-                values: dict[str, str | Column] = {**matched, **stamped}
-                merge = merge.whenMatchedUpdate(condition=changes, set=values)
             merge.whenNotMatchedInsert(values={name: f"s.{name}" for name in source.columns}).execute()
 
         with_retries(write, f"a merge into {table.name}", self._settings.fold)
+
+
+def _timestamp(ms: int | None) -> datetime | None:
+    return None if ms is None else EPOCH + timedelta(milliseconds=ms)
+
+
+def _newer(_: object, noted: object) -> object:
+    return noted
