@@ -25,7 +25,7 @@ MODERN = [name for name in CAPTURE_NAMES if name.startswith("4.")]
 OLDER = [name for name in CAPTURE_NAMES if not name.startswith("4.")]
 # transactions, the new protocol, share and streams, the classic one in an old message format
 RELOADED = ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-share", "2.4.1-old-ibp0.10.0-fmt0.10.0-codec1"]
-VERIFIED = [*RELOADED, "4.2.0-classic", "4.2.0-expiry-after"]
+VERIFIED = ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-share"]
 MALFORMED = "4.2.0-inject-malformed"
 # What the classic coordinator keeps and the modern one removes: transactional commits with a tombstone above them,
 # whose COMMIT comes after that (R12); x-del's stand at 11 to 15 of log partition 4 in dump.txt.
@@ -83,7 +83,13 @@ def test_log_info_tells_the_bounds_that_the_broker_told(folded: Callable[[str], 
     }
 
 
-@pytest.mark.parametrize("capture", VERIFIED)
+def of_all_but(captures: list[str]) -> list[object]:
+    """These captures, and the others for `make test-long`."""
+    others = (name for name in CAPTURE_NAMES if name not in captures)
+    return [*captures, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
+
+
+@pytest.mark.parametrize("capture", of_all_but(VERIFIED))
 def test_verify_finds_the_state_equal(workbench: Workbench, folded: Callable[[str], Path], capture: str) -> None:
     found = workbench.verify(folded(capture))
     assert (found.differences, found.examples) == ({}, [])
@@ -92,7 +98,7 @@ def test_verify_finds_the_state_equal(workbench: Workbench, folded: Callable[[st
     assert found.groups > 0
 
 
-@pytest.mark.parametrize("capture", [*RELOADED, MALFORMED])
+@pytest.mark.parametrize("capture", of_all_but([*RELOADED, MALFORMED]))
 def test_reload_gives_what_the_stream_gave(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
 ) -> None:
@@ -104,7 +110,8 @@ def test_reload_gives_what_the_stream_gave(
     assert workbench.reload(store) == len(log_of(store)) == sum(map(len, capture_rows(capture).values()))
     assert state_rows(store) == streamed
     assert_as_reference(store, log_of(store))
-    assert differences(store, oracle(capture), offsets_only=capture in OLDER) == []
+    if capture != "3.9.2-txn-open":  # R12
+        assert differences(store, oracle(capture), offsets_only=capture in OLDER) == []
 
 
 def errors_of_kafkas_own_tool() -> dict[tuple[int, int], str]:

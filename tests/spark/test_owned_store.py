@@ -121,7 +121,6 @@ def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, t
         }
         listed = {(each.group_id, each.state) for each in coordinator.list_groups()}
     workbench.fold(tmp_path)
-    assert workbench.verify(tmp_path).equal
     assert_as_reference(tmp_path, log_of(tmp_path))
 
     described = describe_groups(StateReader(str(tmp_path)))
@@ -182,5 +181,4 @@ def test_owned_log_is_cleaned_beside_coordinators_which_answer_as_before(workben
         for group, step in (("a", 1), ("b", 1 + (coordinator.partition_for("a") == coordinator.partition_for("b"))))
     }
     workbench.fold(tmp_path)
-    assert workbench.verify(tmp_path).equal
     assert_as_reference(tmp_path, log_of(tmp_path))

@@ -87,7 +87,6 @@ def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whol
     assert cleaned(bench, store).removed > 0
     assert bench.fold(store, tmp_path / "another checkpoint") == 0
     assert_as_reference(store, rows)
-    assert bench.verify(store).equal
     assert bench.reload(store) == len(log_of(store)) < len(rows) / 2
     assert bench.verify(store).equal
     assert export_of(store) == answers
@@ -150,7 +149,7 @@ def test_append_beside_a_cleaning_is_no_conflict(
     assert len(attempts) == 1
     assert log_of(damaged.store)[-3:] == damaged.log.rows[9:]
     assert workbench.fold(damaged.store) == 3
-    assert workbench.verify(damaged.store).equal
+    assert_as_reference(damaged.store, damaged.first + damaged.log.rows[9:])
 
 
 def test_late_records_beside_a_cleaning_are_looked_at_and_stay(
@@ -174,7 +173,7 @@ def test_others_that_rewrite_the_log_are_noticed(
     attempts = before_the_commit(lambda: store.delta("log").optimize().executeCompaction())
     left = len(log_of(damaged.store)) - cleaned(workbench, damaged.store).removed
     assert (len(attempts), len(log_of(damaged.store))) == (2, left)
-    assert workbench.verify(damaged.store).equal
+    assert_as_reference(damaged.store, damaged.first + damaged.log.rows[9:])
 
 
 def test_late_records_that_a_cleaning_overtook_are_left_out(
@@ -198,7 +197,7 @@ def test_late_records_that_a_cleaning_overtook_are_left_out(
     assert (report.added, report.left_out) == (3, 6)
     assert not any(row["backfill"] for row in rows_of(damaged.store, "log"))
     assert workbench.fold(damaged.store) == 3
-    assert workbench.verify(damaged.store).equal
+    assert_as_reference(damaged.store, damaged.first + damaged.log.rows[9:])
 
 
 def test_only_one_of_two_cleanings_counts(
