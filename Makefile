@@ -90,6 +90,18 @@ run: setup ## a real broker's log, from its segment files to the table of curren
 test: setup kafka ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
+.PHONY: test-fast
+test-fast: setup ## the tests that take neither Spark nor a broker nor a process: two minutes
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not (spark or kafka or process or slow)" $(ARGS)
+
+# The seed is chosen once and printed: a run that failed is repeated with it.
+.PHONY: test-long
+test-long: SEED ?= $(shell date +%s)
+test-long: setup kafka ## more rounds of kills and of chance, with a seed of their own (SEED=... repeats a run)
+	@seed=$(SEED)
+	echo "test-long: SEED=$$seed repeats this run"
+	OFFSETS_TEST_SEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or hypothesis" --hypothesis-seed=$$seed $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff's rules and format, mypy's types
 	@$(BIN)/ruff check .

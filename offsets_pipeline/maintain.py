@@ -20,6 +20,7 @@ from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import holds_older
 from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.store import absolute
 from offsets_pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | Non
     """The first version of the log that one of the streams has not read; None where there are no streams."""
     versions = [_unread(store, folder) for folder in store.checkpoints()]
     for folder in checkpoints:
-        version = _unread(store, folder)
+        version = _unread(store, absolute(folder))
         if version is None:
             raise NoSuchCheckpoint(f"{folder} is no checkpoint of a stream that has read the log: name its folder")
         versions.append(version)

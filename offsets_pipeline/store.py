@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.layers import LayeredTable
 
-__all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "normalised", "sql_name", "timestamp_of"]
+__all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
 
 _SCHEMA_PREFIX = "schema:"
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
 _RECURSIVELY = True
 # the folder is there, its first commit is not yet, or not yet seen
@@ -320,6 +321,11 @@ def normalised(location: str) -> str:
     if location.startswith(_SCHEMA_PREFIX) or "://" in location:
         return location.rstrip("/")
     return str(Path(location).resolve())
+
+
+def absolute(folder: str) -> str:
+    """The folder by its whole path: the JVM may run in another one than this process. A URI stays as it is."""
+    return folder if _URI.match(folder) else str(Path(folder).resolve())
 
 
 def sql_name(location: str, table: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from offsets_pipeline.config import Settings, SparkSettings
@@ -21,14 +25,34 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.unit.coordinator.states")
 
 ROOT = Path(__file__).resolve().parent.parent
-SPARK_FIXTURE = "spark"
+MARKED_FIXTURES = ("spark", "kafka")
+LONG = "long"
+SEED = os.environ.get("OFFSETS_TEST_SEED")
+USUAL_SEED = 20261121
+
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("fresh", deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile("fresh" if SEED else "repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave long tests out unless `-m` names them, whatever else it says."""
+    wanted = config.option.markexpr
+    if LONG not in wanted:
+        config.option.markexpr = f"({wanted}) and not {LONG}" if wanted else f"not {LONG}"
+
+
+def pytest_report_header() -> str | None:
+    """Tell the seed of random runs, so that one that fails can be repeated."""
+    return f"seed: {SEED} (`make test-long SEED={SEED}` repeats this run)" if SEED else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark, so that `-m "not spark"` leaves exactly that out."""
+    """Mark what uses Spark or a broker, so that `-m "not spark"` leaves exactly that out."""
     for item in items:
-        if SPARK_FIXTURE in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
+        for fixture in MARKED_FIXTURES:
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(fixture)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +65,22 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def root() -> Path:
     """The project's folder."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def set_up() -> None:
+    """An environment that `make` finds up to date; else it would replace the environment in which the tests run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    make = ["make", "--dry-run", "setup"]
+    done = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode or done.stdout.strip():
+        pytest.fail(f"this test runs make: run `make setup` first\n{done.stdout}{done.stderr}")
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Chance for a test: the same in each run, unless OFFSETS_TEST_SEED says otherwise."""
+    return random.Random(int(SEED or USUAL_SEED))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-TARGETS = ["setup", "kafka", "run", "test", "lint", "format", "bench", "bench-quick", "lock", "clean"]
+TESTS = {"test", "test-fast", "test-long"}
+TARGETS = {"setup", "kafka", "run", "lint", "format", "bench", "bench-quick", "lock", "clean"} | TESTS
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
 
@@ -73,10 +74,10 @@ def test_make_alone_and_make_help_list_every_target_with_what_it_does(machine: M
     done = machine.make(*arguments)
     assert done.returncode == 0
     said = dict(re.findall(r"^  make (\S+) +(\S.*)$", done.stdout, flags=re.MULTILINE))
-    assert said.keys() >= set(TARGETS)
+    assert said.keys() >= TARGETS
 
 
-@pytest.mark.parametrize("target", ["setup", "run", "test", "lint"])
+@pytest.mark.parametrize("target", ["setup", "run", "lint", *sorted(TESTS)])
 def test_without_java_one_line_says_so_before_anything_is_made(machine: Machine, target: str) -> None:
     machine.has_python("python3")
     done = machine.make(target)
@@ -135,9 +136,17 @@ def test_python_may_be_named_python3_or_python3_11(machine: Machine, name: str) 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    ("given", "chosen"), [((), "3/4"), (("-m", "slow"), "3/4"), (("-m", "not long"), "3/4"), (("-m", "long"), "1/4")]
+)
+def test_long_tests_are_left_out_unless_they_are_asked_for(root: Path, given: tuple[str, ...], chosen: str) -> None:
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/coordinator/test_kill.py", *given]
+    done = subprocess.run(collect, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines()[-1].startswith(f"{chosen} tests collected (")
+
+
+@pytest.mark.usefixtures("set_up")
 def test_set_up_again_does_nothing(root: Path) -> None:
-    if not (root / ".venv" / ".done" / "spark").exists():
-        pytest.skip("not set up with make")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     done = run_make(root, environment, "setup")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

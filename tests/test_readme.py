@@ -1,22 +1,28 @@
-"""Every command and every line of Python in the README runs, in the order in which a reader meets them."""
+"""Every command and every line of Python in the README runs, in the order in which a reader meets them.
+
+`make run` runs as a user runs it: it starts the installed program and spark-submit as processes. All other commands and
+programs run in this process, beside one session of Spark: they need not start a JVM each.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kafka.live import LiveBroker, live_broker
+from tests.programs import PROPERTIES, Done, in_process, job_in_process, python_in_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from tests.kafka.brokers import KafkaJvm
-
-pytestmark = pytest.mark.slow
 
 LINKED = (
     ".venv",
@@ -29,11 +35,40 @@ LINKED = (
     "requirements.lock",
     "offsets_pipeline",
 )
+OFFSETS = ".venv/bin/offsets"
+SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]
 
 
 def blocks(root: Path) -> list[tuple[str, str]]:
     text = (root / "README.md").read_text(encoding="utf-8")
     return re.findall(r"^```(sh|python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block: a line each, with the text up to END where it reads such."""
+    return re.findall(r"^.*<<END\n(?:.*\n)*?END\n|^.+\n", block, re.MULTILINE)
+
+
+def words_of(command: str) -> list[str] | None:
+    """The words of a command of ours; None if it takes a shell to run it."""
+    words = shlex.split(command)
+    lexer = shlex.shlex(command, punctuation_chars="();<>|&$`")
+    lexer.whitespace_split = True
+    for_a_shell = any(set(token) <= set(lexer.punctuation_chars) for token in lexer)
+    ours = words[0] == OFFSETS or words[: len(SUBMIT)] == SUBMIT
+    return words if ours and not for_a_shell else None
+
+
+def run(clone: Path, command: str) -> Done:
+    words = words_of(command)
+    if words is None:
+        shell = ["bash", "-euo", "pipefail", "-c", command]
+        return subprocess.run(shell, cwd=clone, capture_output=True, text=True, timeout=600, check=False)
+    if words[0] == OFFSETS:
+        return in_process(clone, *words[1:])
+    job, *arguments = words[len(SUBMIT) :]
+    assert Path(job).parent == Path("jobs")
+    return job_in_process(clone, Path(job).stem, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +95,18 @@ def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker) -> None:
+@pytest.mark.usefixtures("set_up")
+@pytest.mark.slow  # `make run` starts two JVMs; thirty commands follow
+def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark: SparkSession) -> None:
     shown: dict[str, str] = {}
     for language, block in blocks(root):
-        command = ["bash", "-euo", "pipefail", "-c", block] if language == "sh" else [".venv/bin/python", "-c", block]
-        done = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-        shown[block] = done.stdout
+        if language == "sh":
+            all_done = [run(clone, command) for command in commands(block)]
+        else:
+            all_done = [python_in_process(clone, block)]
+        for done in all_done:
+            assert done.returncode == 0, f"{done.args}\n{done.stdout}\n{done.stderr}"
+        shown[block] = "".join(done.stdout for done in all_done)
 
     def output_of(words: str) -> str:
         (found,) = (output for block, output in shown.items() if words in block)
@@ -109,6 +149,29 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker) -> No
         "t2,1,19",
     ]
     assert output_of("register_views").count("k-stable") == 6
+
+
+def test_commands_of_a_block_are_told_apart_from_what_takes_a_shell() -> None:
+    written = "cat > a <<END\n.venv/bin/offsets x\nEND\n"
+    quoted = ".venv/bin/offsets sql --store s \"SELECT 'a' > b\"\n"
+    shell = [f".venv/bin/offsets x {more}\n" for more in ("> y", ">y", "| less", "$HOME", "&& ls")]
+    assert commands(written + quoted + "".join(shell)) == [written, quoted, *shell]
+    assert words_of(quoted) == [".venv/bin/offsets", "sql", "--store", "s", "SELECT 'a' > b"]
+    assert [each for each in (written, "make run\n", *shell) if words_of(each) is not None] == []
+
+
+def test_spark_submit_is_called_in_the_readme_as_make_run_calls_it(root: Path) -> None:
+    submits = [
+        words
+        for language, block in blocks(root)
+        if language == "sh"
+        for command in commands(block)
+        if "spark-submit" in (words := shlex.split(command))[0]
+    ]
+    assert len(submits) > 1
+    assert [words[: len(SUBMIT)] for words in submits] == [SUBMIT] * len(submits)
+    made = (root / "Makefile").read_text(encoding="utf-8").replace("$(BIN)", ".venv/bin").replace("$$STORE", "store")
+    assert submits[0] in [shlex.split(line) for line in made.splitlines() if "bin/spark-submit" in line]
 
 
 def test_make_test_and_make_run_are_targets(root: Path) -> None:

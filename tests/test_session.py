@@ -20,6 +20,8 @@ from offsets_pipeline.config import load_settings
 from offsets_pipeline.session import build_session
 spark = build_session("program", load_settings())
 spark.range(3).write.format("delta").save(sys.argv[1])
+if sys.argv[2] == "vacuum":
+    spark.sql(f"VACUUM delta.`{sys.argv[1]}`")  # of which Delta tells on stdout
 print(spark.read.format("delta").load(sys.argv[1]).count(), spark.conf.get("spark.sql.shuffle.partitions"))
 """
 
@@ -77,7 +79,8 @@ def test_spark_defaults_say_what_the_session_says(root: Path, spark: SparkSessio
     }
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a JVM each: what spark-submit says and what is on a terminal is about the process
+@pytest.mark.process
 @pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
 def test_a_program_of_its_own_is_quiet_leaves_nothing_and_obeys_spark_submit(
     root: Path, tmp_path: Path, *, submitted: bool
@@ -96,7 +99,7 @@ def test_a_program_of_its_own_is_quiet_leaves_nothing_and_obeys_spark_submit(
             "spark.sql.shuffle.partitions=3",
         ]
     done = subprocess.run(
-        [*command, str(program), str(folder / "table")],
+        [*command, str(program), str(folder / "table"), "-" if submitted else "vacuum"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.store import absolute
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def start_fold(
     writer = (
         store.read_stream(LOG.name, _READ_OPTIONS)
         .writeStream.queryName("fold")
-        .option("checkpointLocation", checkpoint or store.checkpoint("fold"))
+        .option("checkpointLocation", absolute(checkpoint) if checkpoint else store.checkpoint("fold"))
         .foreachBatch(fold_rows)
     )
     if available_now:

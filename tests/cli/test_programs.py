@@ -1,126 +1,139 @@
-"""The installed program and the jobs for spark-submit, as users start them: processes of their own."""
+"""The installed program and the jobs for spark-submit: what is about their processes, and one way through all of them.
+
+`in_process` and `job_in_process` run what a command does beside the session that all tests share; tests/test_readme.py
+and tests/cli/test_output.py do so too.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.cli import main
 from tests.compare import compare
 from tests.logs import capture_rows, oracle
-from tests.spark.stores import segments_of
+from tests.programs import (
+    OFFSETS,
+    Done,
+    assert_refused,
+    assert_said,
+    in_process,
+    job_in_process,
+    offsets,
+    start,
+    submit,
+)
+from tests.spark.stores import copied, log_of, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
 
 CAPTURE = "4.2.0-kip848"
-OFFSETS = Path(sys.executable).with_name("offsets")
-SPARK_SUBMIT = Path(sys.prefix) / "bin" / "spark-submit"
-Done = subprocess.CompletedProcess[str]
+ROOT = Path(__file__).parents[2]
 
 
-def start(root: Path, *command: str | Path, environment: Mapping[str, str] | None = None) -> Done:
-    # the quick compiler alone: these processes are short
-    quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
-    return subprocess.run(
-        command,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-        env={**os.environ, **quick, **(environment or {})},
-    )
-
-
-def offsets(root: Path, *arguments: str | Path) -> Done:
-    return start(root, OFFSETS, *arguments)
-
-
-def job(root: Path, name: str, *arguments: str | Path) -> Done:
-    defaults = root / "conf" / "spark-defaults.conf"
-    done = start(root, SPARK_SUBMIT, "--properties-file", defaults, root / "jobs" / f"{name}.py", *arguments)
-    # Java itself says this of a JVM that spark-submit starts, before anything of ours runs
-    lines = [line for line in done.stderr.splitlines(keepends=True) if "Using incubator modules" not in line]
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(lines))
-
-
-def assert_said(done: Done, said: str) -> None:
-    """It succeeded, printed this line, and nothing on stderr."""
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == said + "\n"
-
-
-def assert_refused(done: Done, said: str) -> None:
-    """It failed with one line on stderr, which begins so; of a job spark-submit puts all that it writes on stdout."""
-    is_job = SPARK_SUBMIT in done.args
-    line, nothing = (done.stdout, done.stderr) if is_job else (done.stderr, done.stdout)
-    assert (done.returncode, nothing) == (1, "")
-    assert line.startswith(f"offsets: error: {said}")
-    assert len(line.splitlines()) == 1
-
-
-def assert_describes(root: Path, store: Path) -> None:
-    done = offsets(root, "describe", "--store", store, "--all-groups", "--format", "json")
+def assert_describes(run: Callable[..., Done], root: Path, store: Path) -> None:
+    done = run(root, "describe", "--store", store, "--all-groups", "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert compare(json.loads(done.stdout), oracle(CAPTURE)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the way that users go: spark-submit and the installed program start a JVM each
+@pytest.mark.process
 def test_log_goes_in_and_answers_come_out(root: Path, tmp_path: Path) -> None:
     store = tmp_path / "a store"
     records = sum(map(len, capture_rows(CAPTURE).values()))
     ingested = f"{records} records added to {store} from 5 segment files (5 log partitions)"
-    assert_said(job(root, "ingest_segments", "--store", store, segments_of(CAPTURE)), ingested)
+    assert_said(submit(root, "ingest_segments", "--store", store, segments_of(CAPTURE)), ingested)
     assert_said(offsets(root, "fold", "--store", store, "--available-now"), f"{records} records folded in {store}")
-    assert_describes(root, store)
-    assert_said(job(root, "fold_stream", "--store", store, "--available-now"), f"0 records folded in {store}")
-    verified = offsets(root, "verify", "--store", store)
+    assert_describes(offsets, root, store)
+    assert {path.name for path in tmp_path.iterdir()} == {"a store"}
+
+
+def test_each_job_does_what_its_command_does(
+    spark: SparkSession, folded: Callable[[str], Path], root: Path, tmp_path: Path
+) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "a store")
+
+    def job(name: str, *arguments: str | Path) -> Done:
+        return job_in_process(root, name, "--store", store, *arguments)
+
+    ingested = f"0 records added to {store} from 5 segment files (5 log partitions)"
+    assert_said(job("ingest_segments", segments_of(CAPTURE)), ingested)
+    assert_said(job("fold_stream", "--available-now"), f"0 records folded in {store}")
+    verified = job("verify")
     assert (verified.returncode, verified.stderr) == (0, "")
     assert verified.stdout.startswith("equal: ")
 
     DeltaTable(str(store / "committed_offsets")).update(
         {"committed_offset": "committed_offset + 1"}, predicate="log_partition = 0 AND committed_offset >= 0"
     )
-    assert_refused(job(root, "verify", "--store", store), f"{store} differs from its log: ")
-    assert_said(
-        job(root, "reload", "--store", store, "--partition", "0"),
-        f"{len(capture_rows(CAPTURE)[0])} records replayed in {store}",
-    )
-    maintained = job(root, "maintain", "--store", store)
+    assert_refused(job("verify"), f"{store} differs from its log: ")
+    assert_said(job("reload", "--partition", "0"), f"{len(capture_rows(CAPTURE)[0])} records replayed in {store}")
+    maintained = job("maintain")
     assert (maintained.returncode, maintained.stderr) == (0, "")
     assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0$", maintained.stdout, re.MULTILINE)
-    assert_describes(root, store)
-    cleaned = job(root, "clean_log", "--store", store)
+    assert_describes(in_process, root, store)
+    cleaned = job("clean_log")
     assert (cleaned.returncode, cleaned.stderr) == (0, "")
     assert cleaned.stdout.startswith("STORE ")
-    forecast = job(root, "expire_offsets", "--store", store, "--dry-run", "--at", "2100-01-01", "--format", "csv")
+    forecast = job("expire_offsets", "--dry-run", "--at", "2100-01-01", "--format", "csv")
     assert (forecast.returncode, forecast.stderr) == (0, "")
     assert forecast.stdout.startswith("when,expires,group,topic,partition,rule,reason\nnow,")
-    assert_refused(job(root, "expire_offsets", "--store", store), f"{store} is a mirrored store: ")
-    assert_describes(root, store)
-    assert {path.name for path in tmp_path.iterdir()} == {"a store"}
+    assert_refused(job("expire_offsets"), f"{store} is a mirrored store: ")
+    assert_describes(in_process, root, store)
 
 
-@pytest.mark.slow
-def test_programs_refuse_in_one_line(root: Path, tmp_path: Path) -> None:
-    assert_refused(job(root, "ingest_segments", "--store", tmp_path / "s", tmp_path / "x"), "no such file or folder: ")
-    assert_refused(offsets(root, "verify", "--store", tmp_path / "s"), f"no store at {tmp_path / 's'}: ")
-    bad = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
-    bad.parent.mkdir()
-    bad.write_bytes(b"no log segment; " * 50)
-    assert_refused(offsets(root, "ingest-segments", "--store", tmp_path / "s", bad), f"{bad}")
+def test_a_relative_checkpoint_lies_where_the_command_runs_whatever_folder_the_jvm_runs_in(
+    spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "store")
+    at = ("--store", "store", "--checkpoint", "checkpoint")
+    records = sum(map(len, capture_rows(CAPTURE).values()))
+    folded_now = in_process(tmp_path, "fold", "--available-now", *at)
+    assert_said(folded_now, "0 records folded in store")
+    assert (tmp_path / "checkpoint" / "commits" / "0").exists()
+    maintained = in_process(tmp_path, "maintain", *at)
+    assert (maintained.returncode, maintained.stderr) == (0, "")
+    assert len(log_of(store)) == records
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=lambda path: path.stem)
+def test_each_job_is_a_command_with_the_same_options(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = re.search(r"`offsets ([a-z-]+)` for spark-submit", ast.get_docstring(tree) or "")
+    assert named is not None
+    assert ast.unparse(tree.body[-1]) == (
+        f"if __name__ == '__main__':\n    sys.exit(main(['{named[1]}', *sys.argv[1:]]))"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main([named[1], "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: offsets {named[1]} ")
+
+
+@pytest.mark.slow  # an error in a JVM's task is to be one line of a program, and of a job: a JVM each
+@pytest.mark.process
+def test_programs_refuse_in_one_line(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
+    refused = submit(root, "ingest_segments", "--store", tmp_path / "s", tmp_path / "x")
+    assert_refused(refused, "no such file or folder: ")
     assert not (tmp_path / "s").exists()
+    failing = "SELECT raise_error(group_id) FROM current_offsets"
+    assert_refused(offsets(root, "sql", "--store", folded(CAPTURE), failing), "the query failed: ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "SELECT 1")])
 def test_where_java_is_missing_that_is_what_is_said(root: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     tools = tmp_path / "bin"
@@ -155,6 +168,7 @@ def test_where_java_is_missing_that_is_what_is_said(root: Path, tmp_path: Path, 
     assert_refused(done, f"no Java in JAVA_HOME, which is {tmp_path / 'jdk'}: Spark needs Java 17")
 
 
+@pytest.mark.process
 def test_describe_needs_no_java(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
     for command in (("describe", "--all-groups"), ("log-info",), ("expire-offsets", "--dry-run", "--at", "2100-01-01")):
         name, *rest = command
@@ -171,6 +185,7 @@ def test_describe_needs_no_java(folded: Callable[[str], Path], root: Path, tmp_p
         assert len(done.stdout.splitlines()) > 5
 
 
+@pytest.mark.process
 def test_reader_that_has_seen_enough_is_no_error(folded: Callable[[str], Path], root: Path) -> None:
     with subprocess.Popen(
         [OFFSETS, "describe", "--store", folded(CAPTURE), "--all-groups"],
@@ -186,6 +201,7 @@ def test_reader_that_has_seen_enough_is_no_error(folded: Callable[[str], Path], 
         assert process.stderr.read() == ""
 
 
+@pytest.mark.process
 def test_version_and_help_go_to_stdout(root: Path) -> None:
     for option, said in (("--version", "0."), ("--help", "usage: offsets [-h]")):
         done = offsets(root, option)

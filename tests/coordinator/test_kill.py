@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tests.unit.coordinator.states import as_reference, of_reference
 from tests.unit.coordinator.stores import log_of, opened
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator
 
 PARTITIONS = 4
@@ -107,20 +107,24 @@ def assert_answers_what_is_in_the_log(store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_acknowledged_commits_are_there_once_however_writers_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "commits"),
+    [(2, (40, 100)), pytest.param(8, (150, 400), marks=pytest.mark.long)],
+)
+def test_acknowledged_commits_are_there_once_however_writers_are_killed(
+    chance: random.Random, tmp_path: Path, rounds: int, commits: tuple[int, int]
+) -> None:
     store = tmp_path / "store"
     OwnedStore.create(store, PARTITIONS)
-    chance = random.Random(20261121)
     acknowledged: list[tuple[str, int]] = []
-    killed = rounds = 0
-    while len(acknowledged) < 1_000:
-        rounds += 1
-        writers = [Writer(store, f"r{rounds}p{number}", 10_000, -1) for number in range(PROCESSES)]
+    killed = 0
+    for round_ in range(rounds):  # all but the first find what the killed ones of before left
+        writers = [Writer(store, f"r{round_}p{number}", 10_000, -1) for number in range(PROCESSES)]
         for writer in writers:
             writer.await_ready()
         for writer in writers:
             writer.go()
-        wanted = len(acknowledged) + chance.randint(150, 400)
+        wanted = len(acknowledged) + chance.randint(*commits)
         for writer in chance.sample(writers, len(writers)):  # one after the other, as the others go on
             until = time.monotonic() + PATIENCE_SECONDS
             while len(acknowledged) + sum(len(each.acknowledged) for each in writers) < wanted:
@@ -132,7 +136,6 @@ def test_acknowledged_commits_are_there_once_however_writers_are_killed(tmp_path
             acknowledged += writer.acknowledged
             writer.acknowledged = []
     assert killed == rounds * PROCESSES
-    assert rounds >= 2
     in_log = Counter(commits_in(store))
     assert set(in_log.values()) == {1}  # none twice
     for group_id, offset in acknowledged:  # both partitions of every one: all of an append or nothing

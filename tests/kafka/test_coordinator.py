@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.steps import Step
 
-pytestmark = pytest.mark.kafka
-
 PARTITIONS = 3
 MINUTE_MS = 60_000
 

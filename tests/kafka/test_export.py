@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.fold.reference import Group
     from tests.kafka.brokers import Answer, KafkaJvm
 
-pytestmark = pytest.mark.kafka
 
 # what a 4.x broker loads; a value that is too short fails its log partition there
 LOADED = [name for name in CAPTURE_NAMES if name.startswith("4.") and not name.endswith("malformed")]

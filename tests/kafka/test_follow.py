@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=100)
 

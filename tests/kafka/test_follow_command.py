@@ -1,4 +1,7 @@
-"""`offsets follow` and `jobs/ingest_topic.py` as users start them: they say, in figures too, what a broker says."""
+"""`offsets follow` and `jobs/ingest_topic.py` say, in figures too, what a broker says.
+
+What is told to stop from outside is a process of its own. What ends by itself runs in this one.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,21 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.errors import ConnectorMissing
 from offsets_pipeline.ingest.topic_admin import require_connector
 from offsets_pipeline.metrics import HELP
-from tests.cli.test_programs import OFFSETS, assert_said, job, offsets
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import live_broker, wait_until
+from tests.programs import OFFSETS, QUICK, assert_said, in_process, job_in_process
 from tests.spark.stores import differences, log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from tests.figures import Figures
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PARTITIONS = 5
 INTERRUPTED = 128 + signal.SIGTERM
@@ -50,7 +55,7 @@ def follow(root: Path, store: Path, broker: LiveBroker, *options: str | Path) ->
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"},
+        env={**os.environ, **QUICK},
     )
 
 
@@ -71,7 +76,7 @@ def assert_counts_are_the_brokers(figures: Figures, broker: LiveBroker) -> None:
 
 
 def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
-    kafka: KafkaJvm, root: Path, tmp_path: Path
+    kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     store, file = tmp_path / "a store", tmp_path / "metrics.prom"
     (tmp_path / "slow.toml").write_text(ONE_BY_ONE)
@@ -106,7 +111,7 @@ def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
         assert figures["offsets_fold_behind_log_records"] == by_partition(unfolded)
 
         # the next one comes to it
-        done = offsets(root, "follow", "--store", store, "--bootstrap-server", broker.address, *now)
+        done = in_process(root, "follow", "--store", store, "--bootstrap-server", broker.address, *now)
         read = len(records) - len(first)
         assert_said(done, f"{read} records added to {store}, {len(records)} folded")
         assert landed(store) == records
@@ -129,7 +134,9 @@ def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
             broker.commit(f"g{number}", {("t", 1): 1000 + number})
         more = broker.committed_records()
         given = ("--store", store, "--bootstrap-server", broker.address, *now)
-        assert_said(job(root, "ingest_topic", *given), f"{len(more) - len(records)} records added to {store}")
+        assert_said(
+            job_in_process(root, "ingest_topic", *given), f"{len(more) - len(records)} records added to {store}"
+        )
         assert landed(store) == more
         figures = figures_of(file.read_text())
         assert figures["offsets_records_read_total"] == {"": 9}

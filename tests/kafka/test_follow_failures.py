@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.kafka.live import LiveBroker
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 STOPPED_SECONDS = 60
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -19,12 +18,13 @@ from tests.spark.stores import differences, log_of
 from tests.streaming.test_kill import kill
 
 if TYPE_CHECKING:
+    import random
+
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.streaming, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.streaming, pytest.mark.slow]
 
-ROUNDS = 3
 CONFIG = """
 [topic]
 trigger_interval_ms = 0
@@ -68,10 +68,11 @@ def clients_commit(broker: LiveBroker, round_: int) -> None:
     transaction.commit()
 
 
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_what_is_killed_at_random_moments_lands_each_record_once_and_folds_it(
-    kafka: KafkaJvm, workbench: Workbench, root: Path, tmp_path: Path
+    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path, rounds: int
 ) -> None:
-    store, chosen = tmp_path / "store", random.Random(5)
+    store = tmp_path / "store"
     (tmp_path / "offsets.toml").write_text(CONFIG)
     with live_broker(kafka, tmp_path / "broker") as broker:
         broker.create_topic("t", 2)
@@ -81,17 +82,17 @@ def test_what_is_killed_at_random_moments_lands_each_record_once_and_folds_it(
         try:
             wait_until(lambda: version(store, "log") > 0, "nothing landed")
             queries["fold_progress"] = start(root, store, tmp_path, "fold")
-            for round_ in range(1, ROUNDS + 1):
+            for round_ in range(1, rounds + 1):
                 victim = ("log", "fold_progress")[round_ % 2]
                 before = version(store, victim)
                 clients_commit(broker, round_)
                 wait_until(lambda: version(store, victim) > before, f"{victim} stands still")  # noqa: B023
                 clients_commit(broker, round_)
-                time.sleep(chosen.uniform(0, 1))  # anywhere in a batch, or between two
+                time.sleep(chance.uniform(0, 1))  # anywhere in a batch, or between two
                 kill(queries[victim])
                 command = ingest if victim == "log" else ("fold",)
                 queries[victim] = start(root, store, tmp_path, *command)
-            clients_commit(broker, ROUNDS + 1)
+            clients_commit(broker, rounds + 1)
             wait_until(
                 lambda: differences(store, broker.answers.groups()) == [],
                 "we answer otherwise than the broker",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-import pytest
-
 from offsets_pipeline.coordinator.plan_file import plan_csv, read_plan
 from offsets_pipeline.coordinator.reset import PlannedOffset
 from offsets_pipeline.coordinator.state import TopicPartition
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from tests.kafka.brokers import KafkaJvm
 
-pytestmark = pytest.mark.kafka
 # what CSV has a meaning for, what comes before and after it in the code, and what takes two units of UTF-16
 CHARACTERS = "\t !\"#$%&'()*+,-./09:;<AZ\\_az{}~\x7fß☃😀\r\n"
 

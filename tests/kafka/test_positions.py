@@ -16,7 +16,6 @@ from tests.logs import CAPTURES, capture_partitions
 if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
 
-pytestmark = pytest.mark.kafka
 CAPTURE = "4.2.0-classic"
 # in the midst of that log: some log partitions have younger records, some have not
 TIME_MS = 1_795_201_235_000

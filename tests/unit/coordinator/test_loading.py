@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.log.rows import LogRow
 
 FIXED = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
     max_examples=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

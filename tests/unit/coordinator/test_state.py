@@ -17,9 +17,6 @@ from tests.unit.coordinator.states import as_reference, at, of_reference, replay
 
 MODERN = [name for name in CAPTURE_NAMES if name.startswith("4.")]
 FIXED = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
     max_examples=150,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TOPIC_ID = uuid_to_text(bytes(range(16)))
 HEAD = b"\x00\x04" + bytes(8) + bytes(4)  # of a value of version 4: version, offset, leader epoch
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+FIXED = settings(max_examples=150)
 
 
 class Fields(NamedTuple):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from offsets_pipeline.fold.compaction import codes_of, last_of_each, paired
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+FIXED = settings(max_examples=150)
 
 
 def int64s(numbers: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

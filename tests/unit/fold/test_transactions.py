@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+FIXED = settings(max_examples=150)
 
 
 class Record(NamedTuple):

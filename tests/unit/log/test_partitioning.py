@@ -12,7 +12,7 @@ from tests.logs import CAPTURE_NAMES, capture_partitions, oracle
 
 INT_MIN_STRING = "polygenelubricants"  # its hash is -2^31
 NEGATIVE_STRING = "The quick brown fox jumps over the lazy dog"
-FIXED = settings(derandomize=True, deadline=None, database=None, max_examples=200)
+FIXED = settings(max_examples=200)
 
 
 @pytest.mark.parametrize(

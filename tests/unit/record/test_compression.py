@@ -8,7 +8,7 @@ import struct
 
 import cramjam
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.record.compression import Codec, compress, decompress, decompress_frames
@@ -18,7 +18,6 @@ XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
-@settings(deadline=None, derandomize=True)
 @given(data=st.binary(max_size=5000), codec=st.sampled_from(COMPRESSED))
 def test_what_is_compressed_is_decompressed(data: bytes, codec: Codec) -> None:
     assert decompress(codec, compress(codec, data)) == data
@@ -96,7 +95,6 @@ def _without_size(data: bytes) -> bytes:
     return bytes(compressor.finish())
 
 
-@settings(deadline=None, derandomize=True)
 @given(payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=30), sized=st.booleans())
 def test_zstd_frames_are_decompressed_together(payloads: list[bytes], *, sized: bool) -> None:
     frames = [compress(Codec.ZSTD, each) if sized else _without_size(each) for each in payloads]

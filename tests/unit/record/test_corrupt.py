@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType, UnwritableRecord
@@ -14,8 +14,6 @@ from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key,
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
-
-REPEATABLE = settings(deadline=None, derandomize=True)
 
 
 def hexed(*parts: str) -> bytes:
@@ -185,7 +183,6 @@ def test_errors_survive_a_trip_between_processes() -> None:
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
-@REPEATABLE
 @given(data=st.binary(max_size=120), record_type=st.sampled_from(sorted(MESSAGE_TYPES)))
 def test_any_bytes_decode_or_are_corrupt(data: bytes, record_type: int) -> None:
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.errors import OffsetsError
@@ -19,7 +19,6 @@ from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.segment import SegmentReader, read_segment
 from offsets_pipeline.record.write import BatchOptions, encode_batch
 
-REPEATABLE = settings(deadline=None, derandomize=True)
 LENGTH_OFFSET, MAGIC_OFFSET, CRC_OFFSET = 8, 16, 17
 
 
@@ -313,7 +312,6 @@ def segment(shape: list[tuple[int, Codec]]) -> tuple[list[bytes], list[list[int]
     return parts, held
 
 
-@REPEATABLE
 @given(shape=shapes, keep=st.floats(0, 1), max_records=st.sampled_from([1, 4, 1000]))
 def test_cutting_anywhere_leaves_the_whole_batches_before(
     shape: list[tuple[int, Codec]], keep: float, max_records: int
@@ -334,7 +332,6 @@ def test_cutting_anywhere_leaves_the_whole_batches_before(
         assert (reader.torn_tail.position, reader.torn_tail.length) == (start, cut - start)
 
 
-@REPEATABLE
 @given(shape=shapes, where=st.data(), max_records=st.sampled_from([1, 4, 1000]))
 def test_a_flipped_bit_costs_at_most_the_batch_it_hits(
     shape: list[tuple[int, Codec]], where: st.DataObject, max_records: int
@@ -359,7 +356,6 @@ def test_a_flipped_bit_costs_at_most_the_batch_it_hits(
         assert set(found) == healthy | set(held[hit]) or reader.damage or reader.torn_tail
 
 
-@REPEATABLE
 @given(data=st.binary(max_size=400), prefix=st.booleans())
 def test_any_bytes_are_read_or_refused_but_never_crash(data: bytes, prefix: bool) -> None:
     reader = read_segment((THREE if prefix else b"") + data, source="noise")

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.record.corrupt import CorruptRecord
@@ -14,8 +14,6 @@ from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key,
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, OFFSET_COMMIT_TYPES, RecordType
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
-
-REPEATABLE = settings(deadline=None, derandomize=True)
 
 
 def hexed(*parts: str) -> bytes:
@@ -369,7 +367,6 @@ def test_every_record_type_has_its_key_tested() -> None:
     assert set(OFFSET_COMMIT_TYPES) == {RecordType.LEGACY_OFFSET_COMMIT, RecordType.OFFSET_COMMIT}
 
 
-@REPEATABLE
 @given(name=st.sampled_from(sorted(VALUES)), tag=st.integers(40, 2**20), data=st.binary(max_size=300))
 def test_any_unknown_tag_comes_back(name: str, tag: int, data: bytes) -> None:
     record_type, raw, version, _ = VALUES[name]

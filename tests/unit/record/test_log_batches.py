@@ -22,7 +22,7 @@ from tests.logs import CAPTURE_NAMES
 if TYPE_CHECKING:
     from offsets_pipeline.record.columns import Headers
 
-REPEATABLE = settings(deadline=None, derandomize=True, max_examples=60)
+REPEATABLE = settings(max_examples=60)
 CODECS = [Codec.NONE, Codec.ZSTD]
 COMPARED = (
     "record_offset",

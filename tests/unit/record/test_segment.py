@@ -10,7 +10,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.record import columns, wire
@@ -28,7 +28,6 @@ from offsets_pipeline.record.write import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-REPEATABLE = settings(deadline=None, derandomize=True)
 CODECS = list(Codec)
 
 
@@ -91,7 +90,6 @@ maybe_bytes = st.none() | st.binary(max_size=200)
 records = st.lists(st.tuples(maybe_bytes, maybe_bytes, st.integers(0, 2**45)), min_size=1, max_size=150)
 
 
-@REPEATABLE
 @given(records=records, records_per_batch=st.integers(1, 60), codec=st.sampled_from(CODECS), base=st.integers(0, 2**60))
 def test_what_is_written_is_read(
     records: list[tuple[bytes | None, bytes | None, int]], records_per_batch: int, codec: Codec, base: int

@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.errors import OffsetsError
@@ -18,8 +18,6 @@ from offsets_pipeline.record.wire import Reader
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable
-
-REPEATABLE = settings(deadline=None, derandomize=True)
 
 
 def written(write: Callable[[bytearray, int], None], value: int) -> bytes:
@@ -38,7 +36,6 @@ FIXED = [
 
 
 @pytest.mark.parametrize(("write", "read", "layout"), FIXED)
-@REPEATABLE
 @given(number=st.integers(0, 2**64 - 1))
 def test_fixed_integers_are_big_endian(
     write: Callable[[bytearray, int], None], read: Callable[[Reader, str], int], layout: str, number: int
@@ -92,7 +89,6 @@ def test_zigzag_varints(data: str, value: int) -> None:
     assert written(wire.write_varlong, value) == bytes.fromhex(data)
 
 
-@REPEATABLE
 @given(value=st.integers(-(2**63), 2**63 - 1))
 def test_varlongs_come_back(value: int) -> None:
     data = written(wire.write_varlong, value)
@@ -124,7 +120,6 @@ def test_a_uuid_is_shown_as_kafka_does() -> None:
     assert out == data
 
 
-@REPEATABLE
 @given(value=st.uuids())
 def test_uuids_come_back(value: uuid.UUID) -> None:
     assert wire.uuid_from_text(wire.uuid_to_text(value.bytes)) == value.bytes
@@ -167,7 +162,6 @@ def test_malformed_utf8_is_replaced_as_java_does(data: bytes, text: str) -> None
     assert wire.decode_utf8(data) == text
 
 
-@REPEATABLE
 @given(data=st.binary(max_size=40))
 def test_any_bytes_are_text(data: bytes) -> None:
     text = wire.decode_utf8(data)
@@ -177,7 +171,6 @@ def test_any_bytes_are_text(data: bytes) -> None:
         assert "\ufffd" in text
 
 
-@REPEATABLE
 @given(text=st.text())
 def test_text_comes_back(text: str) -> None:
     assert wire.decode_utf8(wire.encode_utf8(text)) == text

@@ -1,0 +1,134 @@
+"""The installed program and the jobs for spark-submit: as processes, as users start them, or in the tests' own one.
+
+A process of its own starts a JVM, which takes ten seconds. What a command does and says takes none: `in_process` runs
+it beside the session of the `spark` fixture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from pyspark.sql import SparkSession
+
+from offsets_pipeline.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+OFFSETS = Path(sys.executable).with_name("offsets")
+SPARK_SUBMIT = Path(sys.prefix) / "bin" / "spark-submit"
+#: How the README, the Makefile and these tests call spark-submit, in the project's folder.
+PROPERTIES = ("--properties-file", "conf/spark-defaults.conf")
+# The quick compiler alone: these processes are short.
+QUICK = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+
+Done = subprocess.CompletedProcess[str]
+
+
+def start(folder: Path, *command: str | Path, environment: Mapping[str, str] | None = None) -> Done:
+    """Run a command in a process of its own."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        env={**os.environ, **QUICK, **(environment or {})},
+    )
+
+
+def offsets(folder: Path, *arguments: str | Path) -> Done:
+    """Run the installed program in a process of its own."""
+    return start(folder, OFFSETS, *arguments)
+
+
+def submit(folder: Path, name: str, *arguments: str | Path) -> Done:
+    """Submit a job with spark-submit, in a process of its own."""
+    done = start(folder, SPARK_SUBMIT, *PROPERTIES, f"jobs/{name}.py", *arguments)
+    # Java itself says this of a JVM that spark-submit starts, before anything of ours runs
+    lines = [line for line in done.stderr.splitlines(keepends=True) if "Using incubator modules" not in line]
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(lines))
+
+
+def in_process(folder: Path, *arguments: str | Path) -> Done:
+    """Run a command of `offsets` in this process, with this folder as the working one."""
+    words = [str(each) for each in arguments]
+    return _captured(folder, words, lambda: main(words))
+
+
+def job_in_process(folder: Path, name: str, *arguments: str | Path) -> Done:
+    """Run a job in this process, with this folder as the working one."""
+    words = [f"jobs/{name}.py", *map(str, arguments)]
+
+    def run() -> int:
+        with mock.patch.object(sys, "argv", words):
+            runpy.run_path(words[0], run_name="__main__")
+        raise AssertionError(f"{words[0]} does not end with an exit status")
+
+    return _captured(folder, words, run)
+
+
+def python_in_process(folder: Path, code: str) -> Done:
+    """Run a program in this process, with this folder as the working one."""
+
+    def run() -> int:
+        exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
+        return 0
+
+    return _captured(folder, ["python", "-c", code], run)
+
+
+def assert_said(done: Done, said: str) -> None:
+    """It succeeded, printed this line, and nothing on stderr."""
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == said + "\n"
+
+
+def assert_refused(done: Done, said: str) -> None:
+    """It failed with one line on stderr, which begins so; of a job spark-submit puts all that it writes on stdout."""
+    submitted = SPARK_SUBMIT in done.args
+    line, nothing = (done.stdout, done.stderr) if submitted else (done.stderr, done.stdout)
+    assert (done.returncode, nothing) == (1, "")
+    assert line.startswith(f"offsets: error: {said}")
+    assert len(line.splitlines()) == 1
+
+
+def _captured(folder: Path, words: Sequence[str], run: Callable[[], int]) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        _session_and_signals_as_before(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = run()
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 1
+    return subprocess.CompletedProcess(list(words), status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _session_and_signals_as_before() -> Iterator[None]:
+    """A command that follows or folds handles signals and sets options until its process ends; it leaves no query."""
+    session = SparkSession.builder.getOrCreate()
+    conf = session.conf.getAll
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for key in session.conf.getAll.keys() - conf.keys():
+            session.conf.unset(key)
+    assert session.streams.active == []
