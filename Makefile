@@ -88,7 +88,7 @@ run: setup ## a real broker's log, from its segment files to the table of curren
 
 .PHONY: test
 test: setup kafka ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## the tests that take neither Spark nor a broker nor a process: two minutes
