@@ -148,7 +148,9 @@ def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -
     commit.add_argument("offsets", nargs="+", type=commit_of, metavar="TOPIC:PARTITION=OFFSET")
     commit.add_argument("--metadata", default="", metavar="TEXT", help="a note to go with each offset")
     commit.add_argument("--leader-epoch", type=int, metavar="N", help="leader epoch of the last consumed record")
-    commit.add_argument("--retention-ms", type=int, metavar="MS", help="they expire after so long (default: settings)")
+    commit.add_argument(
+        "--retention-ms", type=int, metavar="MS", help="they expire after so long (-1, the default: settings)"
+    )
     group = command("delete-group", _delete_group, "delete groups of an owned store with their offsets")
     group.add_argument("--group", required=True, action="append", metavar="G", help="may be repeated")
     offsets = command("delete-offsets", _delete_offsets, "delete offsets of a group of an owned store")

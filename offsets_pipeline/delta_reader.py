@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -11,10 +11,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from offsets_pipeline.delta_protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
+from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.filesystems import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from offsets_pipeline.tables import Table
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class StoredFile:
     partition: Mapping[str, str] = field(default_factory=dict)
 
 
-#: What reading raises where the storage is out of reach from here, or a file is gone.
-UNREADABLE = (DeltaError, OSError, pa.ArrowException)
+#: What reading raises where the storage is out of reach from here, a file is gone, or only Spark can read the table.
+UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
 
 
 def newest_table(folder: str) -> DeltaTable:
@@ -41,8 +45,48 @@ def table_as_of(folder: str, version: int) -> DeltaTable:
     return DeltaTable(folder, version=version)
 
 
+def refuse_unreadable(table: DeltaTable) -> None:
+    """Raise UnsupportedTable where the rows of the table are not just what its Parquet files hold."""
+    protocol = _protocol(table)
+    reason = unreadable(protocol, table.metadata().configuration)
+    if reason is not None:
+        raise UnsupportedTable(
+            f"the files of {table.table_uri} cannot be read without Spark: the table requires {reason}; {UNDO}"
+        )
+    if DELETION_VECTORS in (protocol["readerFeatures"] or ()) and any(
+        batch.num_rows for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors())
+    ):
+        raise UnsupportedTable(
+            f"the files of {table.table_uri} cannot be read without Spark: rows of them were deleted without rewriting "
+            f"them (deletion vectors); REORG TABLE delta.`{table.table_uri}` APPLY (PURGE) rewrites them"
+        )
+
+
+def unmet_by_writer(table: DeltaTable, made_as: Table) -> str | None:
+    """What appending rows to a table of this program takes that the program does not do; None: it may append."""
+    metadata = table.metadata()
+    fields = {
+        "configuration": metadata.configuration,
+        "partitionColumns": metadata.partition_columns,
+        "schemaString": table.schema().to_json(),
+    }
+    return unwritable(_protocol(table), fields, made_as)
+
+
+def _protocol(table: DeltaTable) -> dict[str, Any]:
+    """The fields of the table's action `protocol`."""
+    found = table.protocol()
+    return {
+        "minReaderVersion": found.min_reader_version,
+        "minWriterVersion": found.min_writer_version,
+        "readerFeatures": found.reader_features,
+        "writerFeatures": found.writer_features,
+    }
+
+
 def stored_files(table: DeltaTable) -> list[StoredFile]:
-    """The files of a table."""
+    """The files of a table. Raises UnsupportedTable as `refuse_unreadable`."""
+    refuse_unreadable(table)
     actions = pa.table(table.get_add_actions())
     partitions = actions["partition"].to_pylist() if "partition" in actions.column_names else []
     partitions = partitions or [{}] * actions.num_rows
@@ -60,12 +104,16 @@ def _in_protocol(value: object) -> str:
 
 
 def file_paths(table: DeltaTable) -> list[str]:
-    """The files of a table as `open_path` takes them: a path as it is on disk, or a URI, which is encoded."""
+    """The files of a table as `open_path` takes them: a path as it is on disk, or a URI, which is encoded.
+
+    Raises UnsupportedTable as `refuse_unreadable`.
+    """
+    refuse_unreadable(table)
     return [each if "://" in each else unquote(each) for each in table.file_uris()]
 
 
 def whole(table: DeltaTable) -> pa.Table:
-    """All rows of a small table that has neither partitions nor deleted rows; in pieces, none for no rows."""
+    """All rows of a small table without partitions; in pieces, none for no rows. Raises as `file_paths`."""
     pieces = []
     for file in file_paths(table):
         system, path = open_path(file)

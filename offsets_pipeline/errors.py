@@ -53,7 +53,7 @@ class TargetNotEmpty(OffsetsError):
 
 
 class UnsupportedTable(OffsetsError):
-    """A table uses what only Spark can read."""
+    """A table requires of its readers or writers what only Spark can do."""
 
 
 class OptionNeedsAnother(OffsetsError):
@@ -97,7 +97,7 @@ class WriteConflict(OffsetsError):
 
 
 class LogMovedOn(OffsetsError):
-    """The log was not followed for so long that commits which came meanwhile are no longer kept."""
+    """What is new in the log cannot be followed commit by commit: old ones are gone, or records were deleted."""
 
 
 class InvalidPartitionCount(OffsetsError):
@@ -167,6 +167,12 @@ class NotCoordinator(OffsetsError):
     kafka_name = "NOT_COORDINATOR"
 
 
+class StoreReplaced(NotCoordinator):
+    """The store was deleted, restored or created anew while a coordinator had it open."""
+
+    retriable = False
+
+
 class CoordinatorLoadInProgress(OffsetsError):
     """The group's log partition is being loaded (R28)."""
 
@@ -192,6 +198,12 @@ class InvalidRequiredAcks(OffsetsError):
     """A commit is to wait for what there is not."""
 
     kafka_name = "INVALID_REQUIRED_ACKS"
+
+
+class InvalidRequest(OffsetsError):
+    """A request has a field with a value that is not allowed."""
+
+    kafka_name = "INVALID_REQUEST"
 
 
 class InvalidGroupId(OffsetsError):

@@ -21,7 +21,7 @@ from offsets_pipeline.delta_reader import UNREADABLE
 from offsets_pipeline.errors import NotCoordinator, OffsetsError, OptionNeedsAnother, UndecodableRecord
 from offsets_pipeline.output import write_rows
 from offsets_pipeline.stopping import Stopping
-from offsets_pipeline.store_properties import OWNED, StoreProperties
+from offsets_pipeline.store_properties import OWNED
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
     Raises NotCoordinator for a mirrored store, unless a forecast is asked for; OptionNeedsAnother, ConfigError and
     InvalidTime for options that are not allowed.
     """
-    is_owned = StoreProperties.from_table_properties(reader.properties, reader.location).kind == OWNED
+    is_owned = reader.properties.kind == OWNED
     if options.dry_run:
         return _write_forecast(options, reader, settings, clock, is_owned=is_owned)
     for name in _OF_FORECASTS:

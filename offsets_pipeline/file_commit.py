@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
+from offsets_pipeline.delta_protocol import COLUMN_MAPPING, CONSTRAINT
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.retry import CONFLICTS
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 #: The application whose transactions append what lies before other rows of a log: a cleaning has to notice them.
 PAST = "offsets-past"
 
-_CONSTRAINT = "delta.constraints."
-_COLUMN_MAPPING = "delta.columnMapping.mode"
 _APPEND, _OVERWRITE = "Append", "Overwrite"
 
 
@@ -200,12 +199,12 @@ class FileCommit:
         """Whether nobody changed what the table asks of its rows and files."""
         metadata = metadata_of(self._transaction)
         properties = metadata["configuration"]
-        constraints = {key: value for key, value in properties.items() if key.startswith(_CONSTRAINT)}
-        expected = {key: value for key, value in self._table.properties.items() if key.startswith(_CONSTRAINT)}
+        constraints = {key: value for key, value in properties.items() if key.startswith(CONSTRAINT)}
+        expected = {key: value for key, value in self._table.properties.items() if key.startswith(CONSTRAINT)}
         schema = StructType.fromJson(json.loads(metadata["schemaString"]))
         return (
             constraints == expected
-            and properties.get(_COLUMN_MAPPING, "none") == "none"
+            and properties.get(COLUMN_MAPPING, "none") == "none"
             and tuple(metadata["partitionColumns"]) == self._table.partitioned_by
             and [(each.name, each.dataType) for each in schema]
             == [(each.name, each.dataType) for each in self._table.schema()]

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.delta_protocol import unreadable
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.filesystems import arrow_path
 from offsets_pipeline.retry import CONFLICTS, with_retries
@@ -202,19 +203,25 @@ class Store:
         return int(self._commit(log, version).get("timestamp", 0))  # it need not say
 
     def files(self, name: str) -> DataFrame:
-        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, has_deleted_rows."""
+        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, needs_delta.
+
+        A file that ``needs_delta`` is not read as it lies there: rows of it were deleted without rewriting it, or the
+        table requires more of its readers (delta_protocol.py).
+        """
         return self.files_of(self._newest(name))
 
     def files_of(self, snapshot: Any) -> DataFrame:  # noqa: ANN401 - of the JVM
         """The files of a snapshot of Delta's, as `files`."""
         files = DataFrame(snapshot.allFiles().toDF(), self.spark)
+        protocol, metadata = (json.loads(each.json()) for each in (snapshot.protocol(), snapshot.metadata()))
+        is_unreadable = unreadable(protocol["protocol"], metadata["metaData"]["configuration"]) is not None
         return files.select(
             F.lit(snapshot.dataPath().toUri().toString()).alias("folder"),
             "path",
             "size",
             "stats",
             F.col("partitionValues.settled").alias("settled"),
-            F.col("deletionVector").isNotNull().alias("has_deleted_rows"),
+            (F.col("deletionVector").isNotNull() | F.lit(is_unreadable)).alias("needs_delta"),
         )
 
     def _newest(self, name: str) -> Any:  # noqa: ANN401 - of the JVM

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MIRRORED = "mirrored"
 OWNED = "owned"
@@ -42,7 +46,7 @@ class StoreProperties:
         }
 
     @classmethod
-    def from_table_properties(cls, properties: dict[str, str], location: str) -> StoreProperties:
+    def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
         """Read them back. Raises NotAStore where the table is no log of this program, or of a newer format."""
         version = properties.get(f"{_PROPERTY}format.version")
         if version is None:

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS
-from offsets_pipeline.errors import CoordinatorNotAvailable, RequestTimedOut, WriteConflict
+from offsets_pipeline.errors import (
+    CoordinatorNotAvailable,
+    RequestTimedOut,
+    StoreReplaced,
+    UnsupportedTable,
+    WriteConflict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -166,7 +172,7 @@ class Appender:
         round_ = _Round()
         try:
             with self._log.turn(self._follow):
-                append = self._append(round_)
+                written = self._append(round_)
         except WriteConflict:
             self.figures.conflicts += 1
             with self._changed:
@@ -175,8 +181,8 @@ class Appender:
             round_.refuse()
             self._fail([request for request, _ in round_.taken], error)
         else:
-            if append is not None:
-                self._accept(append)
+            if written is not None:
+                self._accept(*written)
             round_.finish()
 
     def _follow(self) -> None:
@@ -184,7 +190,8 @@ class Appender:
         with self._lock:
             self._catch_up()
 
-    def _append(self, round_: _Round) -> PreparedAppend | None:
+    def _append(self, round_: _Round) -> tuple[PreparedAppend, bytes] | None:
+        """What was appended, and the text of its commit; None where nothing had to be."""
         append: PreparedAppend | None = None
         with self._lock:
             self._catch_up()
@@ -194,15 +201,15 @@ class Appender:
             if records:
                 append = self._log.prepare(records, now_ms)
         round_.refuse()
-        if append is not None:
-            self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
-        return append
+        if append is None:
+            return None
+        return append, self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
 
-    def _accept(self, append: PreparedAppend) -> None:
+    def _accept(self, append: PreparedAppend, text: bytes) -> None:
         """Take into the states what was written; from here on nothing may say that it was not."""
         try:
             with self._lock:
-                rows = self._log.accept(append)
+                rows = self._log.accept(append, text)
                 if rows is not None:
                     self._replay(rows)
         except Exception:  # noqa: BLE001 - it is a defect; opening the coordinator anew mends what it left
@@ -256,7 +263,8 @@ class Appender:
                 requests = [each for each in self._waiting if each.starts()]
                 self._waiting.clear()
                 self._changed.notify_all()
+        kind = type(error) if isinstance(error, (StoreReplaced, UnsupportedTable)) else CoordinatorNotAvailable
         for request in requests:
-            failed = CoordinatorNotAvailable(f"{request.what}: {error}; it was not written")
+            failed = kind(f"{request.what}: {error}; it was not written")
             failed.__cause__ = error
             request.done.set_exception(failed)

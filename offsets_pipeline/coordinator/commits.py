@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.records import commit_record
-from offsets_pipeline.coordinator.requests import UNKNOWN_GENERATION, Outcome, refuse_share_group
+from offsets_pipeline.coordinator.requests import (
+    DEFAULT_RETENTION_TIME,
+    UNKNOWN_GENERATION,
+    Outcome,
+    refuse_share_group,
+)
 from offsets_pipeline.errors import (
     FencedInstanceId,
     IllegalGeneration,
     InvalidCommitOffsetSize,
+    InvalidRequest,
     NoSuchGroup,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
@@ -56,11 +62,12 @@ def commit_offsets(
 ) -> Outcome[None]:
     """The records of a commit; of a transaction, with the producer's id and epoch.
 
-    Raises what `validate_member` does, OffsetOutOfRange, InvalidCommitOffsetSize. Where the note of a partition is too
+    Raises what `validate_member` does, InvalidRequest for a retention that is not allowed, OffsetOutOfRange,
+    InvalidCommitOffsetSize. Where the note of a partition is too
     long, the others are committed and the outcome has the error OffsetMetadataTooLarge, as in Kafka.
     """
     validate_member(state, request.group_id, request.member, transactional=producer is not None)
-    expire_timestamp_ms = None if request.retention_time_ms is None else now_ms + request.retention_time_ms
+    expire_timestamp_ms = _expire_timestamp_ms(request.retention_time_ms, now_ms)
     records: list[Record] = []
     too_large: list[TopicPartition] = []
     for where, offset in request.offsets.items():
@@ -92,6 +99,18 @@ def commit_offsets(
             f"a commit of {len(records)} offsets takes {size} bytes, {MAX_REQUEST_BYTES} are allowed: make it several"
         )
     return Outcome(records, None, _too_large(too_large, len(records), settings))
+
+
+def _expire_timestamp_ms(retention_time_ms: int | None, now_ms: int) -> int | None:
+    """When a commit expires that names its own retention; None: by the store's retention (R19)."""
+    if retention_time_ms is None or retention_time_ms == DEFAULT_RETENTION_TIME:
+        return None
+    if retention_time_ms <= 0:
+        raise InvalidRequest(
+            f"a retention of {retention_time_ms} ms would delete the commit at once: it takes a number above 0, or "
+            f"{DEFAULT_RETENTION_TIME} for the store's own"
+        )
+    return now_ms + retention_time_ms
 
 
 def _is_offset(value: object) -> bool:

@@ -20,7 +20,6 @@ from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
     LogMovedOn,
-    NoSuchStore,
     RequestTimedOut,
     UndecodableRecord,
 )
@@ -107,7 +106,8 @@ class CoordinatorCore:
         ``housekeeping`` aborts overdue transactions and, every so often, expires offsets of what is loaded. A process
         that forks opens its coordinator afterwards.
 
-        Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage.
+        Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
+        can read the log).
         """
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
@@ -140,8 +140,8 @@ class CoordinatorCore:
     def load_partition(self, log_partition: int) -> None:
         """Load a log partition from the log; one that is loaded is loaded anew (R28).
 
-        Where there is no log any more, that is a warning, and nothing is loaded. Raises NotCoordinator for a log
-        partition that is none, UnexpectedActiveGroup, UndecodableRecord where the settings say to stop there.
+        Raises NotCoordinator for a log partition that is none, StoreReplaced, UnsupportedTable, UnexpectedActiveGroup,
+        UndecodableRecord where the settings say to stop there.
         """
         self.load_partitions([log_partition])
 
@@ -152,11 +152,6 @@ class CoordinatorCore:
             loading = self._partitions.begin_load(log_partitions)
         try:
             self._load(loading)
-        except NoSuchStore as missing:
-            _LOG.warning("log partitions %s are not loaded: %s", sorted(log_partitions), missing)
-            with self._lock:
-                for log_partition in self._partitions.wanted(loading):
-                    self._partitions.unload(log_partition)
         except BaseException:
             with self._lock:
                 self._partitions.give_up(loading)
@@ -203,13 +198,19 @@ class CoordinatorCore:
             for rows in self._log.catch_up():
                 self._partitions.replay(rows)
         except LogMovedOn as moved:
-            _LOG.warning("%s: reading the log anew", moved)
-            wanted = self._partitions.not_unloaded()
-            for log_partition in wanted:
-                self._partitions.unload(log_partition)
-            loading = self._partitions.begin_load(wanted)
+            self._reopen()
+            _LOG.warning("%s: the log was read anew", moved)
+
+    def _reopen(self) -> None:
+        """Read the log anew; what was loaded stays until that is done. With the lock held."""
+        loading = self._partitions.begin_load(self._partitions.not_unloaded())
+        try:
             self._log.open(loading.tokens, loading.add)
+            self._partitions.forget(loading)
             self._publish(loading)
+        except BaseException:
+            self._partitions.give_up(loading)
+            raise
 
     def _load(self, loading: Loading) -> None:
         for rows in self._log.load(loading.tokens):
@@ -226,8 +227,7 @@ class CoordinatorCore:
             offset, reason = next(iter(corrupt.quarantined.items()))
             raise UndecodableRecord(f"log partition {corrupt.log_partition}, record offset {offset}: {reason}")
         with self._lock:
-            for rows in self._log.catch_up():
-                self._partitions.replay(rows)
+            self._catch_up()
             self._partitions.publish(loading)
 
     def _state_for(self, group_id: str) -> PartitionState:
@@ -306,6 +306,7 @@ class CoordinatorCore:
     def _keep_house(self) -> None:
         """Renew the note, abort what takes too long, expire offsets."""
         noted_ms = expired_ms = self._clock.now_ms()
+        failed = ""
         while not self._closed.wait(_TICK_SECONDS):
             now_ms = self._clock.now_ms()
             try:
@@ -316,8 +317,11 @@ class CoordinatorCore:
                 if now_ms - expired_ms >= self._settings.offsets_retention_check_interval_ms:
                     expired_ms = now_ms
                     self._expire_loaded(now_ms)
+                failed = ""
             except Exception as error:  # noqa: BLE001 - the next time may go well
-                _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
+                if str(error) != failed:  # not the same every second
+                    _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
+                failed = str(error)
 
     def _tick(self, now_ms: int) -> None:
         """What is to be done every second."""

@@ -126,6 +126,11 @@ class Partitions:
             partition.state, partition.status = loading.states[number], LoadStatus.LOADED
             partition.load_ms = (time.monotonic() - loading.begun) * 1000
 
+    def forget(self, loading: Loading) -> None:
+        """Let a load take nothing from what was loaded before: that came from records which are gone."""
+        for number in self.wanted(loading):
+            self._partitions[number].state = None
+
     def give_up(self, loading: Loading) -> None:
         """End a load that failed: what was loaded before answers again."""
         for number in self.wanted(loading):

@@ -16,7 +16,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.coordinator.storage import Commit, storage_of
-from offsets_pipeline.errors import LogMovedOn, NoSuchStore, WriteConflict
+from offsets_pipeline.delta_protocol import UNDO, changes_rules, parsed, takes_rows
+from offsets_pipeline.delta_reader import answer, file_paths, refuse_unreadable, unmet_by_writer
+from offsets_pipeline.errors import LogMovedOn, NoSuchStore, StoreReplaced, UnsupportedTable, WriteConflict
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_name
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from offsets_pipeline.coordinator.storage import Action
+    from offsets_pipeline.delta_protocol import Action
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,12 +58,13 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class PreparedAppend:
-    """Records with the record offsets that they get if this is the log's next commit."""
+    """Records with the record offsets that they get if this is the log's next commit, behind the ``previous`` one."""
 
     version: int
     number: int
     rows: pa.Table
     ends: dict[int, int]
+    previous: bytes | None
 
 
 def _drop(_: pa.Table) -> None:
@@ -71,7 +74,9 @@ def _drop(_: pa.Table) -> None:
 class OwnedLog:
     """The table `log` of an owned store, as of ``version``; one thread at a time.
 
-    ``ends`` has the log end offset of every log partition. `catch_up` moves all of it on.
+    ``ends`` has the log end offset of every log partition. `catch_up` moves all of it on. Each look at the log makes
+    sure that the commit of ``version`` is the one that was read: a store that was restored or created anew meanwhile
+    has another one, or none (docs/adr/0013).
     """
 
     def __init__(self, folder: str, offsets_partitions: int, source: str) -> None:
@@ -84,15 +89,17 @@ class OwnedLog:
         self.number = -1
         self.ends = [0] * offsets_partitions
         self.producers = Producers()
+        self._last: bytes | None = None  # the text of the commit of `version`; None: it is no longer kept
+        self._table_id: str | None = None
+        self._unwritable: str | None = None  # what the table requires of writers that this program does not do
 
     def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
         """Find out where the log stands; ``take`` gets the rows of these log partitions as it goes, as from `load`.
 
-        Raises NoSuchStore where there is none.
+        Raises NoSuchStore where there is none, StoreReplaced where it is not the one that was open before,
+        UnsupportedTable where only Spark can read it.
         """
         table = self._table()
-        if table is None:
-            raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path")
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
         transactional: list[pa.Table] = []
@@ -105,7 +112,9 @@ class OwnedLog:
         self.producers = Producers()
         if transactional:
             self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
+        self._table_id, self._unwritable = _id_of(table), unmet_by_writer(table, LOG)
         self.version = table.version()
+        self._last = self._storage.read_commit(self.version)
         last = table.transaction_version(APPLICATION)
         self.number = -1 if last is None else last
         self._looked_at = time.monotonic()
@@ -113,32 +122,54 @@ class OwnedLog:
     def catch_up(self) -> Iterator[pa.Table]:
         """The rows that came in since, commit by commit, with ROW_SCHEMA and in the order of their record offsets.
 
-        Raises LogMovedOn where it takes a new `open` to follow them.
+        Raises LogMovedOn where it takes a new `open` to follow them, StoreReplaced where the store is another one now,
+        UnsupportedTable where only Spark can read the table from here on.
         """
         now = time.monotonic()
-        while (actions := self._storage.read_commit(self.version + 1)) is not None:
+        while (text := self._next_commit()) is not None:
+            actions = parsed(text)
+            if takes_rows(actions):
+                raise LogMovedOn(f"version {self.version + 1} of {self._folder} deletes or changes records")
+            if changes_rules(actions):
+                self._unwritable = unmet_by_writer(self._table(), LOG)
             rows = self._new_rows(actions)
             self.version += 1
+            self._last = text
             self.number = max([self.number, *_transactions(actions)])
             if rows.num_rows:
                 self._note_ends(rows)
                 self.producers.replay(rows)
                 yield rows
-        if now - self._looked_at > _LOST_TOUCH_SECONDS:
-            table = self._table()
-            if table is not None and table.version() > self.version:
-                raise LogMovedOn(f"the commits of {self._folder} since version {self.version} are no longer kept")
+        if now - self._looked_at > _LOST_TOUCH_SECONDS and self._table().version() > self.version:
+            raise self._moved_on()
         self._looked_at = now
+
+    def _next_commit(self) -> bytes | None:
+        """The text of the commit behind `version`, None where there is none yet. Raises as `catch_up`."""
+        text = self._storage.read_commit(self.version + 1)
+        # only now: so what was read follows the commit that is known
+        if self._storage.is_unchanged(self.version, self._last):
+            return text
+        if self._storage.read_commit(self.version) is None and self._table().version() > self.version:
+            raise self._moved_on()
+        raise self._replaced()
+
+    def _moved_on(self) -> LogMovedOn:
+        return LogMovedOn(f"the commits of {self._folder} since version {self.version} are no longer kept")
+
+    def _replaced(self) -> StoreReplaced:
+        return StoreReplaced(
+            f"{self._store_folder} was deleted, restored or created anew while it was open: its log is no longer the "
+            f"one that was read up to version {self.version}; open it again"
+        )
 
     def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
         """All rows of these log partitions, in no order, a stretch of a file at a time, with ROW_SCHEMA.
 
-        At least those before `version`. May run while another thread uses the log. Raises NoSuchStore where there is
-        no log.
+        At least those before `version`. May run while another thread uses the log. Raises StoreReplaced and
+        UnsupportedTable as `open`.
         """
         table = self._table()
-        if table is None:
-            raise NoSuchStore(f"no log at {self._folder}")
         for rows in _scan(table, self._folder, list(RECORD_COLUMNS)):
             yield _of_partitions(rows, partitions)
 
@@ -150,7 +181,15 @@ class OwnedLog:
         return self._storage.turn(meanwhile)
 
     def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
-        """Give records their record offsets: gapless, from each log partition's end on (R2)."""
+        """Give records their record offsets: gapless, from each log partition's end on (R2).
+
+        Raises UnsupportedTable where an append to the table takes what this program does not do.
+        """
+        if self._unwritable is not None:
+            raise UnsupportedTable(
+                f"cannot append to {self._folder}: its table requires {self._unwritable}, which this program does not "
+                f"support; {UNDO}"
+            )
         ends = {partition: self.ends[partition] for partition in {record.log_partition for record in records}}
         offsets = []
         for record in records:
@@ -174,10 +213,12 @@ class OwnedLog:
         rows = pa.Table.from_arrays(arrays, schema=_TABLE_SCHEMA)
         if len(ends) > 1:  # as every file of the log is
             rows = rows.sort_by(_IN_ORDER)
-        return PreparedAppend(self.version + 1, self.number + 1, rows, ends)
+        return PreparedAppend(self.version + 1, self.number + 1, rows, ends, self._last)
 
-    def write(self, append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
-        """Append, all of it or nothing. May run while another thread uses the log: `accept` tells it of the end.
+    def write(self, append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+        """Append, all of it or nothing; returns the text of the commit, which `accept` takes.
+
+        May run while another thread uses the log.
 
         Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
         """
@@ -188,16 +229,21 @@ class OwnedLog:
         lowest, highest = _bounds(append.rows, now_ms)
         written = WrittenFile(name, size, append.rows.num_rows, lowest, highest)
         try:
-            self._storage.commit(Commit(append.version, append.number, written, now_ms), durable=durable)
+            return self._storage.commit(
+                Commit(append.version, append.number, written, now_ms, append.previous), durable=durable
+            )
         except WriteConflict:
             self._storage.remove(name)
             raise
 
-    def accept(self, append: PreparedAppend) -> pa.Table | None:
-        """Note that what `write` wrote is there; its rows as `catch_up` gives them, None if that gave them already."""
+    def accept(self, append: PreparedAppend, text: bytes) -> pa.Table | None:
+        """Note that what `write` wrote is there, in a commit of this text.
+
+        Returns its rows as `catch_up` gives them, None if that gave them already.
+        """
         if self.version >= append.version:
             return None
-        self.version, self.number = append.version, append.number
+        self.version, self.number, self._last = append.version, append.number, text
         for partition, end in append.ends.items():
             self.ends[partition] = end
         rows = append.rows.select(list(RECORD_COLUMNS))
@@ -211,20 +257,27 @@ class OwnedLog:
         except (DeltaError, OSError) as error:
             _LOG.warning("no checkpoint of %s: %s", self._folder, error)
 
-    def _table(self) -> DeltaTable | None:
+    def _table(self) -> DeltaTable:
+        """The table as it is now. Raises as `open`."""
+        version = self.version  # another thread may append meanwhile
         try:
-            return DeltaTable(self._folder)
+            table = DeltaTable(self._folder)
         except TableNotFoundError:
-            return None
+            if self._table_id is None:
+                raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path") from None
+            raise self._replaced() from None
+        if self._table_id not in {None, _id_of(table)} or table.version() < version:
+            raise self._replaced()
+        refuse_unreadable(table)
+        return table
 
     def _noted_ends(self) -> Iterator[tuple[int, int]]:
         """Ends that are kept where the last records were cleaned away (R2, R23)."""
         try:
-            noted = DeltaTable(f"{self._store_folder}/{LOG_PARTITIONS.name}").to_pyarrow_table(
-                columns=["log_partition", "end_offset"]
-            )
+            table = DeltaTable(f"{self._store_folder}/{LOG_PARTITIONS.name}")
         except TableNotFoundError:
             return iter(())
+        noted = answer("SELECT log_partition, end_offset FROM log_partitions", log_partitions=table).read_all()
         return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
 
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
@@ -246,6 +299,10 @@ class OwnedLog:
         highest = np.array(self.ends, dtype=np.int64)
         np.maximum.at(highest, partitions, rows["record_offset"].to_numpy() + 1)
         self.ends = highest.tolist()
+
+
+def _id_of(table: DeltaTable) -> str:
+    return str(table.metadata().id)
 
 
 def _transactions(actions: Sequence[Action]) -> Iterator[int]:
@@ -282,7 +339,7 @@ def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Tab
     """Columns of all files of a snapshot, a stretch of one file at a time."""
     system, _ = open_path(folder)
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    for uri in table.file_uris():
+    for uri in file_paths(table):
         with (
             system.open_input_file(open_path(uri)[1]) as source,
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,

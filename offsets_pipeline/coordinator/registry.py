@@ -62,7 +62,7 @@ class Registry:
             "partitions": sorted(partitions),
             "at_ms": now_ms,
         }
-        self._system.create_dir(self._folder, recursive=True)
+        self._system.create_dir(self._folder, recursive=False)  # a store that was deleted stays so
         aside = f"{self._path}.tmp"
         with self._system.open_output_stream(aside) as file:
             file.write(json.dumps(note).encode())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_GENERATION = -1
 UNKNOWN_MEMBER = ""
+DEFAULT_RETENTION_TIME = -1
 _MAX_PARTITION = 2**31 - 1
 
 
@@ -57,7 +58,10 @@ NOBODY = MemberOfGroup()
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """A request to commit offsets; ``retention_time_ms`` makes them expire so long after the commit (R19)."""
+    """A request to commit offsets; ``retention_time_ms`` makes them expire so long after the commit (R19).
+
+    Without it, or with DEFAULT_RETENTION_TIME, they expire by `offsets_retention_minutes`.
+    """
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -12,10 +12,10 @@ import logging
 import os
 import time
 import uuid
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from offsets_pipeline.delta_protocol import DELTA_LOG, commit_name, parsed
 from offsets_pipeline.errors import UnsafeStorage, WriteConflict
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.written_file import APPLICATION, WrittenFile
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from offsets_pipeline.delta_protocol import Action
+
 _LOG = logging.getLogger(__name__)
 
-Action = dict[str, Any]
-
-_DELTA_LOG = "_delta_log"
 _TURN, _NEXT_TURN = ".turn", ".next-turn"  # files to lock
 _TURN_SECONDS = 0.2
 _POLL_SECONDS = 0.0003
@@ -51,12 +51,16 @@ _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that is to be written: its version, the number of the application's transaction, and its file."""
+    """A commit that is to be written: its version, the number of the application's transaction, and its file.
+
+    ``previous`` is the text of the commit before it, as its writer read it; None where that is no longer kept.
+    """
 
     version: int
     number: int
     written: WrittenFile
     timestamp_ms: int
+    previous: bytes | None
 
     def actions(self) -> list[Action]:
         """Its actions in Delta's protocol."""
@@ -83,8 +87,12 @@ class Commit:
 class Storage(Protocol):
     """What the log asks of the storage that a table lies on. Paths of files are relative to the table."""
 
-    def read_commit(self, version: int) -> list[Action] | None:
-        """The actions of a commit; None where there is no such version, or not yet."""
+    def read_commit(self, version: int) -> bytes | None:
+        """The text of a commit; None where there is no such version, or not yet, or no longer."""
+        ...
+
+    def is_unchanged(self, version: int, text: bytes | None) -> bool:
+        """Whether `read_commit` of this version still returns this text."""
         ...
 
     def read_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
@@ -106,8 +114,12 @@ class Storage(Protocol):
         """
         ...
 
-    def commit(self, commit: Commit, *, durable: bool) -> None:
-        """Add the commit. Raises WriteConflict where its version is there already, written by somebody else."""
+    def commit(self, commit: Commit, *, durable: bool) -> bytes:
+        """Add the commit; returns its text.
+
+        Raises WriteConflict where its version is there already, written by somebody else, or where the commit before
+        it is not the one that its writer read: then nothing was committed.
+        """
         ...
 
 
@@ -144,15 +156,29 @@ class LocalStorage:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._commits = self._folder / _DELTA_LOG
+        self._commits = self._folder / DELTA_LOG
+        self._seen: tuple[object, ...] = ()  # a commit's text, and which file holds it
 
-    def read_commit(self, version: int) -> list[Action] | None:
+    def read_commit(self, version: int) -> bytes | None:
         """See Storage."""
         try:
-            text = (self._commits / _name(version)).read_bytes()
+            with open(f"{self._commits}/{commit_name(version)}", "rb") as file:  # noqa: PTH123 - half of Path's time
+                return file.read()
         except FileNotFoundError:
             return None
-        return _parsed(text)
+
+    def is_unchanged(self, version: int, text: bytes | None) -> bool:
+        """See Storage. A file that was looked into before is known by its inode, size and times: 4 microseconds."""
+        try:
+            found = os.stat(f"{self._commits}/{commit_name(version)}")  # noqa: PTH116 - half of Path's time
+        except FileNotFoundError:
+            return text is None
+        seen = (text, version, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if seen != self._seen:
+            if self.read_commit(version) != text:
+                return False
+            self._seen = seen
+        return True
 
     def read_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
         """See Storage."""
@@ -177,28 +203,33 @@ class LocalStorage:
     def turn(self, meanwhile: Callable[[], None]) -> Iterator[None]:
         """See Storage. Where the one whose turn it is was stopped in the midst of it, nobody waits for long."""
         until = time.monotonic() + _TURN_SECONDS
-        with (self._commits / _TURN).open("wb") as turn:
-            # who has the next turn keeps its place until it has the turn: so who just had it comes behind
-            with (self._commits / _NEXT_TURN).open("wb") as next_turn:
-                _lock(next_turn, until, meanwhile)
-                _lock(turn, until, meanwhile)
+        with ExitStack() as held:
+            with suppress(FileNotFoundError):  # the folder is gone: reading the log says so
+                turn = held.enter_context((self._commits / _TURN).open("wb"))
+                # who has the next turn keeps its place until it has the turn: so who just had it comes behind
+                with (self._commits / _NEXT_TURN).open("wb") as next_turn:
+                    _lock(next_turn, until, meanwhile)
+                    _lock(turn, until, meanwhile)
             yield
 
-    def commit(self, commit: Commit, *, durable: bool) -> None:
+    def commit(self, commit: Commit, *, durable: bool) -> bytes:
         """See Storage."""
-        self.create(commit.version, commit.actions(), durable=durable)
+        if not self.is_unchanged(commit.version - 1, commit.previous):
+            raise _not_the_next(self._folder, commit.version)
+        return self.create(commit.version, commit.actions(), durable=durable)
 
-    def create(self, version: int, actions: Sequence[Action], *, durable: bool) -> None:
-        """Add a commit of these actions; else as `commit`."""
+    def create(self, version: int, actions: Sequence[Action], *, durable: bool) -> bytes:
+        """Add a commit of these actions, whatever is before it; else as `commit`."""
+        text = "\n".join(map(json.dumps, actions)).encode()
         aside = self._commits / f".{uuid.uuid4()}.tmp"
         with aside.open("xb") as file:
-            file.write("\n".join(map(json.dumps, actions)).encode())
+            file.write(text)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
                 _sync_folder(self._folder)  # the rows' file, before what names it
         try:
-            (self._commits / _name(version)).hardlink_to(aside)
+            (self._commits / commit_name(version)).hardlink_to(aside)
         except FileExistsError as taken:
             raise WriteConflict(f"another writer wrote version {version} of {self._folder}") from taken
         finally:
@@ -207,7 +238,8 @@ class LocalStorage:
             try:
                 _sync_folder(self._commits)
             except OSError as error:  # the commit is there all the same: who says no now would say what is not so
-                _LOG.warning("%s may not outlive a loss of power: %s", self._commits / _name(version), error)
+                _LOG.warning("%s may not outlive a loss of power: %s", self._commits / commit_name(version), error)
+        return text
 
 
 class ObjectStorage:
@@ -218,13 +250,17 @@ class ObjectStorage:
         self._system, self._folder = open_path(folder)
         self._table: DeltaTable | None = None
 
-    def read_commit(self, version: int) -> list[Action] | None:
+    def read_commit(self, version: int) -> bytes | None:
         """See Storage."""
         try:
-            with self._system.open_input_file(f"{self._folder}/{_DELTA_LOG}/{_name(version)}") as file:
-                return _parsed(file.read())
+            with self._system.open_input_file(f"{self._folder}/{DELTA_LOG}/{commit_name(version)}") as file:
+                return bytes(file.read())
         except FileNotFoundError:
             return None
+
+    def is_unchanged(self, version: int, text: bytes | None) -> bool:
+        """See Storage."""
+        return self.read_commit(version) == text
 
     def read_rows(self, name: str, columns: Sequence[str]) -> pa.Table:
         """See Storage."""
@@ -245,14 +281,17 @@ class ObjectStorage:
         """See Storage."""
         return nullcontext()
 
-    def commit(self, commit: Commit, *, durable: bool) -> None:  # noqa: ARG002 - it is, or it failed
+    def commit(self, commit: Commit, *, durable: bool) -> bytes:  # noqa: ARG002 - it is, or it failed
         """See Storage."""
+        if not self.is_unchanged(commit.version - 1, commit.previous):
+            raise _not_the_next(self._uri, commit.version)
         if self._table is None:
             self._table = DeltaTable(self._uri)
         self._table.update_incremental()
         if self._table.version() != commit.version - 1:
             raise WriteConflict(f"another writer wrote version {commit.version} of {self._uri}")
         file = commit.written.add_action()
+        failed: Exception | None = None
         try:
             self._table.create_write_transaction(
                 [
@@ -271,23 +310,21 @@ class ObjectStorage:
                 ),
             )
         except (CommitFailedError, OSError) as error:
-            if not self._is_there(commit):
-                raise WriteConflict(f"another writer wrote version {commit.version} of {self._uri}") from error
+            failed = error
+        text = self._own(commit)
+        if text is None:
+            raise WriteConflict(f"another writer wrote version {commit.version} of {self._uri}") from failed
+        return text
 
-    def _is_there(self, commit: Commit) -> bool:
-        """Whether the commit was written, whatever its writer was told."""
-        actions = self.read_commit(commit.version)
-        if actions is None:
-            return False
-        return any(action["add"]["path"] == commit.written.name for action in actions if "add" in action)
-
-
-def _name(version: int) -> str:
-    return f"{version:020d}.json"
+    def _own(self, commit: Commit) -> bytes | None:
+        """The text of the commit if it was written, whatever its writer was told."""
+        text = self.read_commit(commit.version)
+        named = [] if text is None else [action["add"]["path"] for action in parsed(text) if "add" in action]
+        return text if commit.written.name in named else None
 
 
-def _parsed(text: bytes) -> list[Action]:
-    return [json.loads(line) for line in text.splitlines() if line]
+def _not_the_next(folder: str | Path, version: int) -> WriteConflict:
+    return WriteConflict(f"version {version - 1} of {folder} is not the one that version {version} was to follow")
 
 
 def _write_parquet(rows: pa.Table, file: object) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from offsets_pipeline.coordinator.storage import LocalStorage
+from offsets_pipeline.delta_protocol import CONSTRAINT, DELTA_LOG, delta_type
 from offsets_pipeline.errors import InvalidPartitionCount, NotAStore, NotCoordinator, StoreMismatch, WriteConflict
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.state import StateReader
@@ -25,16 +24,6 @@ if TYPE_CHECKING:
 _SCHEMA_PREFIX = "schema:"
 #: What Delta asks of readers and writers of a plain table, and of one with constraints.
 _READER, _WRITER, _WRITER_WITH_CONSTRAINTS = 1, 2, 3
-_CONSTRAINT = "delta.constraints."
-_PRIMITIVES = {
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.bool_(): "boolean",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,7 @@ class OwnedStore:
         mirrored store (R4).
         """
         folder = _folder(location)
-        properties = StoreProperties.from_table_properties(StateReader(folder).properties, folder)
+        properties = StateReader(folder).properties
         if properties.kind != OWNED:
             raise NotCoordinator(
                 f"{folder} is a mirrored store: a broker is its coordinator, and only it may write (R4); "
@@ -92,7 +81,7 @@ class OwnedStore:
 
     @classmethod
     def _as_made_by_another(cls, folder: str, properties: StoreProperties) -> OwnedStore:
-        found = StoreProperties.from_table_properties(StateReader(folder).properties, folder)
+        found = StateReader(folder).properties
         if found != properties:
             raise StoreMismatch(f"{folder} is a store already, with other properties: name another folder")
         return cls(folder, found)
@@ -108,16 +97,16 @@ def _folder(location: str | Path) -> str:
 def _create(folder: Path, table: Table, more: Mapping[str, str]) -> None:
     """Create a table, by its first commit; one that somebody else creates is as good."""
     place = folder / table.name
-    (place / "_delta_log").mkdir(parents=True, exist_ok=True)
+    (place / DELTA_LOG).mkdir(parents=True, exist_ok=True)
     now_ms = time.time_ns() // 1_000_000
     configuration = {**table.properties, **more}
-    constrained = any(key.startswith(_CONSTRAINT) for key in configuration)
+    constrained = any(key.startswith(CONSTRAINT) for key in configuration)
     schema = {
         "type": "struct",
         "fields": [
             {
                 "name": column.name,
-                "type": _delta_type(column.type),
+                "type": delta_type(column.type),
                 "nullable": column.nullable,
                 "metadata": {"comment": column.comment},
             }
@@ -155,18 +144,3 @@ def _create(folder: Path, table: Table, more: Mapping[str, str]) -> None:
         LocalStorage(str(place)).create(0, actions, durable=True)
     except WriteConflict:
         return
-
-
-def _delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
-    """A type in the words of Delta's protocol."""
-    if pa.types.is_list(arrow_type):
-        return {"type": "array", "elementType": _delta_type(arrow_type.value_type), "containsNull": True}
-    if pa.types.is_struct(arrow_type):
-        return {
-            "type": "struct",
-            "fields": [
-                {"name": each.name, "type": _delta_type(each.type), "nullable": each.nullable, "metadata": {}}
-                for each in arrow_type
-            ],
-        }
-    return _PRIMITIVES[arrow_type]

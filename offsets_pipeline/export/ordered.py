@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 from pyarrow import dataset as ds
 
+from offsets_pipeline.delta_reader import refuse_unreadable
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.tables import RECORD_COLUMNS
 
@@ -88,6 +89,7 @@ class _LogFiles:
     """The table's files, in blocks of so many rows; a file's last has fewer."""
 
     def __init__(self, table: DeltaTable, log_epoch: int) -> None:
+        refuse_unreadable(table)
         try:
             found = table.to_pyarrow_dataset()
         except (DeltaProtocolError, DeltaError) as error:

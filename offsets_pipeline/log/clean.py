@@ -145,7 +145,7 @@ class _Cleaning:
 
     def _check_files(self) -> None:
         for row in self._files:
-            if row["has_deleted_rows"] or row["path"].startswith("/") or "://" in row["path"]:
+            if row["needs_delta"] or row["path"].startswith("/") or "://" in row["path"]:
                 raise CannotClean(
                     f"{self._store.table_name(LOG.name)} cannot be cleaned: its file {row['path']} lies elsewhere, or "
                     "rows of it were deleted without rewriting it; REORG TABLE ... APPLY (PURGE) rewrites it"

@@ -54,13 +54,13 @@ def log_files(
 ) -> list[LogFile] | None:
     """The files that hold these log partitions (None: all) of an epoch now, in the order of their log partitions.
 
-    None where tasks cannot read them like this: on storage that needs Spark's own access, or where rows of a file
-    were deleted without rewriting it.
+    None where tasks cannot read them like this: on storage that needs Spark's own access, or where a file needs a
+    reader of Delta's (`Store.files`).
     """
     found = []
     for row in store.files(LOG.name).collect():
         at = urlsplit(urljoin(row["folder"].rstrip("/") + "/", row["path"]))  # both are encoded as a URI
-        if at.scheme != _LOCAL or row["has_deleted_rows"]:
+        if at.scheme != _LOCAL or row["needs_delta"]:
             return None
         stats = json.loads(row["stats"] or "{}")
         first = stats.get("minValues", {}).get("log_partition", 0)

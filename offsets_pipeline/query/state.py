@@ -10,16 +10,20 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from offsets_pipeline.delta_reader import answer
-from offsets_pipeline.errors import NoSuchStore, NotAStore
+from offsets_pipeline.errors import NoSuchStore, NotAStore, UnsupportedTable, first_line
+from offsets_pipeline.store_properties import StoreProperties
+from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FORMAT_PROPERTY = "offsets.format.version"
-
 
 class StateReader:
-    """Reads tables of the store in one folder, each as of when it was first asked for."""
+    """Reads tables of the store in one folder, each as of when it was first asked for.
+
+    Raises NoSuchStore where there is nothing, NotAStore where there is something else, or a store of a newer
+    format, UnsupportedTable where only Spark can read the log.
+    """
 
     def __init__(self, location: str) -> None:
         self._location = location.rstrip("/")
@@ -34,7 +38,7 @@ class StateReader:
     @property
     def offsets_partitions(self) -> int:
         """The number of log partitions, R1's n."""
-        return int(self.properties["offsets.topic.num.partitions"])
+        return self.properties.offsets_partitions
 
     def table(self, name: str) -> DeltaTable:
         """One table, for its own statistics."""
@@ -75,14 +79,16 @@ class StateReader:
         (found,) = self.rows("SELECT coalesce(max(log_epoch), 0) AS newest FROM fold_progress", "fold_progress")
         return int(found["newest"])
 
-    def _properties(self) -> dict[str, str]:
+    def _properties(self) -> StoreProperties:
         try:
-            configuration = self.table("log").metadata().configuration
-        except (TableNotFoundError, DeltaError, OSError):
+            configuration = self.table(LOG.name).metadata().configuration
+        except (TableNotFoundError, OSError):
             raise self._no_store() from None
-        if _FORMAT_PROPERTY not in configuration:
-            raise NotAStore(f"{self._location} holds a table named log that is no offsets log: name another folder")
-        return dict(configuration)
+        except DeltaError as error:
+            raise UnsupportedTable(
+                f"the table {self._location}/{LOG.name} cannot be read without Spark: {first_line(error)}"
+            ) from error
+        return StoreProperties.from_table_properties(configuration, self._location)
 
     def _no_store(self) -> NoSuchStore | NotAStore:
         if "://" not in self._location:

@@ -157,8 +157,8 @@ def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
         names = {row["topic"]: row["topic_id"] for row in rows_of(store, "topics")}
         assert names["t1"] == broker.topic_id("t1")
         properties = StateReader(str(store)).properties
-        assert properties["offsets.topic.id"] == broker.topic_id(TOPIC)
-        assert properties["offsets.cluster.id"] == broker.cluster_id()
+        assert properties.topic_id == broker.topic_id(TOPIC)
+        assert properties.cluster_id == broker.cluster_id()
     described = export_of(store)["groups"]
     (member,) = described["modern-1"]["members"]
     assert member["assignment"] == ["t1-0", "t1-1", "t1-2"]  # of a KIP-848 group: names of topic ids
@@ -206,7 +206,7 @@ def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
                 watching.set()
                 thread.join()
         assert log_places(store, 1) == broker.committed_records()
-        assert StateReader(str(store)).properties["offsets.topic.id"] == broker.topic_id(TOPIC)
+        assert StateReader(str(store)).properties.topic_id == broker.topic_id(TOPIC)
     assert before in seen
     after = [each for each in seen if each != before]
     stays, newer = {"stays": {("t", 0): 7}}, {"f": {("t", 1): 9}}

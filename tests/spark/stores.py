@@ -151,7 +151,7 @@ def log_of(location: Path | str) -> list[LogRow]:
 
 def state_of(location: Path | str) -> StateTables:
     """The state tables of a store."""
-    n = int(StateReader(str(location)).properties["offsets.topic.num.partitions"])
+    n = StateReader(str(location)).properties.offsets_partitions
     state = StateTables(n)
     for row in rows_of(location, "committed_offsets"):
         at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])

@@ -11,9 +11,10 @@ import pytest
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.errors import InvalidProducerEpoch, WriteConflict
+from offsets_pipeline.errors import InvalidProducerEpoch, UnsupportedTable, WriteConflict
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.log.files import log_files
 from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.describe import describe_groups
@@ -98,6 +99,36 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
         }
     rows = log_of(tmp_path)
     assert [each.record_offset for each in rows] == [0, 1, 2, 3]
+
+
+def test_what_spark_changes_about_the_log_is_met_or_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Needs Spark: it alone writes deletion vectors and in-commit timestamps."""
+    OwnedStore.create(tmp_path, PARTITIONS)
+    log = f"delta.`{tmp_path}/log`"
+
+    def alter(properties: str) -> None:
+        spark.sql(f"ALTER TABLE {log} SET TBLPROPERTIES ({properties})")
+
+    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 2})
+        alter("'delta.enableInCommitTimestamps' = 'true'")
+        with pytest.raises(UnsupportedTable, match="requires the writer feature 'inCommitTimestamp'"):
+            coordinator.commit_offsets("g", {("t", 0): 3})
+        assert {each.offset for each in coordinator.fetch_offsets("g").values()} == {1, 2}
+        alter("'delta.enableInCommitTimestamps' = 'false', 'delta.enableDeletionVectors' = 'true'")
+        coordinator.commit_offsets("g", {("t", 2): 3})
+        spark.sql(f"DELETE FROM {log} WHERE record_offset = 1")
+        for ask in (lambda: coordinator.fetch_offsets("g"), lambda: coordinator.commit_offsets("g", {("t", 0): 4})):
+            with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\) rewrites them"):
+                ask()
+        assert log_files(Store.open(spark, str(tmp_path))) is None  # Spark's own scan leaves the deleted row out
+        spark.sql(f"REORG TABLE {log} APPLY (PURGE)")
+        assert {each.offset for each in coordinator.fetch_offsets("g").values()} == {1, 3}
+        coordinator.commit_offsets("g", {("t", 0): 4})
+    assert [each.record_offset for each in log_of(tmp_path)] == [0, 2, 3]
+    assert log_files(Store.open(spark, str(tmp_path))) is not None
+    alter("'delta.columnMapping.mode' = 'name'")
+    assert log_files(Store.open(spark, str(tmp_path))) is None
 
 
 def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_store_may_be_named_by_any_path_to_it(
     for location in ("../a/store", f"{tmp_path}/here/../a/store/", str(tmp_path / "a" / "store")):
         store = Store.open(spark, location)
         assert store.location == str(tmp_path / "a" / "store")
-        assert StateReader(location).properties["offsets.topic.num.partitions"] == "3"
+        assert StateReader(location).properties.offsets_partitions == 3
         assert not DeltaTable.forPath(spark, f"{store.location}/log").toDF().take(1)
 
 

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOW_MS = 1_795_000_000_000
+#: A deletion vector within the log, which Spark wrote: of a file's rows the second is deleted.
+SECOND_ROW = {
+    "storageType": "i",
+    "pathOrInlineDv": "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg0rr91",
+    "sizeInBytes": 34,
+    "cardinality": 1,
+}
 
 
 def opened(

@@ -36,10 +36,10 @@ class Gate:
         self.reached, self.opened = threading.Event(), threading.Event()
         write = coordinator._log.write
 
-        def gated(append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+        def gated(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
             self.reached.set()
             assert self.opened.wait(10)
-            write(append, now_ms, durable=durable)
+            return write(append, now_ms, durable=durable)
 
         monkeypatch.setattr(coordinator._log, "write", gated)
 
@@ -51,11 +51,11 @@ def before_write(
     write = coordinator._log.write
     writes: list[bool] = []
 
-    def interfered(append: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+    def interfered(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
         writes.append(durable)
         if len(writes) == 1:
             interferes()
-        write(append, now_ms, durable=durable)
+        return write(append, now_ms, durable=durable)
 
     monkeypatch.setattr(coordinator._log, "write", interfered)
     return writes
@@ -316,7 +316,7 @@ def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
         patch.setattr(core, "_TICK_SECONDS", 0.01)
         settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=1))
         with Coordinator.open(store, settings) as coordinator:
-            coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=0)
+            coordinator.commit_offsets("g", {("t", 0): 1}, retention_time_ms=1)
             coordinator.begin_transaction(7, 0, transaction_timeout_ms=1)
             coordinator.txn_commit_offsets(7, 0, "h", {("t", 0): 1})
             waited = threading.Event()

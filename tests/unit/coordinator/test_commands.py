@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.registry import FOLDER
 from tests.unit.coordinator.groups import stable
@@ -11,8 +13,6 @@ from tests.unit.coordinator.stores import opened, references_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def committed(store: Path) -> dict[tuple[str, str, int], tuple[int, int | None, str, int | None]]:
@@ -35,11 +35,14 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
     assert committed(store).keys() == {("g", "u", 0)}
     assert main(["commit", *at, "u:0=8", "--retention-ms", "1000"]) == 0
     assert committed(store)["g", "u", 0][3] is not None
+    assert main(["commit", *at, "u:0=9", "--retention-ms", "-1"]) == 0
+    assert committed(store)["g", "u", 0] == (9, None, "", None)
     assert main(["delete-group", *at]) == 0
     assert committed(store) == {}
     assert capsys.readouterr().out.splitlines() == [
         f"3 offsets of group g committed in {store}",
         f"2 offsets of group g deleted from {store}",
+        f"1 offsets of group g committed in {store}",
         f"1 offsets of group g committed in {store}",
         f"group g deleted from {store}",
     ]
@@ -54,6 +57,10 @@ def test_what_cannot_be_done_is_said_in_one_line(store: Path, capsys: pytest.Cap
     printed = ""
     for arguments, said in (
         (["commit", *at, "active", "t:0=1"], "group 'active' has members: only they may commit"),
+        (
+            ["commit", *at, "idle", "t:0=2", "--retention-ms", "0"],
+            "a retention of 0 ms would delete the commit at once",
+        ),
         (["delete-offsets", *at, "active", "t:0"], "group 'active' subscribes to t"),
         (["delete-offsets", *at, "nobody", "t:0"], "no group 'nobody'"),
         (["delete-group", *at, "active", "--group", "idle"], "group 'active' has 2 members"),
@@ -64,3 +71,30 @@ def test_what_cannot_be_done_is_said_in_one_line(store: Path, capsys: pytest.Cap
         assert err.startswith(f"offsets: error: {said}")
         assert len(err.splitlines()) == 1
     assert printed == f"group idle deleted from {store}\n"  # it does not wait for the other
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["describe", "--all-groups"],
+        ["log-info"],
+        ["export-segments", "--to", "{to}"],
+        ["expire-offsets", "--dry-run"],
+        ["expire-offsets"],
+        ["reset-offsets", "--group", "g", "--all-topics", "--to-offset", "1"],
+        ["commit", "--group", "g", "t:0=2"],
+        ["delete-group", "--group", "g"],
+        ["delete-offsets", "--group", "g", "t"],
+    ],
+    ids=" ".join,
+)
+def test_a_store_of_a_newer_format_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    first = store / "log" / "_delta_log" / f"{0:020d}.json"
+    first.write_text(first.read_text().replace('"offsets.format.version": "1"', '"offsets.format.version": "2"'))
+    name, *options = command
+    assert main([name, "--store", str(store), *(each.format(to=tmp_path / "to") for each in options)]) == 1
+    said = f"{store} has store format 2, this program reads 1: use the version of the program that wrote it"
+    assert capsys.readouterr() == ("", f"offsets: error: {said}\n")
+    assert not (tmp_path / "to").exists()

@@ -14,6 +14,7 @@ from offsets_pipeline.errors import (
     IllegalGeneration,
     InvalidCommitOffsetSize,
     InvalidGroupId,
+    InvalidRequest,
     NoSuchGroup,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
@@ -74,6 +75,27 @@ def test_values_have_the_version_of_the_settings(store: Path, version: int) -> N
     assert [value.version for value in values] == [version, 1]
     assert values[0].fields.get("topic_id") == (TOPIC_ID if version == 4 else None)
     assert values[1].fields["expire_timestamp"] == NOW_MS + 1_000  # R19
+
+
+def test_the_default_retention_is_the_store_s_own(store: Path) -> None:  # R19
+    """As `retentionTimeMs` of -1 in OffsetCommit v2 to v4."""
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 5}, retention_time_ms=-1)
+        coordinator.expire_loaded(NOW_MS + 60_000)
+        assert coordinator.fetch_offsets("g")[at()].offset == 5
+    (value,) = [decode_value(1, row.value) for rows in log_of(store).values() for row in rows if row.value is not None]
+    assert value.fields.get("expire_timestamp") is None
+
+
+@pytest.mark.parametrize("retention_time_ms", [0, -2, -NOW_MS])
+def test_a_retention_that_deletes_the_commit_at_once_is_refused(store: Path, retention_time_ms: int) -> None:
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 5})
+        with pytest.raises(
+            InvalidRequest, match=f"retention of {retention_time_ms} ms would delete the commit at once"
+        ):
+            coordinator.commit_offsets("g", {("t", 0): 6}, retention_time_ms=retention_time_ms)
+    assert committed(store) == {("g", "t", 0): 5}
 
 
 def test_a_member_commits_in_its_generation(coordinator: Coordinator) -> None:  # R25

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 HOUR_MS, WEEK_MS = 3_600_000, 7 * 24 * 3_600_000
+LONG_AGO = FixedClock(0)
 GROUPS = ("a", "b", "c")  # of log partitions 1, 2 and 0
 
 
@@ -68,10 +69,10 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, log_partition: int) -> None:
     """Appends to a log partition fail."""
     write = OwnedLog.write
 
-    def failing(log: OwnedLog, prepared: PreparedAppend, now_ms: int, *, durable: bool) -> None:
+    def failing(log: OwnedLog, prepared: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
         if log_partition in prepared.ends:
             raise OSError("disk full")
-        write(log, prepared, now_ms, durable=durable)
+        return write(log, prepared, now_ms, durable=durable)
 
     monkeypatch.setattr(OwnedLog, "write", failing)
 
@@ -144,8 +145,8 @@ def test_forecast_is_of_another_retention_where_one_is_named(offsets: Callable[.
 
 def test_run_expires_what_is_due(filled: Path, offsets: Callable[..., tuple[int, str, str]]) -> None:
     """By the machine's clock, which is far behind or far ahead of NOW_MS: what the forecast of this moment says."""
-    with opened(filled) as coordinator:
-        coordinator.commit_offsets("d", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=-NOW_MS)
+    with opened(filled, LONG_AGO) as coordinator:
+        coordinator.commit_offsets("d", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
     status, out, _ = offsets("--dry-run", "--format", "json")
     rows = [json.loads(line) for line in out.splitlines()]
     due = {(row["group"], row["topic"], row["partition"]) for row in rows if row["when"] == "now" and row["topic"]}
@@ -168,10 +169,10 @@ def test_run_expires_what_is_due(filled: Path, offsets: Callable[..., tuple[int,
 def test_partition_that_fails_is_told_of_and_does_not_stop_the_others(
     filled: Path, offsets: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R22
-    with opened(filled) as coordinator:
+    with opened(filled, LONG_AGO) as coordinator:
         where = [coordinator.partition_for(group_id) for group_id in ("x", "y", "z")]
         for group_id in ("x", "y", "z"):
-            coordinator.commit_offsets(group_id, {("t", 0): 1}, retention_time_ms=-NOW_MS)
+            coordinator.commit_offsets(group_id, {("t", 0): 1}, retention_time_ms=1)
     assert sorted(where) == [0, 1, 2]
     with monkeypatch.context() as patch:
         failing_on(patch, where[1])
@@ -190,10 +191,10 @@ def test_partition_that_fails_is_told_of_and_does_not_stop_the_others(
 def test_partition_that_does_not_load_is_told_of_and_does_not_stop_the_others(
     filled: Path, offsets: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    with opened(filled) as coordinator:
+    with opened(filled, LONG_AGO) as coordinator:
         corrupt = coordinator.partition_for("x")
         for group_id in ("x", "y", "z"):
-            coordinator.commit_offsets(group_id, {("t", 0): 1}, retention_time_ms=-NOW_MS)
+            coordinator.commit_offsets(group_id, {("t", 0): 1}, retention_time_ms=1)
     append(filled, [Record(corrupt, b"\x00", b"no record")], PARTITIONS)
     (tmp_path / "strict.toml").write_text('[log]\ncorrupt_records = "fail"\n')
     strict = ("--config", str(tmp_path / "strict.toml"))
@@ -275,9 +276,9 @@ def test_runs_again_and_again(store: Path, tmp_path: Path, format_: str) -> None
     with running(store, "--format", format_, "--config", str(tmp_path / "often.toml")) as process:
         runs = expired_of(process, format_)
         assert next(runs) == 0
-        with opened(store) as coordinator:
+        with opened(store, LONG_AGO) as coordinator:
             for _ in range(2):  # what comes into the log while it runs expires too
-                coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=-NOW_MS)
+                coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
                 assert next(expired for expired in runs if expired) == 2
             assert coordinator.list_groups() == []
         process.send_signal(signal.SIGTERM)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
@@ -216,17 +214,6 @@ def test_a_failed_reload_leaves_what_was_loaded(coordinator: Coordinator, monkey
     with pytest.raises(OSError, match="gone"):
         coordinator.load_partition(coordinator.partition_for("a"))
     assert coordinator.fetch_offsets("a")[at()].offset == 2
-
-
-def test_a_missing_log_is_a_warning_and_no_empty_load(
-    coordinator: Coordinator, store: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    coordinator.commit_offsets("a", {("t", 0): 1})
-    shutil.rmtree(store / "log")
-    with caplog.at_level(logging.WARNING):
-        coordinator.load_partition(0)
-    assert "no log at" in caplog.text
-    assert coordinator.status(0) is LoadStatus.UNLOADED
 
 
 def test_a_removed_group_that_is_still_active_is_an_error(coordinator: Coordinator) -> None:
