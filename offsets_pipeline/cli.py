@@ -14,9 +14,10 @@ from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown
 from offsets_pipeline.config import Settings, load_settings
 from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of, hours_of, place_of
 from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
-from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
+from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, in_one_line
 from offsets_pipeline.ingest.arguments import add_topic_options
 from offsets_pipeline.output import FORMATS, progress, write_rows
+from offsets_pipeline.repeating import add_every, repeated
 from offsets_pipeline.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -56,19 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get(_DEBUG_ENV):
             raise
-        print(f"offsets: error: {_in_one_line(error)} ({_DEBUG_ENV}=1 shows where)", file=sys.stderr)
+        print(f"offsets: error: {in_one_line(error)} ({_DEBUG_ENV}=1 shows where)", file=sys.stderr)
         return 1
     return status
-
-
-def _in_one_line(error: Exception) -> str:
-    ours = raised_on_executor(error)
-    if ours is not None:
-        return str(ours)
-    lines = str(error).strip().splitlines() or [""]
-    # Py4J puts its own words before those of what failed in the JVM
-    said = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
-    return f"{type(error).__name__}: {said}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -116,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="of a stream that reads the log and keeps it outside of the store; may be repeated",
     )
+    add_every(maintain)
     clean = command("clean-log", _clean_log, "remove from the old part of the log what no replay needs")
     clean.add_argument(
         "--older-than",
@@ -124,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOURS",
         help="leave younger records alone (default: settings)",
     )
-    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    how = clean.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    add_every(how)
     describe = command("describe", _describe, "show groups: state, members, committed offsets")
     which = describe.add_mutually_exclusive_group(required=True)
     which.add_argument("--group", metavar="G", help="one group")
@@ -269,12 +263,18 @@ def _export_segments(options: argparse.Namespace, settings: Settings) -> int:
 def _fold(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.fold.stream import start_fold
 
-    total = 0
+    total = expired_offsets = expired_groups = 0
 
     def on_batch(batch_id: int, records: int) -> None:
         nonlocal total
         total += records
         progress(f"batch {batch_id}: {records} records folded")
+
+    def on_expiry(offsets: int, groups: int) -> None:
+        nonlocal expired_offsets, expired_groups
+        expired_offsets += offsets
+        expired_groups += groups
+        progress(f"{offsets} offsets and {groups} groups expired")
 
     stream = start_fold(
         _store(options, settings),
@@ -283,11 +283,13 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         available_now=options.available_now,
         checkpoint=options.checkpoint,
         on_batch=on_batch,
+        on_expiry=on_expiry,
     )
 
     stopping = Stopping(stream.stop)
     stream.await_end()
-    print(f"{total} records folded in {options.store}")
+    expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
+    print(f"{total} records folded in {options.store}" + (expired if expired_offsets or expired_groups else ""))
     return stopping.status(has_an_end=options.available_now)
 
 
@@ -302,22 +304,24 @@ def _reload(options: argparse.Namespace, settings: Settings) -> int:
 def _maintain(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.maintain import Upkeep, maintain_store
 
-    done = maintain_store(_store(options, settings), SystemClock(), options.checkpoint, settings=settings)
-    write_rows(list(Upkeep._fields), done, "table")
+    store, clock = _store(options, settings), SystemClock()
+    runs = repeated(lambda: maintain_store(store, clock, options.checkpoint, settings=settings), options.every, clock)
+    for done in runs:
+        write_rows(list(Upkeep._fields), done, "table")
     return 0
 
 
 def _clean_log(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.log.clean import clean_log
+    from offsets_pipeline.log.clean import Cleaned, clean_log
 
-    done = clean_log(
-        _store(options, settings),
-        settings,
-        SystemClock(),
-        older_than_ms=options.older_than * MS_OF_HOUR,
-        dry_run=options.dry_run,
-    )
-    write_rows(["store", *asdict(done), "removed"], [[options.store, *asdict(done).values(), done.removed]], "table")
+    store, clock, older_than_ms = _store(options, settings), SystemClock(), options.older_than * MS_OF_HOUR
+
+    def clean() -> Cleaned:
+        return clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=options.dry_run)
+
+    for done in repeated(clean, options.every, clock):
+        row = [options.store, *asdict(done).values(), done.removed]
+        write_rows(["store", *asdict(done), "removed"], [row], "table")
     return 0
 
 

@@ -80,6 +80,18 @@ def time_before_ms(now_ms: int, duration: str) -> int:
 
     ``duration`` is in ISO 8601 as Kafka's programs take it: PnDTnHnMnS. Raises InvalidTime for anything else.
     """
+    return (now_ms * _NS_OF_MS - _duration_ns(duration)) // _NS_OF_MS
+
+
+def duration_ms(text: str) -> int:
+    """The milliseconds of a duration in ISO 8601, as `time_before_ms` takes it; parts of one are left out.
+
+    Raises InvalidTime for anything else.
+    """
+    return _duration_ns(text) // _NS_OF_MS
+
+
+def _duration_ns(duration: str) -> int:
     found = _DURATION.fullmatch(duration)
     if found is None or duration[-1] in "PpTt":
         raise InvalidTime(f"{duration!r} is no duration: write it as P1DT12H30M, or PT90S")
@@ -87,7 +99,7 @@ def time_before_ms(now_ms: int, duration: str) -> int:
     fraction_ns = int(f"{fraction:0<9}") * (-1 if seconds.startswith("-") else 1)
     whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)
     duration_ns = whole * 1_000_000_000 + fraction_ns
-    return (now_ms * _NS_OF_MS - (-duration_ns if sign == "-" else duration_ns)) // _NS_OF_MS
+    return -duration_ns if sign == "-" else duration_ns
 
 
 def shown_time(time_ms: int) -> str:

@@ -50,6 +50,13 @@ class _WholeNumber:
         return isinstance(value, int) and not isinstance(value, bool) and value in self._range
 
 
+class _TrueOrFalse:
+    allowed = "true or false"
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+
 class _OneOf:
     def __init__(self, *choices: str) -> None:
         self._choices = choices
@@ -135,6 +142,9 @@ class FoldSettings(_Section):
 
     settle_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
     """Files that may lie on top, however few rows they hold."""
+
+    expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
+    """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
     max_retries: int = _setting(10, _WholeNumber(0, 100))
     """How often a write that another writer overtook is tried again; 0 is never."""

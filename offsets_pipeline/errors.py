@@ -323,6 +323,17 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def in_one_line(error: Exception) -> str:
+    """What an exception says, in one line: of one of this package its message, of any other its kind too."""
+    ours = error if isinstance(error, OffsetsError) else raised_on_executor(error)
+    if ours is not None:
+        return str(ours)
+    lines = str(error).strip().splitlines() or [""]
+    # Py4J puts its own words before those of what failed in the JVM
+    said = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    return f"{type(error).__name__}: {said}"
+
+
 def raised_on_executor(error: Exception) -> OffsetsError | None:
     """The error of this package that a task raised, out of the text in which Spark reports it; None for any other."""
     found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)

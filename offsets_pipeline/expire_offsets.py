@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import astuple, dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import astuple, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms, shown_time
-from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
+from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.coordinator.expiration import MS_PER_MINUTE, forecast
 from offsets_pipeline.coordinator.forecast import ForecastRow, forecast_rows
-from offsets_pipeline.coordinator.loading import LoadStatus
-from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.delta_reader import UNREADABLE
-from offsets_pipeline.errors import NotCoordinator, OffsetsError, OptionNeedsAnother, UndecodableRecord
+from offsets_pipeline.coordinator.retention import (
+    ExpiryRun,
+    expire_once,
+    load_if_unloaded,
+    open_coordinator,
+    warn_of_partition,
+)
+from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
 from offsets_pipeline.output import write_rows
-from offsets_pipeline.stopping import Stopping
+from offsets_pipeline.repeating import AS_SET, repeated
 from offsets_pipeline.store_properties import OWNED
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -33,17 +38,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state import StateReader
 
 _OF_FORECASTS = ("at", "within", "retention_minutes")
-
-
-@dataclass(frozen=True)
-class ExpiryRun:
-    """One run over the log partitions: offsets that expired, groups that went, and log partitions that failed."""
-
-    at: str
-    store: str
-    offsets: int
-    groups: int
-    failed: list[int]
 
 
 def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: Settings, clock: Clock) -> int:
@@ -67,14 +61,14 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
 
     def runs() -> Iterator[ExpiryRun]:
         nonlocal last
-        for last in _runs(reader.location, settings, clock, every=options.every):
-            yield last
-            sys.stdout.flush()
+        for run in _runs(reader.location, settings, clock, options.every):
+            last = run
+            yield run
 
     if options.format == "table":
         for run in runs():
             failed = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
-            at = f"{run.at}: " if options.every else ""
+            at = "" if options.every is None else f"{run.at}: "
             sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failed}\n")
     else:
         names = [each.name for each in fields(ExpiryRun)]
@@ -82,44 +76,17 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
         if options.format == "csv":
             rows = ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows)
         write_rows(names, rows, options.format)
-    return 1 if last is not None and last.failed and not options.every else 0
+    return 1 if last is not None and last.failed and options.every is None else 0
 
 
-def expire_once(
-    coordinator: Coordinator, location: str, clock: Clock, is_stopping: Callable[[], bool] = lambda: False
-) -> ExpiryRun:
-    """Expire what is due in every log partition; of one that fails a line on stderr tells (R22).
-
-    ``location`` is the store as whoever asked named it.
-    """
-    at = shown_time(clock.now_ms())
-    reports = []
-    for log_partition in range(coordinator.store.properties.offsets_partitions):
-        if is_stopping():
-            break
-        error = _load(coordinator, log_partition)
-        report = coordinator.try_to_expire(log_partition) if error is None else ExpiryReport(log_partition, [], error)
-        if report.error is not None:
-            _warn(coordinator, log_partition, report.error, "its offsets stay until the next run, which tries again")
-        reports.append(report)
-    return ExpiryRun(
-        at,
-        location,
-        sum(len(group.expired) for report in reports for group in report.groups),
-        sum(group.is_removed for report in reports for group in report.groups),
-        [report.log_partition for report in reports if report.error is not None],
-    )
-
-
-def _runs(location: str, settings: Settings, clock: Clock, *, every: bool) -> Iterator[ExpiryRun]:
+def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None) -> Iterator[ExpiryRun]:
     """One run; or one after the other, until SIGTERM or SIGINT."""
-    stopping = threading.Event()
-    if every:
-        Stopping(stopping.set)
-    with _opened(location, settings, clock) as coordinator:
-        yield expire_once(coordinator, location, clock, stopping.is_set)
-        while every and not stopping.wait(settings.coordinator.offsets_retention_check_interval_ms / 1000):
-            yield expire_once(coordinator, location, clock, stopping.is_set)
+    if every_ms == AS_SET:
+        every_ms = settings.coordinator.offsets_retention_check_interval_ms
+    stopped = threading.Event()
+    with ExitStack() as stack:
+        opened = cache(lambda: stack.enter_context(open_coordinator(location, settings, clock)))
+        yield from repeated(lambda: expire_once(opened(), location, clock, stopped.is_set), every_ms, clock, stopped)
 
 
 def _write_forecast(
@@ -145,14 +112,14 @@ def _forecasts_of_log(
     location: str, settings: Settings, clock: Clock, retention_ms: int, failed: list[int]
 ) -> Iterator[GroupForecast]:
     """The forecasts of an owned store's groups, by its log; log partitions that do not load go to ``failed``."""
-    with _opened(location, settings, clock) as coordinator:
+    with open_coordinator(location, settings, clock) as coordinator:
         for log_partition in range(coordinator.store.properties.offsets_partitions):
-            error = _load(coordinator, log_partition)
+            error = load_if_unloaded(coordinator, log_partition)
             if error is None:
                 yield from coordinator.forecast_partition(log_partition, retention_ms)
             else:
                 failed.append(log_partition)
-                _warn(coordinator, log_partition, error, "the forecast is without it")
+                warn_of_partition(coordinator, log_partition, error, "the forecast is without it")
 
 
 def _forecasts_of_tables(reader: StateReader, retention_ms: int) -> Iterator[GroupForecast]:
@@ -160,28 +127,3 @@ def _forecasts_of_tables(reader: StateReader, retention_ms: int) -> Iterator[Gro
     from offsets_pipeline.query.holdings import held_by_groups  # noqa: PLC0415
 
     return (forecast(held, retention_ms) for held in held_by_groups(reader))
-
-
-def _opened(location: str, settings: Settings, clock: Clock) -> Coordinator:
-    """A coordinator with all log partitions loaded; with none where one does not load: then each is on its own."""
-    store = OwnedStore.open(location)
-    try:
-        return Coordinator.open(store, settings, clock=clock, housekeeping=False)
-    except UndecodableRecord:
-        return Coordinator.open(store, settings, partitions=(), clock=clock, housekeeping=False)
-
-
-def _load(coordinator: Coordinator, log_partition: int) -> Exception | None:
-    """Load a log partition that is not; why it cannot be loaded."""
-    try:
-        if coordinator.status(log_partition) is LoadStatus.UNLOADED:
-            coordinator.load_partition(log_partition)
-    except (OffsetsError, *UNREADABLE) as error:
-        return error
-    return None
-
-
-def _warn(coordinator: Coordinator, log_partition: int, error: Exception, then: str) -> None:
-    sys.stderr.write(
-        f"offsets: warning: log partition {log_partition} of {coordinator.store.location}: {error}; {then}\n"
-    )

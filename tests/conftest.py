@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,15 @@ def _place_in_run(item: pytest.Item) -> int:
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The developer's own settings file is not what the tests are about."""
     monkeypatch.delenv("OFFSETS_CONF", raising=False)
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """What a test sets for SIGTERM and SIGINT is put back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

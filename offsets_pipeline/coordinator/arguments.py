@@ -7,6 +7,7 @@ import re
 
 from offsets_pipeline.config import HOURS_MAX
 from offsets_pipeline.output import FORMATS
+from offsets_pipeline.repeating import add_every
 
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
@@ -39,9 +40,7 @@ def add_expiry_options(command: argparse.ArgumentParser) -> None:
     """The options of `expire-offsets`."""
     how = command.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only say what expires, and by which rule; of any store")
-    how.add_argument(
-        "--every", action="store_true", help="again and again, every offsets_retention_check_interval_ms, until SIGTERM"
-    )
+    add_every(how, default="offsets_retention_check_interval_ms")
     command.add_argument("--format", choices=FORMATS, default="table")
     forecast = command.add_argument_group("with --dry-run")
     forecast.add_argument("--within", type=hours_of, metavar="HOURS", help="what expires later, but before so long")

@@ -1,4 +1,4 @@
-"""The fold as a Structured Streaming query over the table `log`."""
+"""The fold as a Structured Streaming query over the table `log`, with the retention of an owned store beside it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_gate import BatchGate, GateClosedError
+from offsets_pipeline.coordinator.retention import StreamExpiry
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
+from offsets_pipeline.output import warn
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import absolute
+from offsets_pipeline.store_properties import OWNED
 from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -77,6 +81,7 @@ class FoldStream:
         gate: BatchGate,
         settler: Settler,
         watch: EpochWatch,
+        expiry: StreamExpiry | None,
         at_end: Callable[[], object],
     ) -> None:
         self._query = query
@@ -84,6 +89,7 @@ class FoldStream:
         self._gate = gate
         self._settler = settler
         self._watch = watch
+        self._expiry = expiry
         self._at_end = at_end
 
     @property
@@ -97,8 +103,7 @@ class FoldStream:
             self._gate.close()
             self._query.stop()
         finally:
-            self._watch.close()
-            self._settler.close()
+            self._close()
 
     def await_end(self) -> None:
         """Wait until the stream ends. Raises what made it end, as an OffsetsError."""
@@ -115,8 +120,14 @@ class FoldStream:
                 return
             raise StreamFailed(_said(exception)) from exception
         finally:
-            self._watch.close()
-            self._settler.close()
+            self._close()
+
+    def _close(self) -> None:
+        """End what runs beside the batches."""
+        if self._expiry is not None:
+            self._expiry.close()
+        self._watch.close()
+        self._settler.close()
 
 
 def start_fold(
@@ -127,8 +138,13 @@ def start_fold(
     available_now: bool,
     checkpoint: str | None = None,
     on_batch: Callable[[int, int], None] | None = None,
+    on_expiry: Callable[[int, int], None] | None = None,
 ) -> FoldStream:
     """Start folding the log; with ``available_now`` up to what is there, else on and on.
+
+    The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false: with
+    ``available_now`` once, before it starts, so that it folds the tombstones too; else at its start and then every
+    `offsets_retention_check_interval_ms`. ``on_expiry`` gets the numbers of offsets and groups that a run expired.
 
     ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
     stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
@@ -136,6 +152,9 @@ def start_fold(
     folded between batches.
     """
     failures: list[OffsetsError] = []
+    expiry = _expiry(store, settings, clock, on_expiry)
+    if expiry is not None and available_now:
+        expiry.run_once()
     settler = Settler(store, settings.fold)
     gate = BatchGate()  # also for a look between two batches: both would bring an epoch in
 
@@ -169,21 +188,40 @@ def start_fold(
         if folded is not None and on_batch is not None:
             on_batch(-1, folded)
 
+    query = _writer(store, settings, checkpoint, available_now=available_now).foreachBatch(fold_rows).start()
+    watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
+    if not available_now:
+        watch.start(store)
+        if expiry is not None:
+            expiry.start()
+    return FoldStream(query, failures, gate, settler, watch, expiry, switch if available_now else _nothing)
+
+
+def _expiry(
+    store: Store, settings: Settings, clock: Clock, on_expiry: Callable[[int, int], None] | None
+) -> StreamExpiry | None:
+    """The retention of an owned store; None where a broker expires offsets (R4), or the settings leave it to others."""
+    if store.properties.kind != OWNED or not settings.fold.expire_in_stream:
+        return None
+    if store.is_schema:
+        warn(
+            f"this stream expires no offsets: {store.location} is a schema, and a coordinator needs the folder of a "
+            "store; fold the store by its folder, or set expire_in_stream = false"
+        )
+        return None
+    location = store.arrow_folder(LOG.name).removesuffix(f"/{LOG.name}")
+    return StreamExpiry(location, settings, clock, on_expiry)
+
+
+def _writer(store: Store, settings: Settings, checkpoint: str | None, *, available_now: bool) -> DataStreamWriter:
     writer = (
         store.read_stream(LOG.name, _READ_OPTIONS)
         .writeStream.queryName("fold")
         .option("checkpointLocation", absolute(checkpoint) if checkpoint else store.checkpoint("fold"))
-        .foreachBatch(fold_rows)
     )
     if available_now:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{settings.fold.trigger_interval_ms} milliseconds")
-    query = writer.start()
-    watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
-    if not available_now:
-        watch.start(store)
-    return FoldStream(query, failures, gate, settler, watch, switch if available_now else _nothing)
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{settings.fold.trigger_interval_ms} milliseconds")
 
 
 def _said(exception: Exception) -> str:

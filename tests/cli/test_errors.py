@@ -136,6 +136,10 @@ OTHERS = [
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
         ),
+        "clean-log|--store|{store}|--every|0": "argument --every: '0' is not allowed; it takes seconds, or a duration",
+        "clean-log|--store|{store}|--dry-run|--every|5": "argument --every: not allowed with argument --dry-run",
+        "maintain|--store|{store}|--every": "argument --every: expected one argument",
+        "maintain|--store|{store}|--every|PT1H|--checkpoint|{nothing}": "{nothing} is no checkpoint of a stream",
         "export-segments|--store|{store}|--to|{photos}": "{photos} is not empty: name a new or empty folder",
         "export-segments|--store|{store}|--to|{file}": "{file} is no local folder: name a new or empty one",
         "export-segments|--store|{store}|--to|s3://bucket/log": "s3://bucket/log is no local folder",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.coordinator.expiration import forecast, holdings_of
 from offsets_pipeline.coordinator.forecast import ForecastRow, forecast_rows
 from offsets_pipeline.coordinator.store import OwnedStore
@@ -67,10 +69,11 @@ def test_tables_of_a_capture_say_what_its_log_says(folded: Callable[[str], Path]
 
 def test_tables_of_a_random_log_say_what_the_log_says(workbench: Workbench, tmp_path: Path) -> None:  # R18-R21
     OwnedStore.create(tmp_path, PARTITIONS)
+    bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(expire_in_stream=False)))
     rows = random_log(random.Random(1), 400)
     for part in halves(rows):  # the second fold's rows lie on top of the first one's
         append_rows(tmp_path, part, PARTITIONS)
-        workbench.fold(tmp_path)
+        bench.fold(tmp_path)
     first_ms = FIRST_MS + RETENTION_MS
     found: set[tuple[str, str]] = set()
     for now_ms in range(first_ms - 1, first_ms + SPAN_MS):

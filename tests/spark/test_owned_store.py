@@ -77,7 +77,7 @@ def test_store_without_a_jvm_is_the_same_store(spark: SparkSession, tmp_path: Pa
 def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkSession, tmp_path: Path) -> None:
     OwnedStore.create(tmp_path, PARTITIONS)
     store = Store.open(spark, str(tmp_path))
-    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+    with Coordinator.open(tmp_path, clock=CLOCK, housekeeping=False) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         partition = coordinator.partition_for("g")
 
@@ -133,7 +133,7 @@ def test_what_spark_changes_about_the_log_is_met_or_refused(spark: SparkSession,
 
 def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, tmp_path: Path) -> None:
     OwnedStore.create(tmp_path, PARTITIONS)
-    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+    with Coordinator.open(tmp_path, clock=CLOCK, housekeeping=False) as coordinator:
         coordinator.store_group(stable("active"))
         coordinator.commit_offsets("active", {("t", 0): 1}, member=MemberOfGroup("m", 3))
         for group_id in ("a", "b", "c", "gone"):
@@ -173,7 +173,7 @@ def answers_of(coordinator: Coordinator) -> dict[str, Any]:
 
 def test_owned_log_is_cleaned_beside_coordinators_which_answer_as_before(workbench: Workbench, tmp_path: Path) -> None:
     OwnedStore.create(tmp_path, PARTITIONS)
-    with Coordinator.open(tmp_path, housekeeping=False) as coordinator:
+    with Coordinator.open(tmp_path, clock=CLOCK, housekeeping=False) as coordinator:
         coordinator.store_group(stable("active"))
         for offset in range(30):
             coordinator.commit_offsets("a", {("t", 0): offset, ("t", 1): offset})
@@ -196,7 +196,9 @@ def test_owned_log_is_cleaned_beside_coordinators_which_answer_as_before(workben
         assert workbench.reload(tmp_path) == done.records
         assert export_of(tmp_path) == exported
 
-        with Coordinator.open(tmp_path, housekeeping=False) as anew:  # which knows nothing but the cleaned log
+        with Coordinator.open(
+            tmp_path, clock=CLOCK, housekeeping=False
+        ) as anew:  # which knows nothing but the cleaned log
             assert answers_of(coordinator) == answers_of(anew) == before
             with pytest.raises(InvalidProducerEpoch):
                 anew.begin_transaction(9, 3)

@@ -4,7 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from offsets_pipeline.clock import Clock, FixedClock, SystemClock, parse_time_ms, shown_time, time_before_ms
+from offsets_pipeline.clock import (
+    Clock,
+    FixedClock,
+    SystemClock,
+    duration_ms,
+    parse_time_ms,
+    shown_time,
+    time_before_ms,
+)
 from offsets_pipeline.errors import InvalidTime
 
 
@@ -72,7 +80,16 @@ def test_a_duration_is_read_as_kafka_reads_it(duration: str, time_ms: int) -> No
     assert time_before_ms(1_000_000_000, duration) == time_ms
 
 
+@pytest.mark.parametrize(
+    ("text", "ms"), [("PT1S", 1_000), ("P1DT1H1M1S", 90_061_000), ("PT0.0019S", 1), ("-PT1M", -60_000)]
+)
+def test_a_duration_is_told_in_milliseconds(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1W", "P1M", "P1Y", "P1.5D", "PT1H1H", "PT1S ", "PT٣S"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidTime, match="is no duration: write it as P1DT12H30M, or PT90S"):
         time_before_ms(0, text)
+    with pytest.raises(InvalidTime, match="is no duration: write it as P1DT12H30M, or PT90S"):
+        duration_ms(text)

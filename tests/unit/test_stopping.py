@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.stopping import Stopping
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-@pytest.fixture(autouse=True)
-def _handlers_are_put_back() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_what_the_main_thread_holds_may_be_taken_by_what_stops_it(number: signal.Signals) -> None:
     held, stopped = threading.Lock(), threading.Event()

@@ -1,0 +1,158 @@
+"""Retention of an owned store (R18-R22): one run over its log partitions, and runs again and again beside a stream."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
+from offsets_pipeline.coordinator.loading import LoadStatus
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta_reader import UNREADABLE
+from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage, in_one_line
+from offsets_pipeline.output import warn
+from offsets_pipeline.repeating import due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+
+
+@dataclass(frozen=True)
+class ExpiryRun:
+    """One run over the log partitions: offsets that expired, groups that went, and log partitions that failed."""
+
+    at: str
+    store: str
+    offsets: int
+    groups: int
+    failed: list[int]
+
+
+class StreamExpiry:
+    """Expires the offsets of an owned store beside a stream that folds it.
+
+    Each run appends tombstones; only the stream's batches change the state (R22). An error of a run is a warning, and
+    the next run tries again.
+    """
+
+    def __init__(
+        self, location: str, settings: Settings, clock: Clock, on_expiry: Callable[[int, int], None] | None = None
+    ) -> None:
+        """``on_expiry`` gets the numbers of offsets and groups of each run in which any expired."""
+        self._location = location
+        self._settings = settings
+        self._clock = clock
+        self._on_expiry = on_expiry
+        self._stopped = threading.Event()
+        self._coordinator: Coordinator | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run now and every `offsets_retention_check_interval_ms`, in a thread, until `close`."""
+        self._thread = threading.Thread(target=self._run_until_closed, name="expiry", daemon=True)
+        self._thread.start()
+
+    def run_once(self) -> None:
+        """Run now, and return when the tombstones are in the log."""
+        try:
+            self._expire()
+        finally:
+            self._close_coordinator()
+
+    def close(self) -> None:
+        """Start no further run, and wait for the end of the current one."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run_until_closed(self) -> None:
+        interval_ms = self._settings.coordinator.offsets_retention_check_interval_ms
+        try:
+            for _ in due(interval_ms, self._clock, self._stopped):
+                if not self._expire():
+                    return
+        finally:
+            self._close_coordinator()
+
+    def _expire(self) -> bool:
+        """Expire what is due; returns False if no run on this storage can succeed."""
+        try:
+            if self._coordinator is None:
+                self._coordinator = open_coordinator(self._location, self._settings, self._clock)
+            run = expire_once(self._coordinator, self._location, self._clock, self._stopped.is_set)
+        except UnsafeStorage as unsafe:
+            warn(f"this stream expires no offsets: {unsafe}")
+            return False
+        except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
+            warn(f"no offsets of {self._location} expired: {in_one_line(error)}; the next run tries again")
+            self._close_coordinator()  # the next run opens the log anew
+            return True
+        if self._on_expiry is not None and (run.offsets or run.groups):
+            self._on_expiry(run.offsets, run.groups)
+        return True
+
+    def _close_coordinator(self) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is None:
+            return
+        try:
+            coordinator.close()
+        except Exception as error:  # noqa: BLE001 - all that it appended is in the log
+            warn(f"the coordinator of {self._location} did not close: {in_one_line(error)}")
+
+
+def expire_once(
+    coordinator: Coordinator, location: str, clock: Clock, is_stopping: Callable[[], bool] = lambda: False
+) -> ExpiryRun:
+    """Expire what is due in every log partition; of one that fails a line on stderr tells (R22).
+
+    ``location`` is the store as whoever asked named it.
+    """
+    at = shown_time(clock.now_ms())
+    reports = []
+    for log_partition in range(coordinator.store.properties.offsets_partitions):
+        if is_stopping():
+            break
+        error = load_if_unloaded(coordinator, log_partition)
+        report = coordinator.try_to_expire(log_partition) if error is None else ExpiryReport(log_partition, [], error)
+        if report.error is not None:
+            warn_of_partition(
+                coordinator, log_partition, report.error, "its offsets stay until the next run, which tries again"
+            )
+        reports.append(report)
+    return ExpiryRun(
+        at,
+        location,
+        sum(len(group.expired) for report in reports for group in report.groups),
+        sum(group.is_removed for report in reports for group in report.groups),
+        [report.log_partition for report in reports if report.error is not None],
+    )
+
+
+def open_coordinator(location: str, settings: Settings, clock: Clock) -> Coordinator:
+    """A coordinator with all log partitions loaded; with none where one does not load: then each is on its own."""
+    store = OwnedStore.open(location)
+    try:
+        return Coordinator.open(store, settings, clock=clock, housekeeping=False)
+    except UndecodableRecord:
+        return Coordinator.open(store, settings, partitions=(), clock=clock, housekeeping=False)
+
+
+def load_if_unloaded(coordinator: Coordinator, log_partition: int) -> Exception | None:
+    """Load a log partition that is not; why it cannot be loaded."""
+    try:
+        if coordinator.status(log_partition) is LoadStatus.UNLOADED:
+            coordinator.load_partition(log_partition)
+    except (OffsetsError, *UNREADABLE) as error:
+        return error
+    return None
+
+
+def warn_of_partition(coordinator: Coordinator, log_partition: int, error: Exception, then: str) -> None:
+    """Warn of an error that concerns one log partition; ``then`` says what follows from it."""
+    warn(f"log partition {log_partition} of {coordinator.store.location}: {error}; {then}")

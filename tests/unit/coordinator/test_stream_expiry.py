@@ -1,0 +1,142 @@
+"""Retention beside a stream, without the stream: when it runs, and what a run that fails does (R22)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import CoordinatorSettings, Settings
+from offsets_pipeline.coordinator import retention
+from offsets_pipeline.coordinator.log import OwnedLog
+from offsets_pipeline.coordinator.registry import FOLDER
+from offsets_pipeline.coordinator.retention import StreamExpiry
+from offsets_pipeline.errors import UnsafeStorage
+from tests.unit.coordinator.stores import NOW_MS, log_of, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEADLINE_SECONDS = 60
+INTERVAL_MS = 20  # of the test's clock, and of the looks at it
+HOUR_MS = 3_600_000
+
+
+class Running:
+    """A StreamExpiry with what it says; each `expired` and `warned` waits for one more."""
+
+    def __init__(self, store: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[tuple[int, int]] = []
+        self.warnings: list[str] = []
+        self._said = threading.Condition()
+        settings = Settings(coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=INTERVAL_MS))
+        monkeypatch.setattr(retention, "warn", lambda text: self._note(self.warnings, text))
+        self.expiry = StreamExpiry(str(store), settings, clock, lambda *counts: self._note(self.runs, counts))
+
+    def _note(self, of: list, each: object) -> None:  # type: ignore[type-arg]
+        with self._said:
+            of.append(each)
+            self._said.notify()
+
+    def wait(self, *, runs: int, warnings: int) -> None:
+        with self._said:
+            said = self._said.wait_for(
+                lambda: (len(self.runs), len(self.warnings)) == (runs, warnings), DEADLINE_SECONDS
+            )
+        assert said, (self.runs, self.warnings)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(NOW_MS)
+
+
+@pytest.fixture
+def running(store: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """Of a store with one group of two offsets, whose time is over an hour after NOW_MS."""
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=HOUR_MS)
+    running = Running(store, clock, monkeypatch)
+    yield running
+    running.expiry.close()
+    assert not list((store / FOLDER).iterdir())  # the coordinator is closed
+
+
+def records_of(store: Path) -> int:
+    return sum(map(len, log_of(store).values()))
+
+
+def test_offsets_expire_when_the_clock_says_so(store: Path, clock: FixedClock, running: Running) -> None:
+    running.expiry.start()
+    clock.advance_ms(HOUR_MS)
+    running.wait(runs=1, warnings=0)
+    with opened(store) as coordinator:  # another process goes on meanwhile
+        coordinator.commit_offsets("h", {("t", 0): 1}, retention_time_ms=2 * HOUR_MS)
+    clock.advance_ms(HOUR_MS)
+    running.wait(runs=2, warnings=0)
+    assert running.runs == [(2, 1), (1, 1)]
+    assert records_of(store) == 3 + 5  # each offset and each group has its tombstone
+
+
+def test_one_run_expires_what_is_due(store: Path, clock: FixedClock, running: Running) -> None:
+    clock.advance_ms(HOUR_MS - 1)
+    running.expiry.run_once()
+    assert (running.runs, records_of(store)) == ([], 2)
+    clock.advance_ms(1)
+    running.expiry.run_once()
+    assert (running.runs, records_of(store)) == ([(2, 1)], 5)
+
+
+def test_append_that_fails_is_warned_of_and_the_next_run_tries_again(
+    store: Path, clock: FixedClock, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.advance_ms(HOUR_MS)
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedLog, "write", _disk_full)
+        running.expiry.start()
+        running.wait(runs=0, warnings=1)
+    assert records_of(store) == 2
+    clock.advance_ms(INTERVAL_MS)
+    running.wait(runs=1, warnings=1)
+    assert records_of(store) == 5
+    (said,) = running.warnings
+    assert "disk full; it was not written; its offsets stay until the next run, which tries again" in said
+
+
+def _disk_full(*_: object, **__: object) -> None:
+    raise OSError("disk full")
+
+
+def test_store_out_of_reach_is_warned_of_and_the_next_run_tries_again(
+    store: Path, clock: FixedClock, running: Running
+) -> None:
+    clock.advance_ms(HOUR_MS)
+    away = store.rename(store.with_name("away"))
+    running.expiry.start()
+    running.wait(runs=0, warnings=1)
+    away.rename(store)
+    clock.advance_ms(INTERVAL_MS)
+    running.wait(runs=1, warnings=1)
+    (said,) = running.warnings
+    assert said.startswith(f"no offsets of {store} expired: ")
+    assert said.endswith("; the next run tries again")
+
+
+def test_storage_that_is_not_safe_is_warned_of_once(
+    clock: FixedClock, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsafeStorage("two writers could both succeed: put the store elsewhere")
+
+    monkeypatch.setattr("offsets_pipeline.coordinator.log.storage_of", refuse)
+    running.expiry.start()
+    thread = running.expiry._thread
+    assert thread is not None
+    thread.join(DEADLINE_SECONDS)  # it ends by itself
+    assert not thread.is_alive()
+    assert running.warnings == [
+        "this stream expires no offsets: two writers could both succeed: put the store elsewhere"
+    ]
