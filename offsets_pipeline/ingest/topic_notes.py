@@ -40,14 +40,14 @@ class TopicNotes:
         followed = [row for row in rows if row["complete_since"] is not None]
         if len(followed) < self.store.properties.offsets_partitions:
             return KnownLog(epoch, ends)
-        last = [None if row["read_at"] is None else ms_of(row["read_at"]) for row in followed]
+        last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]
         return KnownLog(
             epoch,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
             CompleteReads(
                 max(ms_of(row["complete_since"]) for row in followed),
-                min(last) if None not in last else None,
+                min(last) if len(last) == len(followed) else None,
             ),
         )
 
