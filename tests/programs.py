@@ -129,6 +129,9 @@ def _session_and_signals_as_before() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for key in session.conf.getAll.keys() - conf.keys():
-            session.conf.unset(key)
+        for key in dict(session.conf.getAll.items() ^ conf.items()):
+            if key in conf:
+                session.conf.set(key, conf[key])
+            else:
+                session.conf.unset(key)
     assert session.streams.active == []
