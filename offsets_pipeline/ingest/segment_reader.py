@@ -141,7 +141,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
                 if fresh.num_rows:
                     last = fresh["record_offset"][-1].as_py()
                     records += fresh.num_rows
-                    yield _log_columns(fresh, folder.log_partition, source)
+                    yield log_columns(fresh, folder.log_partition, source)
             damage = list(reader.damage)
             if overlapping:
                 damage.append(
@@ -163,7 +163,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
             )
 
 
-def _log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
+def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
     # the id of a producer without a transaction means nothing to a replay (R11)
     matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
     rows = batch.num_rows
