@@ -296,7 +296,10 @@ class Scanner:
         return self._waste > _WASTE_BYTES + _WASTE_READS * len(self._data)
 
     def _examine(self, position: int) -> Found | Incomplete | Broken | NoBatch:
-        """As `examine`; it takes account of checksums that are computed in vain."""
+        """As `examine`; it takes account of checksums that are computed in vain.
+
+        Once these are too many, a batch whose fields are not plausible counts as one with a wrong checksum.
+        """
         verdict = examine(self._data, position, may_be_good=not self._is_wasteful or self._is_good(position))
         if isinstance(verdict, Broken) and not verdict.is_certain:
             self._waste += verdict.end - position
