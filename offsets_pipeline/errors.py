@@ -7,7 +7,11 @@ Each takes one message that says what is wrong, where, and what would be right; 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class OffsetsError(Exception):
@@ -118,6 +122,10 @@ class UndecodableRecord(OffsetsError):
 
 class QueryFailed(OffsetsError):
     """Spark could not parse or run a query."""
+
+
+class TaskFailed(OffsetsError):
+    """A task met an error that is not one of this program's own; the message says where it was."""
 
 
 class StreamFailed(OffsetsError):
@@ -334,8 +342,24 @@ def in_one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"
 
 
+@contextmanager
+def working_on(place: Callable[[], str]) -> Iterator[None]:
+    """Name the place, a file and position or a log partition and record offset, in what a task raises.
+
+    Raises TaskFailed, caused by the error, for any error that is not one of this package.
+    """
+    try:
+        yield
+    except OffsetsError:
+        raise
+    except Exception as error:
+        raise TaskFailed(f"a task failed at {place()}: {type(error).__name__}: {first_line(error)}") from error
+
+
 def raised_on_executor(error: Exception) -> OffsetsError | None:
-    """The error of this package that a task raised, out of the text in which Spark reports it; None for any other."""
+    """The error of this package that was raised here, or by a task, out of Spark's report; None for any other."""
+    if isinstance(error, OffsetsError):
+        return error
     found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)
     kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
     for name, message in reversed(found):

@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import EFFECT_SCHEMA
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.log.files import log_files, read_log_file, shared_out
+from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.store import planned_bytes
 from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
@@ -83,7 +85,7 @@ def few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.
         few: list[pa.Table] = []
         for table in gathered((pa.Table.from_batches([batch]) for batch in batches), COMPACT_ROWS):
             if _are_few(few, at_most):  # else they are read to the end, and let go of
-                few.append(compact_early(table, start))
+                few.append(_compact(table, start))
         if not _are_few(few, at_most):
             yield _TOO_MANY
         elif few:
@@ -94,6 +96,20 @@ def few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.
     return None if too_many or not _are_few([found], at_most) else found
 
 
+def _compact(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
+    with working_on(partial(place_of, table)):
+        return compact_early(table, folded_to)
+
+
+def _located(path: str, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The tables of a file of the log; an error that is not one of this program's own names the file and how far."""
+    last = "its start"
+    with working_on(lambda: f"the file {path} behind {last}"):
+        for table in tables:
+            yield table
+            last = place_of(table)
+
+
 def _are_few(tables: list[pa.Table], at_most: int) -> bool:
     rows, size = sum(each.num_rows for each in tables), sum(each.nbytes for each in tables)
     return bool(rows <= at_most and size <= _FEW_BYTES)
@@ -102,7 +118,7 @@ def _are_few(tables: list[pa.Table], at_most: int) -> bool:
 def _compacted(rows: DataFrame, start: Mapping[int, int]) -> DataFrame:
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in gathered((pa.Table.from_batches([batch]) for batch in batches), COMPACT_ROWS):
-            yield from compact_early(table, start).to_batches()
+            yield from _compact(table, start).to_batches()
 
     return rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
 
@@ -129,10 +145,10 @@ def fold_log(
 
     def read_and_compact(paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (path for batch in paths for path in batch["path"].to_pylist())
-        rows = (rows for path in names for rows in read_log_file(path, wanted, log_epoch))
-        compacted = [compact_early(_single_records(table), {}) for table in gathered(rows, COMPACT_ROWS)]
+        rows = (rows for path in names for rows in _located(path, read_log_file(path, wanted, log_epoch)))
+        compacted = [_compact(_single_records(table), {}) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
-            yield from compact_early(pa.concat_tables(compacted), {}).to_batches()
+            yield from _compact(pa.concat_tables(compacted), {}).to_batches()
 
     context = store.spark.sparkContext
     tasks = shared_out(files, _TASKS_PER_CORE * context.defaultParallelism)
@@ -153,8 +169,10 @@ def _replay(
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replay = Replay(offsets_partitions, folded_to)
         for table in gathered((pa.Table.from_batches([batch]) for batch in batches), _ADD_ROWS):
-            replay.add(table)
-        yield from replay.effects() if write_state is None else write_state(replay.effects())
+            with working_on(partial(place_of, table)):
+                replay.add(table)
+        with working_on(lambda: f"the end of {replay.place()}"):
+            yield from replay.effects() if write_state is None else write_state(replay.effects())
 
     shared = compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
     return shared.mapInArrow(replay, from_arrow_schema(EFFECT_SCHEMA))

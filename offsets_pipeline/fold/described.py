@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.fold.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.fold.groups import GroupRecordRow, describe_group, live_records
 from offsets_pipeline.layers import DESCRIBED
@@ -63,10 +64,11 @@ def _described(
         "record_offset": newest,
         "misplaced": partition_for(group_id, offsets_partitions) != log_partition,
     }
-    live = live_records(records)
-    if live is None:
+    with working_on(lambda: f"group {group_id!r} of log partition {log_partition}, up to record offset {newest}"):
+        live = live_records(records)
+        description = None if live is None else describe_group(*live)
+    if description is None:
         return {"state": _DEAD, **common}
-    description = describe_group(*live)
     since = description.state_timestamp_ms
     return {
         "group_type": description.group_type,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.fold import effects
 from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE, effect_rows
@@ -86,6 +87,8 @@ class GroupFacts:
     def add_topic_names(self, topic_id: pa.Array, topic: pa.Array) -> None:
         """Take the topic ids that commits hold beside the topic's name (R35)."""
         known = topic_id.is_valid()
+        if not pc.any(known).as_py():
+            return
         pairs = pa.table({"topic_id": topic_id.filter(known), "topic": topic.filter(known)})
         for row in pairs.group_by(["topic_id", "topic"]).aggregate([]).to_pylist():
             self._topics[row["topic_id"], row["topic"]] = 0

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.fold import effects
 from offsets_pipeline.fold.compaction import (
     are_commits,
@@ -145,21 +146,30 @@ class Replay:
     def _add_others(self, table: pa.Table) -> None:
         """Group records and whatever does not decode, one by one: they are few."""
         columns = (table[name].to_pylist() for name in ("log_partition", "record_offset", "key", "value"))
-        for log_partition, record_offset, key, value in zip(*columns, strict=True):
-            try:
-                decoded = decode_key(key)
-                fields = None if value is None else decode_value(decoded.record_type, value).fields
-            except UnknownRecordType:
-                self._unknown.add((log_partition, record_offset))
-            except CorruptRecord as corrupt:
-                self._quarantine[log_partition, record_offset] = (key, value, str(corrupt))
-            else:
-                self._groups.add(log_partition, record_offset, decoded, value, fields)
+        log_partition = record_offset = -1
+        with working_on(lambda: f"log partition {log_partition}, record offset {record_offset}"):
+            for log_partition, record_offset, key, value in zip(*columns, strict=True):
+                self._add_other(log_partition, record_offset, key, value)
+
+    def _add_other(self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None) -> None:
+        try:
+            decoded = decode_key(key)
+            fields = None if value is None else decode_value(decoded.record_type, value).fields
+        except UnknownRecordType:
+            self._unknown.add((log_partition, record_offset))
+        except CorruptRecord as corrupt:
+            self._quarantine[log_partition, record_offset] = (key, value, str(corrupt))
+        else:
+            self._groups.add(log_partition, record_offset, decoded, value, fields)
 
     def _compact(self) -> None:
         table = pa.concat_tables(self._plain).combine_chunks()
         self._plain = [table.take(pa.array(last_values_and_tombstones(table))).combine_chunks()]
         self._compacted_rows = self._plain[0].num_rows
+
+    def place(self) -> str:
+        """What was taken in, for a message."""
+        return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self._end.items()))
 
     # --- giving effects out
 

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_gate import BatchGate, GateClosedError
 from offsets_pipeline.coordinator.retention import StreamExpiry
-from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line
+from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
@@ -164,8 +164,10 @@ def start_fold(
             with gate.batch():
                 folded = fold_batch(here, rows, settings, clock)
                 settler.after_fold(folded)
-        except OffsetsError as error:
-            failures.append(error)  # Spark passes on no more of it than a text with its stack
+        except Exception as error:
+            ours = raised_on_executor(error)
+            if ours is not None:
+                failures.append(ours)  # Spark passes on no more of it than a text with its stack
             raise
         if on_batch is not None:
             on_batch(batch_id, folded)
@@ -182,7 +184,7 @@ def start_fold(
         except GateClosedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
-            failures.append(error if isinstance(error, OffsetsError) else StreamFailed(_said(error)))
+            failures.append(raised_on_executor(error) or StreamFailed(_said(error)))
             query.stop()
             return
         if folded is not None and on_batch is not None:

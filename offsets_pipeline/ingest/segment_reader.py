@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,14 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.record.segment import Damage, read_segment
+from offsets_pipeline.log.rows import place_of
+from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
 from offsets_pipeline.tables import RECORD_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +72,8 @@ def write_segments(
     Without a place they are only counted.
     """
 
-    def write(some: Iterable[LogFolder]) -> Iterator[Written]:
+    def write(folders_of_task: Iterable[LogFolder]) -> Iterator[Written]:
+        some = list(folders_of_task)
         written = Written()
         writer = None if place is None else LogFileWriter(place)
         for folder in some:
@@ -77,9 +81,11 @@ def write_segments(
                 wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition)))
                 written.records += wanted.num_rows
                 if writer is not None:
-                    writer.write(wanted)
+                    with working_on(partial(place_of, wanted)):
+                        writer.write(wanted)
         if writer is not None:
-            written.files = writer.close()
+            with working_on(partial(_place_of_folders, some)):
+                written.files = writer.close()
         yield written
 
     whole = Written()
@@ -132,7 +138,8 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
     for path in folder.files:
         source = "/".join(path.split("/")[-2:])
         records = overlapping = 0
-        with opened(path) as data:
+        reader: SegmentReader | None = None
+        with working_on(partial(_place_in, path, lambda: reader)), opened(path) as data:  # noqa: B023 - of this file
             reader = read_segment(data, source=path, max_records=_BATCH_ROWS)
             for batch in reader.batches():
                 first = _rows_up_to(batch, last)
@@ -141,7 +148,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
                 if fresh.num_rows:
                     last = fresh["record_offset"][-1].as_py()
                     records += fresh.num_rows
-                    yield _log_columns(fresh, folder.log_partition, source)
+                    yield log_columns(fresh, folder.log_partition, source)
             damage = list(reader.damage)
             if overlapping:
                 damage.append(
@@ -163,7 +170,17 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
             )
 
 
-def _log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
+def _place_in(path: str, reader: Callable[[], SegmentReader | None]) -> str:
+    found = reader()
+    return f"byte position {0 if found is None else found.position} of {path}"
+
+
+def _place_of_folders(folders: list[LogFolder]) -> str:
+    return "the end of log partitions " + ", ".join(str(folder.log_partition) for folder in folders)
+
+
+def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
+    """Records of a segment with the columns of the table `log` that a file tells."""
     # the id of a producer without a transaction means nothing to a replay (R11)
     matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
     rows = batch.num_rows

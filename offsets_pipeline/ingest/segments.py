@@ -106,7 +106,7 @@ def ingest_segments(
     except BaseException as error:
         store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
-            raise ours from None
+            raise ours from error
         raise
     return report
 

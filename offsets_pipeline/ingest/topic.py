@@ -31,6 +31,7 @@ from offsets_pipeline.errors import (
     OffsetsError,
     TopicStopped,
     first_line,
+    raised_on_executor,
 )
 from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
 from offsets_pipeline.ingest.topic_append import TopicAppender
@@ -260,8 +261,10 @@ class TopicIngest:
                     added = appender.append(self.store.in_session(rows.sparkSession), rows)
                     self.added += added
                     self._observer.landed(added)
-            except (OffsetsError, _TopicChangedError) as error:
-                self._failures.append(error)  # Spark passes on no more of it than a text with its stack
+            except Exception as error:
+                failure = error if isinstance(error, _TopicChangedError) else raised_on_executor(error)
+                if failure is not None:
+                    self._failures.append(failure)  # Spark passes on no more of it than a text with its stack
                 raise
 
         starts = {str(at): start for at, start in sorted(reading.starts.items())}

@@ -8,13 +8,16 @@ number that every append carries (docs/adr/0005).
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import LOG
@@ -125,13 +128,15 @@ def _writer(
         new_ends: dict[int, int] = {}
         for batch in batches:
             for rows in log_partitions_of(batch):
-                at = rows["log_partition"][0].as_py()
-                offsets = rows["record_offset"].to_numpy()
-                wanted = offsets >= held.get(at, 0)
-                if wanted.any():
-                    new_ends[at] = max(int(offsets.max()) + 1, new_ends.get(at, 0))
-                    writer.write(_log_rows(rows.filter(pa.array(wanted)), source))
-        files = [each.as_text() for each in writer.close()]
+                with working_on(partial(place_of, rows)):
+                    at = rows["log_partition"][0].as_py()
+                    offsets = rows["record_offset"].to_numpy()
+                    wanted = offsets >= held.get(at, 0)
+                    if wanted.any():
+                        new_ends[at] = max(int(offsets.max()) + 1, new_ends.get(at, 0))
+                        writer.write(_log_rows(rows.filter(pa.array(wanted)), source))
+        with working_on(lambda: f"the end of log partitions {sorted(new_ends)}"):
+            files = [each.as_text() for each in writer.close()]
         ends_text = [json.dumps(new_ends)] * len(files)
         yield pa.RecordBatch.from_arrays(
             [pa.array(files, pa.string()), pa.array(ends_text, pa.string())], ["file", "ends"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.tables import LOG, LOG_EPOCH
 from offsets_pipeline.written_file import WrittenFile
 
@@ -69,7 +72,8 @@ class LogAppender:
             writer = LogFileWriter(place)
             for batch in batches:
                 for of_partition in log_partitions_of(batch):
-                    writer.write(of_partition)
+                    with working_on(partial(place_of, of_partition)):
+                        writer.write(of_partition)
             written = pa.array([file.as_text() for file in writer.close()], pa.string())
             yield pa.RecordBatch.from_arrays([written], names=["file"])
 

@@ -7,6 +7,7 @@ of those that stay no more than where they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.errors import working_on
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.log import cleaning
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.rows import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,6 +90,10 @@ class FilesOfTable:
     folder: str
     names: Sequence[str]
 
+    def path(self, file: int) -> str:
+        """Where a file lies, for a message."""
+        return f"the file {self.folder}/{self.names[file]}"
+
     def open(self, file: int) -> pq.ParquetFile:
         """Open a file by its number."""
         system, path = open_path(self.folder)
@@ -96,10 +103,15 @@ class FilesOfTable:
 
 def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """The records of these files that a cleaning has to look at, CANDIDATES; plain commits compacted already."""
-    parts = (rows for file in numbers for rows in _candidates_of(files, file, bounds))
+    parts = (rows for file in numbers for rows in _located(files, file, bounds))
     compacted = [compact_early(rows, {}) for rows in gathered(parts, COMPACT_ROWS)]
     if compacted:
         yield from compact_early(pa.concat_tables(compacted), {}).select(CANDIDATES.names).to_batches()
+
+
+def _located(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
+    with working_on(partial(files.path, file)):
+        yield from _candidates_of(files, file, bounds)
 
 
 def _candidates_of(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
@@ -152,7 +164,8 @@ def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
-        stays = table.select(["file", "position"]).filter(pa.array(cleaning.survivors(table)))
+        with working_on(partial(place_of, table)):
+            stays = table.select(["file", "position"]).filter(pa.array(cleaning.survivors(table)))
         file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
         numbers = np.unique(file)
         positions = [np.sort(position[file == number]).astype("<i4").tobytes() for number in numbers]
@@ -174,7 +187,7 @@ class Rewriter:
 
     def add(self, file: int, positions: Iterable[bytes]) -> None:
         """Take a file and where those of its candidates lie that stay."""
-        with self._files.open(file) as parquet:
+        with working_on(partial(self._files.path, file)), self._files.open(file) as parquet:
             place = parquet.read(columns=_PLACE, use_threads=False)
             keep = ~self._bounds.candidates(place)
             keep[np.frombuffer(b"".join(positions), dtype="<i4")] = True

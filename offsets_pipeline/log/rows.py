@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COMMIT = "COMMIT"
 ABORT = "ABORT"
@@ -21,3 +26,13 @@ class LogRow(NamedTuple):
     value: bytes | None
     producer_id: int | None = None
     control_type: str | None = None
+
+
+def place_of(rows: pa.RecordBatch | pa.Table) -> str:
+    """Where rows lie that have the columns log_partition and record_offset, for a message."""
+    if not rows.num_rows:
+        return "no rows"
+    partitions, offsets = (pc.min_max(rows[name]).as_py() for name in ("log_partition", "record_offset"))
+    many = partitions["min"] != partitions["max"]
+    at = f"log partitions {partitions['min']} to {partitions['max']}" if many else f"log partition {partitions['min']}"
+    return f"{at}, record offsets {offsets['min']} to {offsets['max']}"

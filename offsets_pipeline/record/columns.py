@@ -1,5 +1,6 @@
 """Batches as Arrow columns: what a segment's records look like to everything above the wire format."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 from offsets_pipeline.record import batch as b
 from offsets_pipeline.record.compression import CODEC_MASK, Codec, decompress, decompress_frames
 from offsets_pipeline.record.corrupt import CorruptRecord
-from offsets_pipeline.record.legacy import LegacyRecord
+from offsets_pipeline.record.legacy import MAX_BATCH_RECORDS, LegacyRecord
 from offsets_pipeline.record.records import (
     MIN_RECORD_BYTES,
     Bools,
@@ -39,9 +40,14 @@ _CONTROL_OTHER = 2
 # control record key: version int16, type int16
 _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
-_MAX_BINARY_BYTES = 2**31 - 1  # Arrow's binary has int32 offsets
+#: The first and the last timestamp that the log's tables can hold, which count microseconds in an int64.
+FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS = -(2**63 // 1000), (2**63 - 1) // 1000
+_NAMED_RECORDS = 5  # of those left out of a batch
 
+#: Compressed batches become columns in parts of so many bytes, unpacked, or of one batch: that bounds the memory.
+_PART_BYTES = 32 * 1024 * 1024
 _FRAMES_AT_ONCE = 1000
+_PACKED_BYTES_AT_ONCE = 1024 * 1024
 
 BATCH_HEADER = np.dtype(
     [
@@ -64,54 +70,99 @@ Headers = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
-class Undecodable:
-    """The index of a batch, among those asked for, that has a good checksum but does not decode."""
+class LeftOut:
+    """The index of a batch, among those asked for, that is not in the columns, whole or some of its records; and why.
+
+    Its checksum is good.
+    """
 
     index: int
     reason: str
 
 
-def legacy_columns(records: list[LegacyRecord]) -> pa.RecordBatch:
-    """Messages of formats 0 and 1 in SEGMENT_SCHEMA."""
-    count = len(records)
-    timestamp = np.fromiter((record.timestamp for record in records), dtype=np.int64, count=count)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array((record.offset for record in records), pa.int64(), size=count),
-            _timestamps(timestamp),
-            pa.array([record.key for record in records], pa.binary()),
-            pa.array([record.value for record in records], pa.binary()),
-            pa.nulls(count, pa.int64()),
-            pa.nulls(count, pa.int16()),
-            pa.array(np.zeros(count, dtype=np.bool_)),
-            pa.nulls(count, pa.string()),
-        ],
-        schema=SEGMENT_SCHEMA,
+def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> tuple[pa.RecordBatch, list[LeftOut]]:
+    """Messages of formats 0 and 1 in SEGMENT_SCHEMA, each with what it wraps; and what is left out."""
+    offset, timestamp = (
+        np.fromiter((record[field] for records in messages for record in records), np.int64) for field in (0, 1)
     )
+    fits = _fits(timestamp)
+    left_out = []
+    if not fits.all():
+        count = np.fromiter(map(len, messages), np.int64, len(messages))
+        left_out = _beyond_time(np.repeat(np.arange(len(messages)), count), offset, timestamp, fits)
+    kept = [record for records in messages for record in records]
+    if left_out:
+        kept = [record for record, fit in zip(kept, fits.tolist(), strict=True) if fit]
+    count = len(kept)
+    columns = [
+        pa.array(offset[fits]),
+        _timestamps(timestamp[fits]),
+        pa.array([record.key for record in kept], pa.binary()),
+        pa.array([record.value for record in kept], pa.binary()),
+        pa.nulls(count, pa.int64()),
+        pa.nulls(count, pa.int16()),
+        pa.array(np.zeros(count, dtype=np.bool_)),
+        pa.nulls(count, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SEGMENT_SCHEMA), left_out
 
 
-def batch_columns(data: memoryview, positions: list[int]) -> tuple[list[pa.RecordBatch], list[Undecodable]]:
-    """The records of format-2 batches that stand whole at `positions`, ascending, in SEGMENT_SCHEMA.
+def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
+    """The records of format-2 batches that stand whole at `positions`, ascending, in SEGMENT_SCHEMA; and what is not.
 
-    A batch that does not decode is left out as a whole and returned as undecodable.
+    Left out are batches that do not decode, and records that the columns cannot hold. The columns come in parts, each
+    of which takes a bounded amount of memory, whatever compressed batches become.
     """
     position = np.array(positions, dtype=np.int64)
     headers = _headers(data, position)
-    payloads = _Payloads(data, position, headers)
-    if len(payloads.buffer) > _MAX_BINARY_BYTES and len(positions) > 1:
-        half = len(positions) // 2
-        left, left_bad = batch_columns(data, positions[:half])
-        right, right_bad = batch_columns(data, positions[half:])
-        return left + right, left_bad + [Undecodable(bad.index + half, bad.reason) for bad in right_bad]
-    places = locate_records(payloads.buffer, payloads.start, payloads.end, payloads.count)
-    control_type = _control_types(payloads, headers, places)
-    places.bad[:] |= _out_of_order(headers, payloads.count, places.offset_delta)
-    undecodable = [
-        Undecodable(index, payloads.reason.get(index) or _reason(payloads, headers, index))
-        for index in sorted({*np.flatnonzero(places.bad).tolist(), *payloads.reason})
+    for part in _parts(data, position, headers):
+        yield _part_columns(part)
+
+
+def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
+    places = locate_records(part.buffer, part.start, part.end, part.count)
+    control_type = _control_types(part, places)
+    places.bad[:] |= _out_of_order(part, places.offset_delta)
+    left_out = [
+        LeftOut(index, part.reason.get(index) or _reason(part, index))
+        for index in sorted({*np.flatnonzero(places.bad).tolist(), *part.reason})
     ]
-    good = np.repeat(~places.bad, payloads.count)
-    return [_assemble(headers, payloads, places, control_type, good)], undecodable
+    good = np.repeat(~places.bad, part.count)
+    offset = part.of_each_record("base_offset") + places.offset_delta
+    # the delete horizon (bit 6) stands in the base timestamp, and the deltas count from it as from any other
+    timestamp = np.where(
+        part.of_each_record("attributes") & b.ATTRIBUTE_LOG_APPEND_TIME,
+        part.of_each_record("max_timestamp"),
+        part.of_each_record("base_timestamp") + places.timestamp_delta,
+    )
+    beyond = good & ~_fits(timestamp)
+    if beyond.any():
+        batch = np.repeat(np.arange(len(part.count)), part.count)
+        left_out += _beyond_time(batch[good], offset[good], timestamp[good], ~beyond[good])
+        good &= ~beyond
+    columns = _assemble(part, places, offset, timestamp, control_type, good)
+    return columns, [LeftOut(part.first + each.index, each.reason) for each in left_out]
+
+
+def _fits(timestamp: Int64s) -> Bools:
+    fits: Bools = (timestamp >= FIRST_TIMESTAMP_MS) & (timestamp <= LAST_TIMESTAMP_MS)
+    return fits
+
+
+def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) -> list[LeftOut]:
+    """What is left out because of timestamps that do not fit: only those records, for the rest of a batch is fine."""
+    left_out = []
+    affected = np.unique(batch[~fits])
+    starts, ends = (np.searchsorted(batch, affected, side).tolist() for side in ("left", "right"))
+    for index, start, end in zip(affected.tolist(), starts, ends, strict=True):
+        beyond = start + np.flatnonzero(~fits[start:end])
+        named = ", ".join(map(str, offset[beyond[:_NAMED_RECORDS]].tolist()))
+        reason = (
+            f"{len(beyond)} of {end - start} records have a timestamp that the table cannot hold, as "
+            f"{int(timestamp[beyond[0]])} ms: record offsets {named}{', ...' if len(beyond) > _NAMED_RECORDS else ''}"
+        )
+        left_out.append(LeftOut(index, reason))
+    return left_out
 
 
 def _headers(data: memoryview, position: Int64s) -> Headers:
@@ -122,114 +173,148 @@ def _headers(data: memoryview, position: Int64s) -> Headers:
     return at_every_byte[position]
 
 
-class _Payloads:
-    """Where the records of each batch lie in one buffer: the file itself if no batch is compressed.
+class _Part:
+    """Consecutive batches, the first of them the one of index `first`, and where their records lie in one buffer.
 
     `count` is 0 for a batch that cannot be read; `reason` says why.
     """
 
-    def __init__(self, data: memoryview, position: Int64s, headers: Headers) -> None:
-        self.reason: dict[int, str] = {}
+    def __init__(
+        self, first: int, headers: Headers, data: pa.Buffer, bounds: tuple[Int64s, Int64s], reason: dict[int, str]
+    ) -> None:
+        self.first = first
+        self.headers = headers
+        self.data = data
+        self.buffer: Bytes = np.frombuffer(data, dtype=np.uint8)
+        self.start, self.end = bounds
+        self.reason = reason
         self.count: Int64s = headers["record_count"].astype(np.int64)
-        start = position + b.BATCH_HEADER_BYTES
-        end = position + b.LOG_OVERHEAD + headers["batch_length"]
-        codec = headers["attributes"] & CODEC_MASK
-        if codec.any():
-            frames = [data[first:last] for first, last in zip(start.tolist(), end.tolist(), strict=True)]
-            payloads = self._payloads(codec, frames)
-            self.data = pa.py_buffer(b"".join([*payloads, b"\x00"]))  # never empty: numpy takes from it
-            self.end: Int64s = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
-            self.start: Int64s = np.concatenate([np.zeros(1, dtype=np.int64), self.end[:-1]])
-        else:
-            self.data = pa.py_buffer(data[int(position[0]) : int(end[-1])])
-            self.start, self.end = start - position[0], end - position[0]
-        self.buffer: Bytes = np.frombuffer(self.data, dtype=np.uint8)
-        too_many = self.count * MIN_RECORD_BYTES > self.end - self.start
+        too_many = (self.count * MIN_RECORD_BYTES > self.end - self.start) | (self.count > MAX_BATCH_RECORDS)
         for index in np.flatnonzero(too_many & (self.count > 0)).tolist():
-            size = int(self.end[index] - self.start[index])
-            self.reason.setdefault(index, f"{self.count[index]} records do not fit into {size} bytes")
-        self.count[list(self.reason)] = 0
+            size, count = int(self.end[index] - self.start[index]), int(self.count[index])
+            wrong = "are more than any batch has" if count > MAX_BATCH_RECORDS else f"do not fit into {size} bytes"
+            reason.setdefault(index, f"{count} records {wrong}")
+        self.count[list(reason)] = 0
 
-    def _payloads(self, codec: Int64s, frames: list[memoryview]) -> list[bytes | memoryview]:
-        together: dict[int, bytes] = {}
-        zstd = np.flatnonzero(codec == Codec.ZSTD).tolist()
-        for first in range(0, len(zstd), _FRAMES_AT_ONCE):
-            some = zstd[first : first + _FRAMES_AT_ONCE]
-            together.update(zip(some, decompress_frames([frames[each] for each in some]) or (), strict=False))
-        return [
-            together[index] if index in together else self._payload(index, batch_codec, frames[index])
-            for index, batch_codec in enumerate(codec.tolist())
-        ]
-
-    def _payload(self, index: int, codec: int, data: memoryview) -> bytes | memoryview:
-        if codec == Codec.NONE:
-            return data
-        try:
-            return decompress(codec, bytes(data))
-        except CorruptRecord as error:
-            self.reason[index] = str(error)
-            return b""
+    def of_each_record(self, name: str) -> Int64s:
+        """What the header of its batch says, for each record."""
+        values: Int64s = np.repeat(self.headers[name].astype(np.int64), self.count)
+        return values
 
 
-def _control_types(payloads: _Payloads, headers: Headers, places: RecordPlaces) -> pa.Array:
+def _parts(data: memoryview, position: Int64s, headers: Headers) -> Iterator[_Part]:
+    """The batches in parts, in their order: one, over the file itself, if none is compressed."""
+    start = position + b.BATCH_HEADER_BYTES
+    end = position + b.LOG_OVERHEAD + headers["batch_length"]
+    codec = headers["attributes"] & CODEC_MASK
+    if not codec.any():
+        stored = pa.py_buffer(data[int(position[0]) : int(end[-1])])
+        yield _Part(0, headers, stored, (start - position[0], end - position[0]), {})
+        return
+    frames = [data[first:last] for first, last in zip(start.tolist(), end.tolist(), strict=True)]
+    first, size = 0, 0
+    waiting: list[bytes | memoryview] = []
+    reason: dict[int, str] = {}
+    for index, unpacked in enumerate(_payloads(codec.tolist(), frames)):
+        payload = b"" if isinstance(unpacked, CorruptRecord) else unpacked
+        if waiting and size + len(payload) > _PART_BYTES:
+            yield _unpacked(first, headers[first:index], waiting, reason)
+            first, size, waiting, reason = index, 0, [], {}
+        if isinstance(unpacked, CorruptRecord):
+            reason[index - first] = str(unpacked)
+        waiting.append(payload)
+        size += len(payload)
+    yield _unpacked(first, headers[first:], waiting, reason)
+
+
+def _unpacked(first: int, headers: Headers, payloads: list[bytes | memoryview], reason: dict[int, str]) -> _Part:
+    data = pa.py_buffer(b"".join([*payloads, b"\x00"]))  # never empty: numpy takes from it
+    end: Int64s = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
+    start: Int64s = np.concatenate([np.zeros(1, dtype=np.int64), end[:-1]])
+    return _Part(first, headers, data, (start, end), reason)
+
+
+def _payloads(codec: list[int], frames: list[memoryview]) -> Iterator[bytes | memoryview | CorruptRecord]:
+    """What each batch becomes, unpacked, or why it does not."""
+    first = 0
+    while first < len(frames):
+        some = range(first, _end_of_some(frames, first))
+        zstd = [index for index in some if codec[index] == Codec.ZSTD]
+        together = decompress_frames([frames[each] for each in zstd], _PART_BYTES) if len(zstd) > 1 else None
+        unpacked = dict(zip(zstd, together or (), strict=False))
+        for index in some:
+            yield unpacked[index] if index in unpacked else _payload(codec[index], frames[index])
+        first = some.stop
+
+
+def _end_of_some(frames: list[memoryview], first: int) -> int:
+    """Where the frames end that are unpacked in one call: small ones, as larger ones gain nothing by it."""
+    size = 0
+    end = first
+    while end < len(frames) and end - first < _FRAMES_AT_ONCE and size < _PACKED_BYTES_AT_ONCE:
+        size += len(frames[end])
+        end += 1
+    return end
+
+
+def _payload(codec: int, data: memoryview) -> bytes | memoryview | CorruptRecord:
+    if codec == Codec.NONE:
+        return data
+    try:
+        return decompress(codec, bytes(data))
+    except CorruptRecord as error:
+        return error
+
+
+def _control_types(part: _Part, places: RecordPlaces) -> pa.Array:
     """The control type of each record, null for data; a control key too short to have one makes its batch bad."""
-    is_control = np.repeat(headers["attributes"] & b.ATTRIBUTE_CONTROL != 0, payloads.count)
+    is_control = np.repeat(part.headers["attributes"] & b.ATTRIBUTE_CONTROL != 0, part.count)
     rows = np.flatnonzero(is_control)
     if not rows.size:
         return pa.nulls(len(is_control), pa.string())
-    batch = np.repeat(np.arange(len(payloads.count)), payloads.count)
+    batch = np.repeat(np.arange(len(part.count)), part.count)
     places.bad[batch[rows[places.key_length[rows] < _CONTROL_KEY_BYTES]]] = True
     type_position = places.key_start[rows] + _CONTROL_TYPE_OFFSET
-    high = payloads.buffer.take(type_position, mode="clip").astype(np.int64)
-    control_type = (high << 8) | payloads.buffer.take(type_position + 1, mode="clip")
+    high = part.buffer.take(type_position, mode="clip").astype(np.int64)
+    control_type = (high << 8) | part.buffer.take(type_position + 1, mode="clip")
     code = np.zeros(len(is_control), dtype=np.int64)
     code[rows] = np.minimum(control_type, _CONTROL_OTHER)
     return pa.array(CONTROL_TYPES, pa.string()).take(pa.array(code, mask=~is_control))
 
 
-def _out_of_order(headers: Headers, count: Int64s, offset_delta: Int64s) -> Bools:
+def _out_of_order(part: _Part, offset_delta: Int64s) -> Bools:
     """R2: within a batch too, record offsets increase, from the base offset to the last offset at most."""
+    count = part.count
     batch = np.repeat(np.arange(len(count)), count)
-    wrong = (offset_delta < 0) | (offset_delta > headers["last_offset_delta"][batch])
+    wrong = (offset_delta < 0) | (offset_delta > part.headers["last_offset_delta"][batch])
     wrong[1:] |= (offset_delta[1:] <= offset_delta[:-1]) & (batch[1:] == batch[:-1])
     out_of_order = np.zeros(len(count), dtype=np.bool_)
     out_of_order[batch[wrong]] = True
     return out_of_order
 
 
-def _reason(payloads: _Payloads, headers: Headers, index: int) -> str:
-    start, end = int(payloads.start[index]), int(payloads.end[index])
-    count = int(payloads.count[index])
+def _reason(part: _Part, index: int) -> str:
+    start, end = int(part.start[index]), int(part.end[index])
+    count = int(part.count[index])
     try:
-        parse_records(payloads.buffer[start:end].tobytes(), count)
+        parse_records(part.buffer[start:end].tobytes(), count)
     except CorruptRecord as error:
         return str(error)
-    if headers["attributes"][index] & b.ATTRIBUTE_CONTROL:
+    if part.headers["attributes"][index] & b.ATTRIBUTE_CONTROL:
         return f"control record whose key is shorter than {_CONTROL_KEY_BYTES} bytes, or offsets that do not increase"
-    return f"offsets of its {count} records do not increase from 0 to {headers['last_offset_delta'][index]}"
+    return f"offsets of its {count} records do not increase from 0 to {part.headers['last_offset_delta'][index]}"
 
 
 def _assemble(
-    headers: Headers, payloads: _Payloads, places: RecordPlaces, control_type: pa.Array, good: Bools
+    part: _Part, places: RecordPlaces, offset: Int64s, timestamp: Int64s, control_type: pa.Array, good: Bools
 ) -> pa.RecordBatch:
-    def of_batch(name: str) -> Int64s:
-        values: Int64s = np.repeat(headers[name].astype(np.int64), payloads.count)
-        return values
-
-    attributes = of_batch("attributes")
-    # the delete horizon (bit 6) stands in the base timestamp, and the deltas count from it as from any other
-    timestamp = np.where(
-        attributes & b.ATTRIBUTE_LOG_APPEND_TIME,
-        of_batch("max_timestamp"),
-        of_batch("base_timestamp") + places.timestamp_delta,
-    )
-    key, value = _keys_and_values(payloads, places, good)
+    key, value = _keys_and_values(part, places, good)
     columns = {
-        "record_offset": pa.array(of_batch("base_offset") + places.offset_delta),
+        "record_offset": pa.array(offset),
         "record_timestamp": _timestamps(timestamp),
-        "producer_id": _null_if_none(of_batch("producer_id"), pa.int64()),
-        "producer_epoch": _null_if_none(of_batch("producer_epoch"), pa.int16()),
-        "is_transactional": pa.array(attributes & b.ATTRIBUTE_TRANSACTIONAL != 0),
+        "producer_id": _null_if_none(part.of_each_record("producer_id"), pa.int64()),
+        "producer_epoch": _null_if_none(part.of_each_record("producer_epoch"), pa.int16()),
+        "is_transactional": pa.array(part.of_each_record("attributes") & b.ATTRIBUTE_TRANSACTIONAL != 0),
         "control_type": control_type,
     }
     if not good.all():
@@ -239,7 +324,7 @@ def _assemble(
     return pa.RecordBatch.from_arrays([columns[name] for name in SEGMENT_SCHEMA.names], schema=SEGMENT_SCHEMA)
 
 
-def _keys_and_values(payloads: _Payloads, places: RecordPlaces, good: Bools) -> tuple[pa.Array, pa.Array]:
+def _keys_and_values(part: _Part, places: RecordPlaces, good: Bools) -> tuple[pa.Array, pa.Array]:
     """Keys and values of the good records, cut out of the buffer by Arrow.
 
     Records lie in file order, so the bounds of keys and values ascend: they are the offsets of a binary array over
@@ -254,7 +339,7 @@ def _keys_and_values(payloads: _Payloads, places: RecordPlaces, good: Bools) -> 
     bounds[2::4] = value_start
     bounds[3::4] = value_start + np.maximum(value_length, 0)
     bounds[-1] = bounds[-2] if count else 0
-    parts = pa.Array.from_buffers(pa.binary(), 4 * count, [None, pa.py_buffer(bounds), payloads.data])
+    parts = pa.Array.from_buffers(pa.binary(), 4 * count, [None, pa.py_buffer(bounds), part.data])
     element = np.arange(0, 4 * count, 4, dtype=np.int32)
     return (
         parts.take(pa.array(element, mask=_mask(key_length < 0))),

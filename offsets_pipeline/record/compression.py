@@ -1,12 +1,19 @@
-"""The five codecs of Kafka's log, as its Java client frames them."""
+"""The five codecs of Kafka's log, as its Java client frames them.
+
+A few bytes can say that they become gigabytes. So no payload is unpacked beyond a limit, and no more memory is taken
+than what a payload really becomes.
+"""
 
 import secrets
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Protocol
 
 import cramjam
+import numpy as np
+import numpy.typing as npt
 
 from offsets_pipeline.record.corrupt import CorruptRecord
 
@@ -23,10 +30,17 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+#: A batch takes at most so many bytes, unpacked: 128 MiB. Real ones come nowhere near. Brokers cap a batch, packed, at
+#: `message.max.bytes` (1 MiB by default), and a whole segment of the offsets topic at 100 MiB.
+MAX_BATCH_BYTES = 128 * 1024 * 1024
+
 _GZIP_WBITS = 31  # zlib's way of asking for a gzip frame; for small batches it is four times as fast as cramjam
 _INT32 = struct.Struct(">i")
 
 _MARK_BYTES = 16
+_LEAST_ROOM_BYTES = 4096
+_USUAL_RATIO = 8  # of most payloads; the room for one that becomes more is made larger
+_FULL = "failed to write whole buffer"  # how cramjam says so
 
 # xerial snappy:    "\x82SNAPPY\0", int32 version, int32 compatible version, then chunks of int32 length, snappy block
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -44,28 +58,32 @@ _XXH_PRIME_2, _XXH_PRIME_3, _XXH_PRIME_5 = 0x85EB_CA77, 0xC2B2_AE3D, 0x1656_67B1
 _XXH_PRIME_1, _XXH_PRIME_4 = 0x9E37_79B1, 0x27D4_EB2F
 
 
-def decompress(codec: int, data: bytes, *, legacy_lz4: bool = False) -> bytes:
-    """The bytes of a compressed payload.
+def decompress(codec: int, data: bytes, *, limit: int = MAX_BATCH_BYTES, legacy_lz4: bool = False) -> bytes:
+    """The bytes of a compressed payload, at most ``limit`` of them.
 
     `legacy_lz4`: message format 0, whose lz4 frames carry a wrong header checksum (Kafka computed it over the magic
-    too); it is ignored there, as brokers do. Raises CorruptRecord.
+    too); it is ignored there, as brokers do. Raises CorruptRecord, also for a payload that becomes more.
     """
     try:
         if codec == Codec.GZIP:
-            return _decompress_gzip(data)
+            return _decompress_gzip(data, limit)
         if codec == Codec.SNAPPY:
-            return _decompress_snappy(data)
+            return _decompress_snappy(data, limit)
         if codec == Codec.LZ4:
-            return bytes(cramjam.lz4.decompress(_with_lz4_header_checksum(data) if legacy_lz4 else data))
+            return _decompress_into(cramjam.lz4, _with_lz4_header_checksum(data) if legacy_lz4 else data, limit)
         if codec == Codec.ZSTD:
-            return bytes(cramjam.zstd.decompress(data))
+            return _decompress_into(cramjam.zstd, data, limit)
+    except _TooLargeError as error:
+        raise CorruptRecord(
+            "payload", f"{len(data)} bytes of {Codec(codec).name.lower()} become more than {limit}"
+        ) from error
     except (cramjam.DecompressionError, zlib.error, ValueError) as error:
         raise CorruptRecord("payload", f"does not decompress as {Codec(codec).name.lower()}: {error}") from error
     raise CorruptRecord("payload", f"unknown compression codec {codec}")
 
 
-def decompress_frames(frames: Sequence[bytes | memoryview]) -> list[bytes] | None:
-    """The bytes of zstd payloads, many in one call; None where one of them does not decompress.
+def decompress_frames(frames: Sequence[bytes | memoryview], limit: int = MAX_BATCH_BYTES) -> list[bytes] | None:
+    """The bytes of zstd payloads, many in one call; None where one is broken, or all become more than ``limit``.
 
     For small payloads that is some ten times as fast: a decoder takes longer to set up than to run. Frames may follow
     one another in zstd, but then nothing tells where one ends: a frame of random bytes between them does.
@@ -73,9 +91,10 @@ def decompress_frames(frames: Sequence[bytes | memoryview]) -> list[bytes] | Non
     mark = secrets.token_bytes(_MARK_BYTES)
     framed_mark = bytes(cramjam.zstd.compress(mark))
     try:
-        parts = bytes(cramjam.zstd.decompress(framed_mark.join(frames))).split(mark)
-    except cramjam.DecompressionError:
+        joined = _decompress_into(cramjam.zstd, framed_mark.join(frames), limit + len(frames) * _MARK_BYTES)
+    except (cramjam.DecompressionError, _TooLargeError):
         return None
+    parts = joined.split(mark)
     return parts if len(parts) == len(frames) else None  # one that is cut short swallows the mark behind it
 
 
@@ -84,20 +103,47 @@ def compress(codec: Codec, data: bytes) -> bytes:
     return data if codec is Codec.NONE else _COMPRESS[codec](data)
 
 
-def _decompress_gzip(data: bytes) -> bytes:
-    parts = []
-    while data:  # members may follow one another
-        member = zlib.decompressobj(wbits=_GZIP_WBITS)
-        parts.append(member.decompress(data))
-        if not member.eof:
-            raise ValueError("cut short")
-        data = member.unused_data
-    return b"".join(parts)
+class _TooLargeError(Exception):
+    """A payload becomes more bytes than it may."""
 
 
-def _decompress_snappy(data: bytes) -> bytes:
+class _CodecModule(Protocol):
+    """A module of cramjam: one codec."""
+
+    def decompress_into(self, data: bytes, output: npt.NDArray[np.uint8]) -> int:
+        """Fill the output; returns how many bytes it took."""
+
+
+def _decompress_into(codec: _CodecModule, data: bytes, limit: int) -> bytes:
+    room = min(limit, max(_LEAST_ROOM_BYTES, _USUAL_RATIO * len(data)))
+    while True:
+        out = np.empty(room, dtype=np.uint8)
+        try:
+            return out[: codec.decompress_into(data, out)].tobytes()
+        except cramjam.DecompressionError as error:
+            if _FULL not in str(error):
+                raise
+            if room == limit:
+                raise _TooLargeError from error
+        room = min(limit, room * _USUAL_RATIO)
+
+
+def _decompress_gzip(data: bytes, limit: int) -> bytes:
+    member = zlib.decompressobj(wbits=_GZIP_WBITS)
+    first = member.decompress(data, limit + 1)
+    if len(first) > limit:
+        raise _TooLargeError
+    if not member.eof:
+        raise ValueError("cut short")
+    # members may follow one another; zlib would copy all that is left for each
+    return (
+        first + _decompress_into(cramjam.gzip, member.unused_data, limit - len(first)) if member.unused_data else first
+    )
+
+
+def _decompress_snappy(data: bytes, limit: int) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
-        return _decompress_snappy_block(data)
+        return _decompress_snappy_block(data, limit)
     parts = []
     position = 0
     while position < len(data):
@@ -110,16 +156,19 @@ def _decompress_snappy(data: bytes) -> bytes:
         position += _INT32.size
         if not 0 <= size <= len(data) - position:
             raise ValueError(f"chunk of {size} bytes at position {position}, {len(data) - position} are left")
-        parts.append(_decompress_snappy_block(data[position : position + size]))
+        parts.append(_decompress_snappy_block(data[position : position + size], limit))
+        limit -= len(parts[-1])
         position += size
     return b"".join(parts)
 
 
-def _decompress_snappy_block(block: bytes) -> bytes:
+def _decompress_snappy_block(block: bytes, limit: int) -> bytes:
     # the block says how long it gets, and that much is reserved at once: a mad length would end the process
     size = cramjam.snappy.decompress_raw_len(block)
     if size > len(block) * _SNAPPY_MAX_RATIO:
         raise ValueError(f"block of {len(block)} bytes that claims to become {size}")
+    if size > limit:
+        raise _TooLargeError
     return bytes(cramjam.snappy.decompress_raw(block))
 
 

@@ -12,13 +12,18 @@ from offsets_pipeline.record.compression import CODEC_MASK, Codec, decompress
 from offsets_pipeline.record.corrupt import CorruptRecord
 
 NO_TIMESTAMP = -1
+#: The last record offset that has a next one within an int64.
+MAX_OFFSET = 2**63 - 2
+#: A batch or wrapper with more records is not read: a few kilobytes may say that they hold millions of empty ones.
+MAX_BATCH_RECORDS = 500_000
 
 _LOG_HEADER = struct.Struct(">qiIbb")
-_LOG_HEADER_BYTES = _LOG_HEADER.size
+LEGACY_HEADER_BYTES = _LOG_HEADER.size
 _LOG_OVERHEAD = 12
 _CRC_END = 16
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+LEGACY_TIMESTAMP_BYTES = _INT64.size
 _LOG_APPEND_TIME = 0x08
 # smallest length field: crc, magic, attributes, key length, value length; format 1 has a timestamp besides
 LEGACY_MIN_LENGTH = (14, 22)
@@ -47,7 +52,7 @@ def decode_message(data: bytes) -> list[LegacyRecord]:
     wrapper = _parse(data)
     codec = wrapper.attributes & CODEC_MASK
     if codec == Codec.NONE:
-        return [wrapper.record]
+        return _increasing([wrapper.record])
     if wrapper.record.value is None:
         raise CorruptRecord("message", "compressed, but has no value")
     inner = _parse_set(decompress(codec, wrapper.record.value, legacy_lz4=wrapper.magic == 0), wrapper.magic)
@@ -70,23 +75,15 @@ def decode_message(data: bytes) -> list[LegacyRecord]:
     )
 
 
-def has_message_shape(data: memoryview, position: int, end: int) -> bool:
-    """Whether key and value fill what the length says; neither copies nor checks the checksum."""
-    position += _LOG_HEADER_BYTES + (_INT64.size if data[position + _CRC_END] == 1 else 0)
-    for _ in ("key", "value"):
-        if end - position < _INT32.size:
-            return False
-        position += _INT32.size + max(_INT32.unpack_from(data, position)[0], 0)
-    return position == end
-
-
 # message set    messages one after another
 def _parse_set(data: bytes, magic: int) -> list[_Message]:
     messages = []
     position = 0
     while position < len(data):
+        if len(messages) == MAX_BATCH_RECORDS:
+            raise CorruptRecord("message", f"holds more than {MAX_BATCH_RECORDS} messages")
         remaining = len(data) - position
-        if remaining < _LOG_HEADER_BYTES:
+        if remaining < LEGACY_HEADER_BYTES:
             raise CorruptRecord("inner message", f"header cut short: {remaining} bytes")
         _, size, crc, inner_magic, attributes = _LOG_HEADER.unpack_from(data, position)
         end = position + _LOG_OVERHEAD + size
@@ -109,7 +106,7 @@ def _parse_set(data: bytes, magic: int) -> list[_Message]:
 #                [timestamp int64: format 1], key bytes, value bytes       (bytes: int32 length, -1 for null)
 def _parse(data: bytes) -> _Message:
     offset, _, _, magic, attributes = _LOG_HEADER.unpack_from(data)
-    position = _LOG_HEADER_BYTES
+    position = LEGACY_HEADER_BYTES
     timestamp = NO_TIMESTAMP
     if magic == 1:
         (timestamp,) = _INT64.unpack_from(data, position)
@@ -138,4 +135,6 @@ def _increasing(records: list[LegacyRecord]) -> list[LegacyRecord]:
     offsets = [record.offset for record in records]
     if offsets[0] < 0 or any(low >= high for low, high in pairwise(offsets)):
         raise CorruptRecord("message", "offsets of the inner messages do not increase")
+    if offsets[-1] > MAX_OFFSET:
+        raise CorruptRecord("message", f"offset {offsets[-1]} is beyond {MAX_OFFSET}")
     return records

@@ -3,24 +3,34 @@
 Checksums do not cover a batch's offset and length, so these are checked against their neighbours: offsets increase
 (R2), and within one segment they never span more than an int32. When two neighbours contradict each other, the batch
 behind them says which one is wrong. So a batch is handed on only after the next one has been seen.
+
+Bytes that are no batch may look like the headers of many, each of which says that it reaches far. Their checksums are
+computed one by one only until that has cost as much as reading the file a few times; from then on they are computed
+together, window by window (checksums.py). So a scan takes about the same time whatever the bytes are.
 """
 
+import zlib
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import crc32c
 import numpy as np
 
 from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.batch import Broken, Found, Incomplete, NoBatch, examine, has_batch_shape
+from offsets_pipeline.record.batch import Broken, Found, Incomplete, NoBatch, examine, shaped
+from offsets_pipeline.record.checksums import StretchChecksums
+from offsets_pipeline.record.compression import MAX_BATCH_BYTES
 from offsets_pipeline.record.corrupt import NotASegment
-from offsets_pipeline.record.legacy import LegacyRecord
+from offsets_pipeline.record.legacy import MAX_OFFSET, LegacyRecord
+from offsets_pipeline.record.records import Int64s
 
 MAX_DAMAGE_BYTES = 1024 * 1024
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
 _MAX_RUN_BYTES = 256 * 1024 * 1024
 _WINDOW_BYTES = 1024 * 1024
-_MIN_MESSAGE_LENGTH = 14
+_WASTE_BYTES, _WASTE_READS = 16 * 1024 * 1024, 2  # in vain, before checksums are computed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +54,36 @@ class TornTail:
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive batches of one kind: positions of format 2, or the records of formats 0 and 1."""
+    """Consecutive batches of one kind, by position: of format 2, or of formats 0 and 1, with the records of each."""
 
     positions: list[int] = field(default_factory=list)
     messages: list[list[LegacyRecord]] = field(default_factory=list)
     records: int = 0
     start: int = 0
+    message_bytes: int = 0
 
 
 class Scanner:
     """One walk over a segment: `runs()` yields what is whole; `damage` and `torn_tail` tell the rest.
 
-    `first_offset` and `last_offset` are those of the batches accepted so far.
+    `first_offset` and `last_offset` are those of the batches accepted so far; `position` is where the walk is.
     """
 
     def __init__(self, data: memoryview, source: str) -> None:
         self.damage: list[Damage] = []
         self.torn_tail: TornTail | None = None
+        self.position = 0
         self._data = data
         self._source = source
         self._run = Run()
         self._latest: Found | None = None  # accepted, but the next batch may still show that its offset is wrong
         self._first_offset: int | None = None
         self._confirmed_offset: int | None = None  # last offset of the batch before the latest
-        self._next_found: Found | None = None  # what the last search behind damage found
+        self._next_batch: int | None = None  # where the last search behind damage found one
         self._nothing_from: int | None = None  # no batch stands from here on
+        self._waste = 0  # bytes of which the checksum was computed in vain
+        self._likely: tuple[int, list[int]] = (-1, [])  # a window, and where in it batches may start
+        self._good: dict[int, Int64s] = {}  # by window, where in it batches with good checksums start
 
     @property
     def first_offset(self) -> int | None:
@@ -85,12 +100,13 @@ class Scanner:
         position = 0
         while position < len(self._data):
             position, full = self._walk(position, max_records)
+            self.position = position
             if full:
                 yield self._take_run(position)
                 continue
             if position == len(self._data):
                 break
-            verdict = examine(self._data, position)
+            verdict = self._examine(position)
             if not isinstance(verdict, Found):
                 position = self._pass_damage(position, verdict)
             elif not self._fits(verdict):
@@ -110,7 +126,7 @@ class Scanner:
         The hot loop: it repeats what `examine` and `_accept` do, without an object a batch.
         """
         data, run = self._data, self._run
-        if run.messages:
+        if run.messages or self._is_wasteful:
             return position, False
         unpack, crc, end_of_data = b.WALK_HEADER.unpack_from, crc32c.crc32c, len(data)
         latest = self._latest
@@ -118,7 +134,8 @@ class Scanner:
         first = self._first_offset
         if last is None or first is None:
             return position, False
-        confirmed, limit = self._confirmed_offset, first + _MAX_OFFSET_SPAN
+        confirmed, limit = self._confirmed_offset, min(first + _MAX_OFFSET_SPAN, MAX_OFFSET)
+        longest = MAX_BATCH_BYTES - b.LOG_OVERHEAD
         positions, records = run.positions, run.records
         start = position
         full = False
@@ -130,6 +147,7 @@ class Scanner:
                 or length < b.BATCH_MIN_LENGTH
                 or end > end_of_data
                 or base <= last
+                or length > longest
                 or base + delta > limit
                 or delta < 0
                 or count < 0
@@ -156,15 +174,17 @@ class Scanner:
         if self._first_offset is None:
             self._first_offset = found.base_offset
         self._run.records += found.record_count
-        if found.records is None:
-            self._run.positions.append(found.position)
-        else:
+        self._run.positions.append(found.position)
+        if found.records is not None:
             self._run.messages.append(found.records)
+            self._run.message_bytes += sum(len(each.key or b"") + len(each.value or b"") for each in found.records)
 
     def _changes_run(self, found: Found, max_records: int) -> bool:
         run = self._run
-        other_kind = run.positions if found.records is not None else run.messages
-        return bool(other_kind) or run.records >= max_records
+        if not run.positions:
+            return False
+        size = run.message_bytes if run.messages else found.position - run.start
+        return bool(run.messages) != (found.records is not None) or run.records >= max_records or size > _MAX_RUN_BYTES
 
     def _take_run(self, position: int) -> Run:
         run, self._run = self._run, Run(start=position)
@@ -187,7 +207,7 @@ class Scanner:
         latest, confirmed = self._latest, self._confirmed_offset
         if latest is None or (confirmed is not None and found.base_offset <= confirmed):
             return False
-        witness = examine(self._data, found.end)
+        witness = self._examine(found.end)
         if not isinstance(witness, Found) or witness.base_offset <= found.last_offset:
             return False
         if witness.base_offset <= latest.last_offset:
@@ -203,9 +223,8 @@ class Scanner:
             return
         run = self._run
         run.records -= latest.record_count
-        if latest.records is None:
-            run.positions.pop()
-        else:
+        run.positions.pop()
+        if latest.records is not None:
             run.messages.pop()
         if self._confirmed_offset is None:
             self._first_offset = None
@@ -221,18 +240,18 @@ class Scanner:
 
     def _pass_damage(self, position: int, verdict: Incomplete | Broken | NoBatch) -> int:
         """Report what is no whole batch, and return where reading goes on."""
-        data = self._data
-        if (
-            not any(data[position : position + b.MAGIC_END])
-            and not np.frombuffer(data, dtype=np.uint8)[position:].any()
-        ):
-            return self._end_torn(position, f"{len(data) - position} zero bytes: space that was never written")
+        if position >= self._zeros_from:
+            reason = f"{len(self._data) - position} zero bytes: space that was never written"
+            return self._end_torn(position, reason)
+        if isinstance(verdict, Broken) and verdict.is_certain:
+            self._add_damage(position, verdict.end, verdict.reason)
+            return verdict.end
         found = self._find_batch(position + 1)
         if found is None and self.last_offset is None and not self._may_be_segment(verdict):
             self._refuse(verdict.reason)
         if found is None and isinstance(verdict, Incomplete):
             return self._end_torn(position, verdict.reason)
-        end = found.position if found else len(data)
+        end = len(self._data) if found is None else found
         if isinstance(verdict, Broken) and verdict.end <= end:
             end = verdict.end
         self._add_damage(position, end, verdict.reason)
@@ -243,7 +262,7 @@ class Scanner:
         # every real offset starts with a zero byte
         if self._data[0] != 0 or isinstance(verdict, NoBatch):
             return False
-        return isinstance(verdict, Incomplete) or has_batch_shape(self._data, 0)
+        return isinstance(verdict, Incomplete) or self._likely_in(0)[:1] == [0]
 
     def _end_torn(self, position: int, reason: str) -> int:
         self.torn_tail = TornTail(position, len(self._data) - position, reason)
@@ -259,26 +278,100 @@ class Scanner:
         raw = bytes(self._data[position : min(end, position + MAX_DAMAGE_BYTES)])
         self.damage.append(Damage(position, end - position, reason, raw))
 
-    def _find_batch(self, position: int) -> Found | None:
-        """The first whole batch from a position on whose offsets are above the last confirmed ones."""
-        if self._next_found is not None and self._next_found.position >= position:
-            return self._next_found
+    @cached_property
+    def _zeros_from(self) -> int:
+        """The position from which on all bytes are zero."""
+        raw = np.frombuffer(self._data, dtype=np.uint8)
+        for end in range(len(raw), 0, -_WINDOW_BYTES):
+            start = max(0, end - _WINDOW_BYTES)
+            written = np.flatnonzero(raw[start:end])
+            if len(written):
+                return start + int(written[-1]) + 1
+        return 0
+
+    # --- what lies where
+
+    @property
+    def _is_wasteful(self) -> bool:
+        return self._waste > _WASTE_BYTES + _WASTE_READS * len(self._data)
+
+    def _examine(self, position: int) -> Found | Incomplete | Broken | NoBatch:
+        """As `examine`; it takes account of checksums that are computed in vain.
+
+        Once these are too many, a batch whose fields are not plausible counts as one with a wrong checksum.
+        """
+        verdict = examine(self._data, position, may_be_good=not self._is_wasteful or self._is_good(position))
+        if isinstance(verdict, Broken) and not verdict.is_certain:
+            self._waste += verdict.end - position
+        return verdict
+
+    def _find_batch(self, position: int) -> int | None:
+        """Where from a position on the first batch with a good checksum starts that lies above the confirmed ones."""
+        if self._next_batch is not None and self._next_batch >= position:
+            return self._next_batch
         if self._nothing_from is not None and position >= self._nothing_from:
             return None
         confirmed = -1 if self._confirmed_offset is None else self._confirmed_offset
-        raw = np.frombuffer(self._data, dtype=np.uint8)
-        for window in range(position, len(raw) - b.MAGIC_OFFSET, _WINDOW_BYTES):
-            # cheap tests for the whole window at once: magic 0 to 2, offset not negative, length within the file
-            magic = raw[window + b.MAGIC_OFFSET : window + b.MAGIC_OFFSET + _WINDOW_BYTES]
-            start = window + np.flatnonzero(magic <= b.MAGIC_2)
-            start = start[raw[start] <= 0x7F]
-            length = sum(raw[start + 8 + byte].astype(np.int64) << (24 - 8 * byte) for byte in range(4))
-            fits = (length >= _MIN_MESSAGE_LENGTH) & (start + b.LOG_OVERHEAD + length <= len(raw))
-            for candidate in start[fits].tolist():
-                # the shape is cheaper to check than the checksum over what is no batch
-                found = examine(self._data, candidate) if has_batch_shape(self._data, candidate) else None
-                if isinstance(found, Found) and found.base_offset > confirmed:
-                    self._next_found = found
-                    return found
+        for window in range(position // _WINDOW_BYTES, len(self._data) // _WINDOW_BYTES + 1):
+            found = self._find_in_window(window, position, confirmed)
+            if found is not None:
+                self._next_batch = found
+                return found
         self._nothing_from = position
         return None
+
+    def _find_in_window(self, window: int, position: int, confirmed: int) -> int | None:
+        candidates = self._likely_in(window)
+        for index in range(bisect_left(candidates, position), len(candidates)):
+            candidate = candidates[index]
+            if self._is_wasteful:
+                return self._find_good(window, candidate, confirmed)
+            if b.offset_of(self._data, candidate) > confirmed:
+                verdict = self._examine(candidate)
+                if isinstance(verdict, Found) or (isinstance(verdict, Broken) and verdict.is_certain):
+                    return candidate
+        return None
+
+    def _find_good(self, window: int, position: int, confirmed: int) -> int | None:
+        good = self._good_in(window)
+        for index in range(int(np.searchsorted(good, position)), len(good)):
+            if b.offset_of(self._data, int(good[index])) > confirmed:
+                return int(good[index])
+        return None
+
+    def _is_good(self, position: int) -> bool:
+        good = self._good_in(position // _WINDOW_BYTES)
+        index = int(np.searchsorted(good, position))
+        return index < len(good) and int(good[index]) == position
+
+    def _likely_in(self, window: int) -> list[int]:
+        """Where in a window batches may start, by tests that are cheaper than a checksum."""
+        if self._likely[0] != window:
+            raw = np.frombuffer(self._data, dtype=np.uint8)
+            first = window * _WINDOW_BYTES
+            start = np.arange(first, max(first, min(first + _WINDOW_BYTES, len(raw) - b.MAGIC_OFFSET)))
+            self._likely = window, shaped(raw, start).tolist()
+        return self._likely[1]
+
+    def _good_in(self, window: int) -> Int64s:
+        """Where in a window batches with good checksums start."""
+        if window not in self._good:
+            likely = self._likely_in(window)
+            stretches = np.array([b.checked_stretch(self._data, each) for each in likely], dtype=np.int64)
+            magic, checksum, start, end = stretches.reshape(-1, 4).T
+            good = np.zeros(len(likely), dtype=np.bool_)
+            for checksums, rows in (
+                (self._crc32, np.flatnonzero(magic != b.MAGIC_2)),
+                (self._crc32c, np.flatnonzero(magic == b.MAGIC_2)),
+            ):
+                good[rows] = checksums.of(start[rows], end[rows]) == checksum[rows]
+            self._good[window] = np.array(likely, dtype=np.int64)[good]
+        return self._good[window]
+
+    @cached_property
+    def _crc32(self) -> StretchChecksums:
+        return StretchChecksums(self._data, zlib.crc32)
+
+    @cached_property
+    def _crc32c(self) -> StretchChecksums:
+        return StretchChecksums(self._data, crc32c.crc32c)

@@ -23,6 +23,7 @@ from offsets_pipeline.record.wire import Reader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_TAGGED_FIELD_BYTES = 2  # tag and size, a byte each at least
 UNKNOWN_TAGGED_FIELDS = "_unknown_tagged_fields"
 
 Value = Any  # int, str, bytes, list, dict or None, as the schema says
@@ -206,8 +207,7 @@ def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
             if nullable:
                 return None
             raise CorruptRecord(field, "non-nullable array is null")
-        if count > reader.remaining:  # an element takes a byte at least; a mad count must not reserve memory
-            raise CorruptRecord(field, f"array of {count} elements, but only {reader.remaining} bytes are left")
+        reader.expect(count, 1, field)  # an element takes a byte at least; a mad count must not reserve memory
         return [element.read(reader, field) for _ in range(count)]
 
     def write(out: bytearray, value: Value, field: str) -> None:
@@ -303,7 +303,9 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
     for field, _ in known.values():
         value[field.name] = None
     unknown: list[tuple[int, bytes]] = []
-    for _ in range(reader.uvarint("tagged field count")):
+    count = reader.uvarint("tagged field count")
+    reader.expect(count, _TAGGED_FIELD_BYTES, "tagged fields")
+    for _ in range(count):
         tag = reader.uvarint("tag")
         size = reader.uvarint(f"size of tag {tag}")
         start = reader.position

@@ -10,7 +10,7 @@ from mmap import mmap
 import pyarrow as pa
 
 from offsets_pipeline.record import batch as b
-from offsets_pipeline.record.columns import SEGMENT_SCHEMA, batch_columns, legacy_columns
+from offsets_pipeline.record.columns import SEGMENT_SCHEMA, LeftOut, batch_columns, legacy_columns
 from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES, Damage, Run, Scanner, TornTail
 
 __all__ = ["SEGMENT_SCHEMA", "Damage", "SegmentReader", "TornTail", "read_segment"]
@@ -23,8 +23,10 @@ class SegmentReader:
 
     - `base_offset`: base offset of the first batch; None if there is none.
     - `end_offset`: last offset of the last batch + 1, also if compaction emptied that batch; None if there is none.
-    - `damage`: what could not be read, by position.
+    - `damage`: what could not be read, by position: stretches, and batches of which some records could not.
     - `torn_tail`: what an unfinished write left at the end, or None.
+
+    `position` says meanwhile what is being read: the byte position of a batch in it, or a little before.
     """
 
     def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int) -> None:
@@ -33,34 +35,36 @@ class SegmentReader:
         self.torn_tail: TornTail | None = None
         self.base_offset: int | None = None
         self.end_offset: int | None = None
+        self.position = 0
         self._data = memoryview(data)
         self._max_records = max_records
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
         scanner = Scanner(self._data, self.source)
-        undecodable: list[Damage] = []
+        unread: list[Damage] = []
         for run in scanner.runs(self._max_records):
-            for columns in self._columns(run, undecodable):
+            self.position = run.start
+            for columns, left_out in self._columns(run):
+                unread += [self._damage(run, each) for each in left_out]
                 for start in range(0, len(columns), self._max_records):
                     yield columns.slice(start, self._max_records)
-        self.damage = sorted([*scanner.damage, *undecodable], key=lambda damage: damage.position)
+        self.damage = sorted([*scanner.damage, *unread], key=lambda damage: damage.position)
         self.torn_tail = scanner.torn_tail
         self.base_offset = scanner.first_offset
         self.end_offset = None if scanner.last_offset is None else scanner.last_offset + 1
 
-    def _columns(self, run: Run, undecodable: list[Damage]) -> list[pa.RecordBatch]:
+    def _columns(self, run: Run) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
         if run.messages:
-            return [legacy_columns([record for records in run.messages for record in records])]
-        if not run.positions:
-            return []
-        batches, bad_batches = batch_columns(self._data, run.positions)
-        for bad in bad_batches:
-            position = run.positions[bad.index]
-            length = b.LOG_OVERHEAD + b.WALK_HEADER.unpack_from(self._data, position)[1]
-            raw = bytes(self._data[position : position + min(length, MAX_DAMAGE_BYTES)])
-            undecodable.append(Damage(position, length, bad.reason, raw))
-        return batches
+            yield legacy_columns(run.messages)
+        elif run.positions:
+            yield from batch_columns(self._data, run.positions)
+
+    def _damage(self, run: Run, left_out: LeftOut) -> Damage:
+        position = run.positions[left_out.index]
+        length = b.LOG_OVERHEAD + b.length_of(self._data, position)
+        raw = bytes(self._data[position : position + min(length, MAX_DAMAGE_BYTES)])
+        return Damage(position, length, left_out.reason, raw)
 
 
 def read_segment(

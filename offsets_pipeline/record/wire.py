@@ -19,6 +19,9 @@ _INT64 = struct.Struct(">q")
 UUID_BYTES = 16
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 MAX_STRING_BYTES = 0x7FFF
+#: A value with more elements of arrays and tagged fields is corrupt. Brokers cap a record at `message.max.bytes`, 1 MiB
+#: by default, which holds fewer; and an element of one byte takes a hundred bytes of memory once it is read.
+MAX_ELEMENTS = 1_000_000
 VARINT_MAX_BYTES = 5
 VARLONG_MAX_BYTES = 10
 _VARINT_PAYLOAD = 0x7F
@@ -75,12 +78,13 @@ def uuid_from_text(text: str) -> bytes:
 class Reader:
     """Reads primitives one after another from `data`; `position` is the next byte to read."""
 
-    __slots__ = ("data", "end", "position")
+    __slots__ = ("data", "elements", "end", "position")
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self.data = data
         self.position = position
         self.end = len(data)
+        self.elements = 0
 
     @property
     def remaining(self) -> int:
@@ -93,6 +97,14 @@ class Reader:
             raise CorruptRecord(field, f"expected {size} bytes at position {position}, found {self.end - position}")
         self.position = position + size
         return position
+
+    def expect(self, count: int, size: int, field: str) -> None:
+        """Raise CorruptRecord unless so many elements of ``size`` bytes or more can follow, and may be read."""
+        if count * size > self.remaining:
+            raise CorruptRecord(field, f"array of {count} elements, but only {self.remaining} bytes are left")
+        self.elements += max(count, 0)
+        if self.elements > MAX_ELEMENTS:
+            raise CorruptRecord(field, f"more than {MAX_ELEMENTS} elements in one record")
 
     def int8(self, field: str) -> int:
         """int8, big-endian."""

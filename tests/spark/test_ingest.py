@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from offsets_pipeline.config import LogSettings
@@ -16,12 +18,17 @@ from offsets_pipeline.errors import (
     NoSuchPath,
     OffsetsError,
     StoreMismatch,
+    TaskFailed,
     UndecodableRecord,
+    raised_on_executor,
 )
+from offsets_pipeline.ingest.segment_files import LogFolder
+from offsets_pipeline.ingest.segment_reader import write_segments
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.corrupt import NotASegment
+from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment
@@ -306,3 +313,29 @@ def test_owned_store_takes_no_segments(workbench: Workbench, tmp_path: Path) -> 
     with pytest.raises(StoreMismatch, match="is an owned store, and this needs a mirrored one"):
         workbench.ingest(location, segments_of("4.2.0-classic"))
     assert rows_of(location, "log") == []
+
+
+def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_records(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    store = copied(empty(1), tmp_path / "store")
+    rows = simple_log(3).rows
+    times = np.array([1_700_000_000_000, 2**62, 1_700_000_000_001])
+    keys, values = (pa.array([getattr(row, name) for row in rows], pa.binary()) for name in ("key", "value"))
+    report = workbench.ingest(
+        store, write_segment(tmp_path / "a", 0, encode_batch(keys, values, base_offset=0, timestamps=times))
+    )
+    assert report.added == 2
+    assert log_of(store) == [rows[0], rows[2]]
+    (aside,) = rows_of(store, "quarantine")
+    assert (aside["position"], aside["record_offset"]) == (0, None)
+    assert aside["reason"].startswith("1 of 3 records have a timestamp that the table cannot hold")
+
+
+def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, tmp_path: Path) -> None:
+    gone = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
+    with pytest.raises(Exception, match="FileNotFoundError") as failed:
+        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None)
+    ours = raised_on_executor(failed.value)
+    assert isinstance(ours, TaskFailed)
+    assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")

@@ -135,8 +135,8 @@ def test_batches_of_very_different_sizes_keep_their_order() -> None:
     assert reader.damage == []
 
 
-def test_payloads_that_do_not_fit_one_arrow_array_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_MAX_BINARY_BYTES", 500)
+def test_compressed_batches_become_columns_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_PART_BYTES", 50)
     parts = [batch_of(GOOD, 1, base_offset=i, codec=Codec.GZIP if i % 2 else Codec.NONE) for i in range(100)]
     parts[70] = batch_of(GOOD, 3, base_offset=70)
     reader, rows = read(b"".join(parts))

@@ -1,0 +1,152 @@
+"""Segments with anything in them and right checksums: read, replayed and described, or put aside; and soon."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.fold.compaction import compact_early
+from offsets_pipeline.fold.described import described
+from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD
+from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.fold.state_files import in_order, layer_rows
+from offsets_pipeline.ingest.segment_reader import log_columns
+from offsets_pipeline.layers import RECORDS
+from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.segment import read_segment
+from tests.mutation import Mutator, seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECONDS = 1.0  # of the processor, for one segment of a few kilobytes
+FEW, MANY = 2_500, 100_000
+GROWTH_MIB = 1024  # of the process: less than what a bomb of a few kilobytes becomes
+PARTITIONS = 5
+TOGETHER = 25  # segments that are folded at once, each a log partition
+
+
+def landed(data: bytes, log_partition: int) -> tuple[str, pa.Table | None]:
+    """The rows that an ingest makes of a segment; and the name of the error that refused it, or what came of it."""
+    try:
+        reader = read_segment(data, source="mutated.log", max_records=65_536)
+        tables = [log_columns(batch, log_partition, "mutated.log") for batch in reader.batches()]
+    except OffsetsError as error:
+        return type(error).__name__, None
+    for damage in reader.damage:
+        assert damage.reason
+        assert 0 <= damage.position <= damage.position + damage.length <= len(data)
+    rows = pa.Table.from_batches(tables) if tables else None
+    if rows is None or not rows.num_rows:
+        return "nothing", None
+    offsets = rows["record_offset"].to_pylist()
+    assert offsets == sorted(set(offsets))
+    assert offsets[0] >= 0
+    assert reader.end_offset is not None
+    assert offsets[-1] < reader.end_offset < 2**63
+    return decoded_rows(rows), rows
+
+
+def decoded_rows(rows: pa.Table) -> str:
+    """Each record by itself, and what the columns say of commits: the same."""
+    commits = []
+    outcome = "read"
+    for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+        valid = True
+        try:
+            decoded = decode_key(key)
+            if value is not None:
+                decode_value(decoded.record_type, value)
+        except (CorruptRecord, UnknownRecordType) as error:
+            outcome = type(error).__name__
+            valid = False
+        if key is not None and key[:2] in (b"\0\0", b"\0\1"):
+            commits.append((key, value, valid))
+    if commits:
+        keys, values, valid_rows = zip(*commits, strict=True)
+        found = parse_commits(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
+        for key, columns_say, rows_say in zip(keys, found.valid.tolist(), valid_rows, strict=True):
+            if key[:2] == b"\0\1":  # the columns also hold R7: key version 0 goes with value version 0
+                assert columns_say == rows_say
+    return outcome
+
+
+def replayed(rows: pa.Table, *, compacted: bool) -> None:
+    """The fold of these rows, and what becomes of their groups."""
+    columns = {name: rows[name] for name in rows.column_names}
+    columns |= {
+        "backfill": pa.repeat(pa.scalar(value=False), rows.num_rows),
+        "records": pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows),
+    }
+    table = pa.table([columns[field.name].cast(field.type) for field in INPUT_SCHEMA], schema=INPUT_SCHEMA)
+    replay = Replay(PARTITIONS)
+    replay.add(compact_early(table, {}) if compacted else table)
+    effects = pa.Table.from_batches(replay.effects())
+    effects.validate(full=True)
+    records = effects.filter(pc.is_in(effects["kind"], pa.array([GROUP_RECORD, GROUP_COMMIT])))
+    if records.num_rows:
+        for batch in described(in_order(RECORDS, layer_rows(RECORDS, records, 0)).to_batches(), PARTITIONS):
+            batch.validate(full=True)
+
+
+def peak_mib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@contextmanager
+def soon(what: str) -> Iterator[list[float]]:
+    """Fails, and says of what, where something is raised or takes too long; how long it took."""
+    took: list[float] = []
+    began = time.process_time()
+    try:
+        yield took
+    except Exception as error:
+        raise AssertionError(f"{what}: {error!r}") from error
+    took.append(time.process_time() - began)
+    assert took[0] < SECONDS, f"{what} took {took[0]:.1f} s"
+
+
+def read_mutated(count: int, seed: int, record: Callable[[str, object], None]) -> None:
+    mutator = Mutator(seed, seeds())
+    outcomes: Counter[str] = Counter()
+    before, slowest = peak_mib(), 0.0
+    for first in range(0, count, TOGETHER):
+        tables = []
+        for number in range(first, first + TOGETHER):
+            data = mutator.segment()
+            with soon(f"segment {number} of seed {seed}") as took:
+                outcome, rows = landed(data, number - first)
+            outcomes[outcome] += 1
+            slowest = max(slowest, *took)
+            if rows is not None:
+                tables.append(rows)
+        with soon(f"segments {first} to {first + TOGETHER} of seed {seed}, folded") as took:
+            replayed(pa.concat_tables(tables), compacted=first // TOGETHER % 2 == 0)
+        slowest = max(slowest, *took)
+    grown = peak_mib() - before
+    for name, figure in (("outcomes", dict(outcomes)), ("slowest_s", slowest), ("grown_mib", grown)):
+        record(name, figure)
+    assert outcomes["read"] > count // 10  # so most of what it reads is still a log
+    assert outcomes["CorruptRecord"] > count // 20
+    assert grown < GROWTH_MIB
+
+
+def test_mutated_segments_are_read_or_put_aside(record_property: Callable[[str, object], None]) -> None:
+    read_mutated(FEW, 4, record_property)
+
+
+@pytest.mark.long
+def test_very_many_mutated_segments_are_read_or_put_aside(record_property: Callable[[str, object], None]) -> None:
+    seed = int.from_bytes(os.urandom(4), "big")  # a failure names it
+    read_mutated(MANY, seed, record_property)
