@@ -152,6 +152,7 @@ def start_fold(
     folded between batches.
     """
     failures: list[OffsetsError] = []
+    after_batch = on_batch or _nothing
     expiry = _expiry(store, settings, clock, on_expiry)
     if expiry is not None and available_now:
         expiry.run_once()
@@ -169,8 +170,7 @@ def start_fold(
             if ours is not None:
                 failures.append(ours)  # Spark passes on no more of it than a text with its stack
             raise
-        if on_batch is not None:
-            on_batch(batch_id, folded)
+        after_batch(batch_id, folded)
 
     def switch() -> None:
         """What a batch of nothing would do."""
@@ -187,8 +187,8 @@ def start_fold(
             failures.append(raised_on_executor(error) or StreamFailed(_said(error)))
             query.stop()
             return
-        if folded is not None and on_batch is not None:
-            on_batch(-1, folded)
+        if folded is not None:
+            after_batch(-1, folded)
 
     query = _writer(store, settings, checkpoint, available_now=available_now).foreachBatch(fold_rows).start()
     watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
@@ -230,5 +230,5 @@ def _said(exception: Exception) -> str:
     return f"the fold of the log stopped: {first_line(exception)}"
 
 
-def _nothing() -> None:
-    """What else there is to do at the end of a fold that was stopped."""
+def _nothing(*_: object) -> None:
+    """Do nothing: without a listener of batches, and at the end of a fold that runs until it is stopped."""
