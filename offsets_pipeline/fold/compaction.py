@@ -20,6 +20,7 @@ Bools = npt.NDArray[np.bool_]
 
 #: Rows that are compacted at once, by `compact_early`.
 COMPACT_ROWS = 500_000
+_GATHERED_BYTES = 256 * 1024 * 1024  # far more than so many rows take, but for values of megabytes
 
 
 def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -77,11 +78,11 @@ def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
 
 
 def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, put together to such of so many rows or a little more."""
+    """The tables, put together to such of so many rows or a little more; fewer where these are large."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= rows:
+        if sum(each.num_rows for each in waiting) >= rows or sum(each.nbytes for each in waiting) >= _GATHERED_BYTES:
             yield pa.concat_tables(waiting)
             waiting = []
     if waiting:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -130,17 +131,18 @@ def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
     good = np.repeat(~places.bad, part.count)
     offset = part.of_each_record("base_offset") + places.offset_delta
     # the delete horizon (bit 6) stands in the base timestamp, and the deltas count from it as from any other
+    attributes = part.of_each_record("attributes")
     timestamp = np.where(
-        part.of_each_record("attributes") & b.ATTRIBUTE_LOG_APPEND_TIME,
+        attributes & b.ATTRIBUTE_LOG_APPEND_TIME,
         part.of_each_record("max_timestamp"),
         part.of_each_record("base_timestamp") + places.timestamp_delta,
     )
-    beyond = good & ~_fits(timestamp)
-    if beyond.any():
+    if timestamp.min(initial=0) < FIRST_TIMESTAMP_MS or timestamp.max(initial=0) > LAST_TIMESTAMP_MS:
+        beyond = good & ~_fits(timestamp)
         batch = np.repeat(np.arange(len(part.count)), part.count)
         left_out += _beyond_time(batch[good], offset[good], timestamp[good], ~beyond[good])
         good &= ~beyond
-    columns = _assemble(part, places, offset, timestamp, control_type, good)
+    columns = _assemble(part, places, (offset, timestamp, attributes), control_type, good)
     return columns, [LeftOut(part.first + each.index, each.reason) for each in left_out]
 
 
@@ -236,25 +238,16 @@ def _unpacked(first: int, headers: Headers, payloads: list[bytes | memoryview], 
 
 def _payloads(codec: list[int], frames: list[memoryview]) -> Iterator[bytes | memoryview | CorruptRecord]:
     """What each batch becomes, unpacked, or why it does not."""
-    first = 0
-    while first < len(frames):
-        some = range(first, _end_of_some(frames, first))
+    # small ones are unpacked in one call; larger ones gain nothing by it
+    size = np.fromiter(map(len, frames), np.int64, len(frames))
+    together_with = np.cumsum(size) // _PACKED_BYTES_AT_ONCE + np.arange(len(frames)) // _FRAMES_AT_ONCE
+    bounds = [0, *(np.flatnonzero(np.diff(together_with)) + 1).tolist(), len(frames)]
+    for some in (range(first, end) for first, end in pairwise(bounds)):
         zstd = [index for index in some if codec[index] == Codec.ZSTD]
         together = decompress_frames([frames[each] for each in zstd], _PART_BYTES) if len(zstd) > 1 else None
         unpacked = dict(zip(zstd, together or (), strict=False))
         for index in some:
             yield unpacked[index] if index in unpacked else _payload(codec[index], frames[index])
-        first = some.stop
-
-
-def _end_of_some(frames: list[memoryview], first: int) -> int:
-    """Where the frames end that are unpacked in one call: small ones, as larger ones gain nothing by it."""
-    size = 0
-    end = first
-    while end < len(frames) and end - first < _FRAMES_AT_ONCE and size < _PACKED_BYTES_AT_ONCE:
-        size += len(frames[end])
-        end += 1
-    return end
 
 
 def _payload(codec: int, data: memoryview) -> bytes | memoryview | CorruptRecord:
@@ -306,15 +299,16 @@ def _reason(part: _Part, index: int) -> str:
 
 
 def _assemble(
-    part: _Part, places: RecordPlaces, offset: Int64s, timestamp: Int64s, control_type: pa.Array, good: Bools
+    part: _Part, places: RecordPlaces, of_each: tuple[Int64s, Int64s, Int64s], control_type: pa.Array, good: Bools
 ) -> pa.RecordBatch:
+    offset, timestamp, attributes = of_each
     key, value = _keys_and_values(part, places, good)
     columns = {
         "record_offset": pa.array(offset),
         "record_timestamp": _timestamps(timestamp),
         "producer_id": _null_if_none(part.of_each_record("producer_id"), pa.int64()),
         "producer_epoch": _null_if_none(part.of_each_record("producer_epoch"), pa.int16()),
-        "is_transactional": pa.array(part.of_each_record("attributes") & b.ATTRIBUTE_TRANSACTIONAL != 0),
+        "is_transactional": pa.array(attributes & b.ATTRIBUTE_TRANSACTIONAL != 0),
         "control_type": control_type,
     }
     if not good.all():
