@@ -274,8 +274,9 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         total += records
         progress(f"batch {batch_id}: {records} records folded")
 
+    store = _store(options, settings)
     stream = start_fold(
-        _store(options, settings),
+        store,
         settings,
         SystemClock(),
         available_now=options.available_now,
@@ -283,7 +284,7 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         on_batch=on_batch,
     )
 
-    stopping = Stopping(stream.stop)
+    stopping = Stopping(stream.stop, store.spark)
     stream.await_end()
     print(f"{total} records folded in {options.store}")
     return stopping.status(has_an_end=options.available_now)

@@ -50,7 +50,7 @@ def read_topic(
         ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
-        stopping = Stopping(ingest.stop if follower is None else follower.stop)
+        stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
         watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
         with batches_counted(spark, metrics):
             if follower is None:
