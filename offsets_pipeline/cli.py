@@ -256,9 +256,10 @@ def _export_segments(options: argparse.Namespace, settings: Settings) -> int:
     exported = export_segments(
         _reader(options, settings), Path(options.to), as_of_ms=as_of_ms, codec=Codec[options.codec.upper()]
     )
+    written = exported.log_partitions
     print(
-        f"{sum(each.records for each in exported)} records of {len(exported)} log partitions written to {options.to}, "
-        f"in {sum(each.segments for each in exported)} segment files"
+        f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {options.to}, "
+        f"in {sum(len(each.files) for each in written)} segment files"
         + ("" if as_of_ms is None else f", as of {shown_time(as_of_ms)}")
     )
     return 0

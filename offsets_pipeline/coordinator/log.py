@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.coordinator.storage import Commit, storage_of
+from offsets_pipeline.delta_reader import file_paths
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, WriteConflict
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
@@ -282,9 +283,9 @@ def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Tab
     """Columns of all files of a snapshot, a stretch of one file at a time."""
     system, _ = open_path(folder)
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    for uri in table.file_uris():
+    for file_path in file_paths(table):
         with (
-            system.open_input_file(open_path(uri)[1]) as source,
+            system.open_input_file(open_path(file_path)[1]) as source,
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
         ):
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
