@@ -16,7 +16,7 @@ from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of
 from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, raised_on_executor
 from offsets_pipeline.ingest.arguments import add_topic_options
-from offsets_pipeline.output import FORMATS, progress, write_rows
+from offsets_pipeline.output import FORMATS, progress, warn, write_rows
 from offsets_pipeline.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -283,6 +283,7 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         available_now=options.available_now,
         checkpoint=options.checkpoint,
         on_batch=on_batch,
+        warn=warn,
     )
 
     stopping = Stopping(stream.stop, store.spark)

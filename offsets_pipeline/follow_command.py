@@ -11,7 +11,7 @@ from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.ingest.topic import TopicIngest
 from offsets_pipeline.metrics import Metrics
-from offsets_pipeline.output import progress
+from offsets_pipeline.output import progress, warn
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.stopping import Stopping
 
@@ -35,7 +35,7 @@ def read_topic(
     """
     kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.option)})
     clock, metrics = SystemClock(), Metrics()
-    observer = TopicMetrics(metrics, progress, _warn, clock)
+    observer = TopicMetrics(metrics, progress, warn, clock)
     folded = 0
 
     def on_batch(_: int, records: int) -> None:
@@ -57,11 +57,6 @@ def read_topic(
                 read = ingest.run(available_now=options.available_now)
             else:
                 metrics.add("offsets_records_folded_total", 0)
-                read = follower.run(on_batch, available_now=options.available_now)
+                read = follower.run(on_batch, observer.warned, available_now=options.available_now)
     sys.stdout.write(f"{read} records added to {options.store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"offsets: warning: {text}\n")
-    sys.stderr.flush()

@@ -126,13 +126,14 @@ def start_fold(
     available_now: bool,
     checkpoint: str | None = None,
     on_batch: Callable[[int, int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> FoldStream:
     """Start folding the log; with ``available_now`` up to what is there, else on and on.
 
     ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
     stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
     ``on_batch`` is told each batch's id and how many records it folded; the id is -1 where another epoch of the log was
-    folded between batches.
+    folded between batches. ``warn`` gets a line for each batch of which records went into quarantine (R6).
     """
     failures: list[OffsetsError] = []
     settler = Settler(store, settings.fold)
@@ -142,7 +143,7 @@ def start_fold(
         here = store.in_session(rows.sparkSession)
         try:
             with gate.batch():
-                folded = fold_batch(here, rows, settings, clock)
+                folded = fold_batch(here, rows, settings, clock, warn)
                 settler.after_fold(folded)
         except OffsetsError as error:
             failures.append(error)  # Spark passes on no more of it than a text with its stack
