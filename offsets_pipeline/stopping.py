@@ -54,7 +54,7 @@ def _leave_sigterm_to_python(spark: SparkSession) -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415 (answers without Spark)
 
-        ensure_callback_server_started(spark.sparkContext._gateway)
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
         handler = _PassedOn()
     jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), handler)
 

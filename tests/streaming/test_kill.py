@@ -95,7 +95,14 @@ def test_fold_ends_in_order_when_all_its_processes_get_sigterm_at_once(
     """As service managers send it. A process of its own, for it is what the signal ends."""
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")
     stderr = tmp_path / "stderr"
-    command = [Path(sys.executable).with_name("offsets"), "fold", "--store", store, "--checkpoint", tmp_path / "c"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("offsets"),
+        "fold",
+        "--store",
+        store,
+        "--checkpoint",
+        tmp_path / "c",
+    ]
     with stderr.open("wb") as file:
         process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=file, start_new_session=True)
     try:
