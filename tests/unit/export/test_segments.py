@@ -173,6 +173,7 @@ def test_manifest_says_what_was_exported(tmp_path: Path) -> None:
         "codec": "zstd",
     }
     assert_lists_what_is_there(tmp_path / "to")
+    assert find_log([str(tmp_path / "to")]).partitions() == {0, 1, 2}  # an ingest does not look at it
     with pytest.raises(TargetNotEmpty, match="holds a complete export"):
         export_segments(StateReader(str(store)), tmp_path / "to")
 
