@@ -16,7 +16,7 @@ from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of
 from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, in_one_line
 from offsets_pipeline.ingest.arguments import add_topic_options
-from offsets_pipeline.output import FORMATS, progress, write_rows
+from offsets_pipeline.output import FORMATS, progress, warn, write_rows
 from offsets_pipeline.repeating import add_every, repeated
 from offsets_pipeline.stopping import Stopping
 
@@ -252,9 +252,10 @@ def _export_segments(options: argparse.Namespace, settings: Settings) -> int:
     exported = export_segments(
         _reader(options, settings), Path(options.to), as_of_ms=as_of_ms, codec=Codec[options.codec.upper()]
     )
+    written = exported.log_partitions
     print(
-        f"{sum(each.records for each in exported)} records of {len(exported)} log partitions written to {options.to}, "
-        f"in {sum(each.segments for each in exported)} segment files"
+        f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {options.to}, "
+        f"in {sum(len(each.files) for each in written)} segment files"
         + ("" if as_of_ms is None else f", as of {shown_time(as_of_ms)}")
     )
     return 0
@@ -276,17 +277,19 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
         expired_groups += groups
         progress(f"{offsets} offsets and {groups} groups expired")
 
+    store = _store(options, settings)
     stream = start_fold(
-        _store(options, settings),
+        store,
         settings,
         SystemClock(),
         available_now=options.available_now,
         checkpoint=options.checkpoint,
         on_batch=on_batch,
         on_expiry=on_expiry,
+        warn=warn,
     )
 
-    stopping = Stopping(stream.stop)
+    stopping = Stopping(stream.stop, store.spark)
     stream.await_end()
     expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
     print(f"{total} records folded in {options.store}" + (expired if expired_offsets or expired_groups else ""))
@@ -305,8 +308,11 @@ def _maintain(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.maintain import Upkeep, maintain_store
 
     store, clock = _store(options, settings), SystemClock()
-    runs = repeated(lambda: maintain_store(store, clock, options.checkpoint, settings=settings), options.every, clock)
-    for done in runs:
+
+    def maintain() -> list[Upkeep]:
+        return maintain_store(store, clock, options.checkpoint, settings=settings)
+
+    for done in repeated(maintain, options.every, clock, spark=store.spark):
         write_rows(list(Upkeep._fields), done, "table")
     return 0
 
@@ -319,7 +325,7 @@ def _clean_log(options: argparse.Namespace, settings: Settings) -> int:
     def clean() -> Cleaned:
         return clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=options.dry_run)
 
-    for done in repeated(clean, options.every, clock):
+    for done in repeated(clean, options.every, clock, spark=store.spark):
         row = [options.store, *asdict(done).values(), done.removed]
         write_rows(["store", *asdict(done), "removed"], [row], "table")
     return 0

@@ -90,6 +90,10 @@ class NoSuchGroup(OffsetsError):
     kafka_name = "GROUP_ID_NOT_FOUND"
 
 
+class WrongRecords(OffsetsError):
+    """A topic or log holds records of another kind than expected."""
+
+
 class ConflictingLog(OffsetsError):
     """The same record offset holds two different records: these are not segments of one log."""
 

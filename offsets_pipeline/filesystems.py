@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 from pyarrow import fs
@@ -15,6 +16,11 @@ def open_path(path: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
         return found
     return fs.LocalFileSystem(), path
+
+
+def absolute_path(path: str) -> str:
+    """A local path from the root, for tasks have another working folder; a URI as it is. Neither ends with a slash."""
+    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
 
 
 def arrow_path(scheme: str | None, authority: str | None, path: str) -> str:

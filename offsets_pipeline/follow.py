@@ -34,17 +34,24 @@ class Follower:
         self._ingest.stop()
         self._stopped.set()
 
-    def run(self, on_batch: Callable[[int, int], None], *, available_now: bool = False) -> int:
+    def run(
+        self,
+        on_batch: Callable[[int, int], None],
+        warn: Callable[[str], None] | None = None,
+        *,
+        available_now: bool = False,
+    ) -> int:
         """Read and fold until stopped, or with ``available_now`` what is there; returns how many records were read.
 
-        The ingest is prepared before. Raises what made either of them end.
+        ``warn`` gets a line for each batch of which records went into quarantine. The ingest is prepared before.
+        Raises what made either of them end.
         """
         store, reading = self._ingest.store, None
         if available_now:
             self._ingest.run(available_now=True)
             if self._stopped.is_set():
                 return self._ingest.added
-        fold = start_fold(store, self._settings, self._clock, available_now=available_now, on_batch=on_batch)
+        fold = start_fold(store, self._settings, self._clock, available_now=available_now, on_batch=on_batch, warn=warn)
         if not available_now:
             reading = self._beside(store.spark, "ingest-topic", self._ingest.run)
         folding = self._beside(store.spark, "fold", fold.await_end)

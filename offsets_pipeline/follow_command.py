@@ -50,13 +50,13 @@ def read_topic(
         ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
-        stopping = Stopping(ingest.stop if follower is None else follower.stop)
+        stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
         watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
         with batches_counted(spark, metrics):
             if follower is None:
                 read = ingest.run(available_now=options.available_now)
             else:
                 metrics.add("offsets_records_folded_total", 0)
-                read = follower.run(on_batch, available_now=options.available_now)
+                read = follower.run(on_batch, observer.warned, available_now=options.available_now)
     sys.stdout.write(f"{read} records added to {options.store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)

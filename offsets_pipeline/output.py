@@ -47,7 +47,7 @@ def progress(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Say on stderr what went wrong and does not end the command."""
+    """Write a warning to stderr, at once."""
     sys.stderr.write(f"offsets: warning: {text}\n")
     sys.stderr.flush()
 

@@ -15,6 +15,8 @@ from offsets_pipeline.stopping import Stopping
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.sql import SparkSession
+
     from offsets_pipeline.clock import Clock
 
 #: What `--every` without a duration gives, where a setting says how often.
@@ -59,17 +61,21 @@ def due(every_ms: int, clock: Clock, stopped: threading.Event) -> Iterator[None]
 
 
 def repeated(
-    run: Callable[[], _Result], every_ms: int | None, clock: Clock, stopped: threading.Event | None = None
+    run: Callable[[], _Result],
+    every_ms: int | None,
+    clock: Clock,
+    stopped: threading.Event | None = None,
+    spark: SparkSession | None = None,
 ) -> Iterator[_Result]:
     """Yield what one run returns; with ``every_ms`` what each run returns, until SIGTERM or SIGINT set ``stopped``.
 
-    Of runs with an interval an error that may pass is a warning, and the next run tries again. Raises any other error.
+    ``spark`` is the session that runs need: its JVM outlives the signal. Of runs with an interval an error that may pass is a warning, and the next run tries again. Raises any other error.
     """
     if every_ms is None:
         yield run()
         return
     stopped = stopped or threading.Event()
-    Stopping(stopped.set)
+    Stopping(stopped.set, spark)
     for _ in due(every_ms, clock, stopped):
         try:
             result = run()

@@ -67,6 +67,14 @@ class Store:
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
     @classmethod
+    def find(cls, spark: SparkSession, location: str) -> Store | None:
+        """Open the store, as `open`; returns None if there is nothing."""
+        try:
+            return cls.open(spark, location)
+        except NoSuchStore:
+            return None
+
+    @classmethod
     def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
         """Create the tables of a new store; the log comes last, so that a half-made store is not taken for one.
 

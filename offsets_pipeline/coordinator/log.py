@@ -339,9 +339,9 @@ def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Tab
     """Columns of all files of a snapshot, a stretch of one file at a time."""
     system, _ = open_path(folder)
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    for uri in file_paths(table):
+    for file_path in file_paths(table):
         with (
-            system.open_input_file(open_path(uri)[1]) as source,
+            system.open_input_file(open_path(file_path)[1]) as source,
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
         ):
             for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):

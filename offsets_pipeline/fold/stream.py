@@ -139,6 +139,7 @@ def start_fold(
     checkpoint: str | None = None,
     on_batch: Callable[[int, int], None] | None = None,
     on_expiry: Callable[[int, int], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> FoldStream:
     """Start folding the log; with ``available_now`` up to what is there, else on and on.
 
@@ -149,7 +150,7 @@ def start_fold(
     ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
     stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
     ``on_batch`` is told each batch's id and how many records it folded; the id is -1 where another epoch of the log was
-    folded between batches.
+    folded between batches. ``warn`` gets a line for each batch of which records went into quarantine (R6).
     """
     failures: list[OffsetsError] = []
     after_batch = on_batch or _nothing
@@ -163,7 +164,7 @@ def start_fold(
         here = store.in_session(rows.sparkSession)
         try:
             with gate.batch():
-                folded = fold_batch(here, rows, settings, clock)
+                folded = fold_batch(here, rows, settings, clock, warn)
                 settler.after_fold(folded)
         except Exception as error:
             ours = raised_on_executor(error)

@@ -40,13 +40,15 @@ class Summary:
     """What a fold amounts to.
 
     ``rows`` by kind of effect, ``progress`` by log partition, the log partitions into which rows came ``behind`` the
-    folded position, and of each state table the ``files`` that tasks wrote for it.
+    folded position, of each state table the ``files`` that tasks wrote for it, and what is wrong with the first
+    ``corrupt`` record.
     """
 
     rows: dict[str, int]
     progress: tuple[Progress, ...]
     behind: list[int]
     files: dict[str, list[WrittenFile]]
+    corrupt: str | None = None
 
     @property
     def records(self) -> int:
@@ -58,12 +60,15 @@ def summarise(effects: DataFrame | pa.Table, settings: Settings) -> Summary:
     """Count the effects. Raises UndecodableRecord where there is one and the settings say to stop (R6)."""
     counted = _counted_here(effects) if isinstance(effects, pa.Table) else _counted(effects)
     by_kind = {row["kind"]: row for row in counted}
-    if QUARANTINE in by_kind and settings.log.corrupt_records == "fail":
+    corrupt = None
+    if QUARANTINE in by_kind:
         first = by_kind[QUARANTINE]["first_corrupt"]
-        raise UndecodableRecord(
-            f"record {first['record_offset']} of log partition {first['log_partition']} does not decode: "
-            f'{first["reason"]}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
-        )
+        where = f"record {first['record_offset']} of log partition {first['log_partition']}"
+        corrupt = f"{where} does not decode: {first['reason']}"
+        if settings.log.corrupt_records == "fail":
+            raise UndecodableRecord(
+                f'{corrupt}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
+            )
     progress = by_kind[PROGRESS]["progress"] if PROGRESS in by_kind else []
     files: dict[str, list[WrittenFile]] = {}
     for table, file in map(state_file, by_kind[STATE_FILE]["state_files"] if STATE_FILE in by_kind else ()):
@@ -73,6 +78,7 @@ def summarise(effects: DataFrame | pa.Table, settings: Settings) -> Summary:
         progress=tuple(Progress(*(row[name] for name in Progress._fields)) for row in progress),
         behind=sorted(row["log_partition"] for row in progress if row["replay_from_start"]),
         files=files,
+        corrupt=corrupt,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
-from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.filesystems import absolute_path, open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def find_log(paths: Iterable[str]) -> FoundLog:
     found = FoundLog()
     for path in paths:
         before = len(found.folders)
-        files, inner = open_path(path.rstrip("/") or path)
+        files, inner = open_path(absolute_path(path))
         info = files.get_file_info(inner)
         if info.type == fs.FileType.NotFound:
             raise NoSuchPath(f"no such file or folder: {path}")
@@ -96,8 +96,8 @@ class _Finder:
             self._walk(info.path)
 
     def _add_file(self, info: fs.FileInfo) -> None:
-        parent = info.path.rstrip("/").rpartition("/")[0]
-        folder = _LOG_FOLDER.fullmatch(parent.rpartition("/")[2] or self._absolute_parent(info.path))
+        parent = info.path.rpartition("/")[0]
+        folder = _LOG_FOLDER.fullmatch(parent.rpartition("/")[2])
         if folder is None or _SEGMENT_FILE.fullmatch(info.base_name) is None:
             raise NoSegments(
                 f"{self._path} is no segment file: these are named <20 digits>.log and lie in a folder "
@@ -112,12 +112,8 @@ class _Finder:
                 return
         self._found.folders.append(LogFolder(partition, (self._name(info.path),)))
 
-    def _absolute_parent(self, path: str) -> str:
-        normal = fs.LocalFileSystem().normalize_path(path)
-        return str(normal).rpartition("/")[0].rpartition("/")[2]
-
     def _walk(self, path: str) -> None:
-        name = path.rstrip("/").rpartition("/")[2]
+        name = path.rpartition("/")[2]
         children = self._files.get_file_info(fs.FileSelector(path))
         folder = _LOG_FOLDER.fullmatch(name)
         if folder is not None:

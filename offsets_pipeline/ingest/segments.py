@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -16,10 +17,10 @@ from pyspark.sql import functions as F
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
-    NoSuchStore,
     StoreMismatch,
     raised_on_executor,
 )
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, OFFSETS_RECORDS, FirstRecord
 from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 _LOOK_BYTES = 64 * 1024  # how much of a file's start is looked at before anything is created
-_LOOK_KEYS = 50
 _PLACE = ["log_partition", "record_offset"]
 _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value", "producer_id", "control_type"))
 
@@ -76,14 +76,14 @@ def ingest_segments(
     folder. ``offsets_partitions`` is R1's n; where it is not given, an existing store knows it, else the log
     partitions found do if they are 0 to k-1, else the settings.
 
-    Raises NoSuchPath, NoSegments, NotASegment for what cannot be read, InvalidPartitionCount where n contradicts
-    the log, StoreMismatch for a store of another kind or cluster, or one that follows a topic, ConflictingLog where a
-    record offset already holds another record. Then nothing was appended, and a store that was to be created is not
-    there.
+    Raises NoSuchPath, NoSegments, NotASegment, WrongRecords for what cannot be read, InvalidPartitionCount where n
+    contradicts the log, StoreMismatch for a store of another kind or cluster, or one that follows a topic,
+    ConflictingLog where a record offset already holds another record. Then nothing was appended, and a store that was
+    to be created is not there.
     """
     found = find_log(paths)
     groups = _look(found)
-    store = _existing(spark, location)
+    store = Store.find(spark, location)
     if store is None:
         count = _partition_count(found, offsets_partitions, settings)
     else:
@@ -114,26 +114,24 @@ def ingest_segments(
 # --- what is looked at before anything is created
 
 
-def _existing(spark: SparkSession, location: str) -> Store | None:
-    try:
-        return Store.open(spark, location)
-    except NoSuchStore:
-        return None
-
-
 def _look(found: FoundLog) -> dict[int, set[str]]:
     """Look at the start of every file; returns groups named in the first records of each log partition.
 
-    Raises NotASegment for a file that holds something else.
+    Raises NotASegment for a file that holds something else, WrongRecords where most records are of another kind.
     """
     groups: dict[int, set[str]] = {}
+    first: list[FirstRecord] = []
     for folder in found.folders:
         named = groups.setdefault(folder.log_partition, set())
         for path in folder.files:
             with opened(path) as data:
                 batches = _first_batches(data, path)
             for batch in batches if not named else ():
-                named.update(_group_ids(batch["key"].slice(0, _LOOK_KEYS)))
+                rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
+                places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)
+                first += [FirstRecord(folder.log_partition, record_offset, key) for record_offset, key in places]
+                named.update(_group_ids(rows["key"]))
+    OFFSETS_RECORDS.require("the log in the segment files", first)
     return groups
 
 

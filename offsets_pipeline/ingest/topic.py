@@ -25,7 +25,6 @@ from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     KafkaFailed,
-    NoSuchStore,
     NoSuchTopic,
     NotAuthorized,
     OffsetsError,
@@ -33,6 +32,7 @@ from offsets_pipeline.errors import (
     first_line,
     raised_on_executor,
 )
+from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
 from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
 from offsets_pipeline.ingest.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic_notes import TopicNotes
@@ -128,13 +128,15 @@ class TopicIngest:
         """Look at the topic and open the store, or create it.
 
         Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed for what the broker
-        answers, StoreMismatch and InvalidPartitionCount where the store mirrors another log.
+        answers, WrongRecords for a topic that holds something else, StoreMismatch and InvalidPartitionCount where the
+        store mirrors another log.
         """
         with self._admin() as admin:
             topic = admin.describe()
-        try:
-            store = Store.open(self._spark, self._location)
-        except NoSuchStore:
+            store = Store.find(self._spark, self._location)
+            if store is None or store.properties.topic_name is None:
+                OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
+        if store is None:
             properties = StoreProperties(MIRRORED, topic.partitions, topic.cluster_id, topic.topic_id, self._topic)
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)

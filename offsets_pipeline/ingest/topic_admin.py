@@ -6,6 +6,7 @@ connector's consumers do.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,9 +22,10 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
 )
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -34,6 +36,7 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 DELETE_RETENTION_MS = 86_400_000
 
 _TIMEOUTS = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
+_LOOK_SECONDS, _POLL_MS, _LOOK_BYTES = 5.0, 500, 16 * 1024
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers from before there were topic ids
 _KAFKA_ERRORS = "org.apache.kafka.common.errors."
 _UNREACHABLE = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
@@ -128,6 +131,47 @@ class TopicAdmin:
             return {number: TopicBounds(starts[number], stable[number], ends[number]) for number in at}
 
         return self._answer(ask_all)
+
+    def first_records(self, bounds: Mapping[int, TopicBounds]) -> list[FirstRecord]:
+        """A few of the first records of each log partition; none where none comes within some seconds.
+
+        Also of transactions that are open or were aborted: they tell as much of what the topic holds.
+        """
+        kafka = self._jvm.org.apache.kafka
+        places = [kafka.common.TopicPartition(self._topic, at) for at, each in bounds.items() if each.start < each.end]
+        if not places:
+            return []
+        reader = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+        properties = {
+            **self._options.for_clients(),
+            "key.deserializer": reader,
+            "value.deserializer": reader,
+            "enable.auto.commit": "false",
+            "max.partition.fetch.bytes": str(_LOOK_BYTES),  # a fetch brings one batch at least, however large
+        }
+
+        def ask() -> list[FirstRecord]:
+            found: dict[int, list[FirstRecord]] = {}
+            consumer = kafka.clients.consumer.KafkaConsumer(properties)
+            try:
+                consumer.assign(places)
+                consumer.seekToBeginning(places)
+                deadline = time.monotonic() + _LOOK_SECONDS
+                while len(found) < len(places) and time.monotonic() < deadline:
+                    records = consumer.poll(self._jvm.java.time.Duration.ofMillis(_POLL_MS))
+                    if found and records.isEmpty():
+                        break  # the others hold control records alone
+                    for place in records.partitions():
+                        of_place = records.records(place)
+                        found[int(place.partition())] = [
+                            FirstRecord(int(place.partition()), int(each.offset()), each.key())
+                            for each in of_place.subList(0, min(LOOK_RECORDS, of_place.size()))
+                        ]
+            finally:
+                consumer.close(self._jvm.java.time.Duration.ofSeconds(1))
+            return [record for of_place in found.values() for record in of_place]
+
+        return self._answer(ask)
 
     def open_since_ms(self, partitions: Iterable[int]) -> dict[int, int] | None:
         """When the transaction that holds a log partition's stable offset back was last written to.

@@ -12,7 +12,7 @@ import pytest
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
-from offsets_pipeline.errors import KafkaFailed, WriteConflict
+from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic import TopicIngest
 from offsets_pipeline.ingest.topic_admin import TopicAdmin
@@ -175,3 +175,23 @@ def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_thro
             broker.commit("last", {("t", 0): 3})
             landed(store, broker, 2)
         assert (log_places(store, 0), log_places(store, 1), log_places(store, 3)) == (first, second, [])
+
+
+def test_topic_of_other_records_is_refused_before_a_store_is_made(
+    kafka: KafkaJvm, workbench: Workbench, settings: Settings, tmp_path: Path
+) -> None:
+    with live_broker(kafka, tmp_path / "broker", 2) as broker:
+        broker.create_topic("orders", 3)
+        for partition in range(2):
+            broker.produce("orders", partition, 500)
+        ingest = TopicIngest(
+            workbench.spark, str(tmp_path / "store"), Options(broker), settings, SystemClock(), None, "orders"
+        )
+        with pytest.raises(
+            WrongRecords, match=r"topic orders does not .*: 40 of the 40 first .* partition 0 has no key"
+        ):
+            ingest.prepare()
+        assert not (tmp_path / "store").exists()
+        broker.commit("g", {("orders", 0): 5})
+        ingest_of(workbench, tmp_path / "store", broker, settings)
+        assert (tmp_path / "store").exists()

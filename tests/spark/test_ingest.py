@@ -20,6 +20,7 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     TaskFailed,
     UndecodableRecord,
+    WrongRecords,
     raised_on_executor,
 )
 from offsets_pipeline.ingest.segment_files import LogFolder
@@ -62,6 +63,18 @@ def test_what_the_log_holds_is_not_appended_again(
     assert sum(file.records for file in report.files) == len(rows)
     assert rows_of(store, "log") == rows
     assert versions(store)["log"] == before["log"]
+
+
+def test_log_of_another_topic_is_refused_and_no_store_is_made(workbench: Workbench, tmp_path: Path) -> None:
+    log = LogPartition(0)
+    for number in range(30):
+        log.record(f"user-{number}".encode(), b"an order")
+    segments = write_log(tmp_path / "segments", log.rows)
+    with pytest.raises(
+        WrongRecords, match=r"20 of the 20 first records are others .record 0 of partition 0 has the key b'user-0'"
+    ):
+        workbench.ingest(tmp_path / "store", segments)
+    assert not (tmp_path / "store").exists()
 
 
 def test_of_a_longer_copy_only_what_is_new_is_appended(

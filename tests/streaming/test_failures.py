@@ -101,6 +101,24 @@ def busy_log(steps: int) -> list[LogPartition]:
     return ends
 
 
+def test_records_that_go_into_quarantine_are_warned_of(
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    appended(location, [row for part in busy_log(2) for row in part.rows])
+    store, warnings = either_way.open(location), list[str]()
+    fold_batch(store, store.read("log"), either_way.settings, CLOCK, warnings.append)
+    corrupt = [row.record_offset for row in log_of(location) if row.key == b"\x00\x01\x00"]
+    assert sorted(row["record_offset"] for row in rows_of(location, "quarantine")) == corrupt
+    (warning,) = warnings
+    assert warning.startswith(
+        f"{len(corrupt)} of {len(log_of(location))} records went into quarantine (record {corrupt[0]} of log "
+        "partition 0 does not decode: "
+    )
+    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK, warnings.append) == 0
+    assert len(warnings) == 1
+
+
 @pytest.mark.slow
 def test_fold_that_dies_at_any_write_runs_again(
     either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path

@@ -88,36 +88,30 @@ def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next(
     assert sum(row["records"] for row in rows_of(store, "fold_progress")) == len(log_of(store)) > 0
 
 
-def test_fold_that_runs_on_ends_with_status_0_when_it_is_told_to(
+def test_fold_ends_in_order_when_all_its_processes_get_sigterm_at_once(
     workbench: Workbench, folded: Callable[[str], Path], root: Path, tmp_path: Path
 ) -> None:
+    """As service managers send it. A process of its own, for it is what the signal ends."""
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")
     stderr = tmp_path / "stderr"
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("offsets"),
+        "fold",
+        "--store",
+        store,
+        "--checkpoint",
+        tmp_path / "c",
+    ]
     with stderr.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("offsets")),
-                "fold",
-                "--store",
-                str(store),
-                "--checkpoint",
-                tmp_path / "c",
-            ],
-            cwd=root,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=file, start_new_session=True)
     try:
         commits = tmp_path / "c" / "commits" / "0"
         wait_until(commits.exists, process, stderr)
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)
         out, _ = process.communicate(timeout=DEADLINE_SECONDS)
     except BaseException:
         kill(process)
         raise
     assert (process.returncode, out.decode()) == (0, f"0 records folded in {store}\n")
-    said = stderr.read_text()
-    assert "Traceback" not in said
-    assert "offsets: error" not in said
+    assert stderr.read_text() == ""
     assert_as_reference(store, log_of(store))

@@ -33,8 +33,8 @@ def _created(folder: Path) -> Path:
 @pytest.fixture
 def store(empty_owned_store: Path, tmp_path: Path) -> Path:
     """An empty owned store of three log partitions."""
-    shutil.copytree(empty_owned_store, tmp_path / "store")
-    return tmp_path / "store"
+    shutil.copytree(empty_owned_store, tmp_path / "a store")
+    return tmp_path / "a store"
 
 
 @pytest.fixture

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import crc32c
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.errors import TargetNotEmpty
-from offsets_pipeline.export import segments
-from offsets_pipeline.export.segments import ExportedPartition, export_segments
+from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, TargetNotEmpty
+from offsets_pipeline.export import segment_writer, target
+from offsets_pipeline.export.segments import export_segments
+from offsets_pipeline.export.target import MANIFEST
 from offsets_pipeline.ingest.segment_files import find_log
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
@@ -20,7 +28,10 @@ from tests.logs import CAPTURE_NAMES, capture_partitions
 from tests.unit.export.test_ordered import append
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from offsets_pipeline.export.segments import Export
 
 
 def files(folder: Path) -> list[str]:
@@ -35,45 +46,49 @@ def test_recorded_logs_come_back_from_a_store(tmp_path: Path, name: str, codec: 
     exported = export_segments(StateReader(str(store)), tmp_path / "to", codec=codec)
     held = {at: each for at, each in segment_records(tmp_path / "to").items() if each.num_rows}
     assert held == {at: each for at, each in records.items() if each.num_rows}
-    assert [each.log_partition for each in exported] == list(range(n))
-    assert sum(each.records for each in exported) == sum(each.num_rows for each in records.values())
-    assert sum(each.bytes for each in exported) == sum(path.stat().st_size for path in tmp_path.glob("to/*/*"))
+    assert [each.log_partition for each in exported.log_partitions] == list(range(n))
+    assert {each.log_partition: each.records for each in exported.log_partitions} == {
+        at: records[at].num_rows if at in records else 0 for at in range(n)
+    }
 
 
 def test_every_log_partition_has_a_folder_and_a_file(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 3, [append([(1, 7)])], {2: (40, 40)})
     exported = export_segments(StateReader(str(store)), tmp_path / "a" / "to")
     assert files(tmp_path / "a" / "to") == [
-        f"__consumer_offsets-{at}/{start:020}.log" for at, start in enumerate((0, 0, 40))
+        *(f"__consumer_offsets-{at}/{start:020}.log" for at, start in enumerate((0, 0, 40))),
+        MANIFEST,
     ]
-    assert [each[:4] for each in map(_cells, exported)] == [(0, 0, 0, 0), (1, 0, 8, 1), (2, 40, 40, 0)]
+    assert extents(exported) == [(0, 0, 0), (0, 8, 1), (40, 40, 0)]
 
 
-def _cells(each: ExportedPartition) -> tuple[int, ...]:
-    return each.log_partition, each.start, each.end, each.records, each.segments, each.bytes
+def extents(exported: Export) -> list[tuple[int, int, int]]:
+    """Start, end and number of records of each log partition."""
+    return [(each.start_offset, each.end_offset, each.records) for each in exported.log_partitions]
 
 
 def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
+    monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
     store = log_store(tmp_path / "store", 1, [append([(0, 3 * at) for at in range(2000)])])
     monkeypatch.setattr("offsets_pipeline.export.ordered._BLOCK_ROWS", 100)
-    (exported,) = export_segments(StateReader(str(store)), tmp_path / "to", segment_bytes=5000)
+    (exported,) = export_segments(StateReader(str(store)), tmp_path / "to", segment_bytes=5000).log_partitions
     written = sorted(tmp_path.glob("to/*/*.log"))
-    assert exported.segments == len(written) > 5
+    assert len(exported.files) == len(written) > 5
     for path in written:
         reader = read_segment(path.read_bytes(), source=path.name)
         list(reader.batches())
         assert reader.base_offset == int(path.stem)
         assert path.stat().st_size <= 5000
+    assert_lists_what_is_there(tmp_path / "to")
     assert segment_records(tmp_path / "to")[0]["record_offset"].to_pylist() == [3 * at for at in range(2000)]
 
 
 def test_an_end_behind_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
     store = log_store(tmp_path / "store", 2, [append([(0, 5)])], {0: (2, 9), 1: (3, 4)})
     exported = export_segments(StateReader(str(store)), tmp_path / "to")
-    assert [(each.start, each.end, each.records) for each in exported] == [(2, 9, 1), (3, 4, 0)]
+    assert extents(exported) == [(2, 9, 1), (3, 4, 0)]
     ends = {}
     for path in tmp_path.glob("to/*/*.log"):
         reader = read_segment(path.read_bytes(), source=path.name)
@@ -85,27 +100,26 @@ def test_an_end_behind_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
 def test_as_of_a_time_the_end_is_behind_the_last_record_that_is_left(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 2, [append([(0, 5), (0, 8), (1, 4)])], {0: (0, 20), 1: (0, 6)})
     exported = export_segments(StateReader(str(store)), tmp_path / "to", as_of_ms=6)
-    assert [(each.end, each.records) for each in exported] == [(6, 1), (6, 1)]
+    assert extents(exported) == [(0, 6, 1), (0, 6, 1)]
 
 
 def test_only_the_newest_epoch_is_exported(tmp_path: Path) -> None:
     appends = [append([(0, 1), (1, 2)]), append([(0, 0)], log_epoch=1)]
     store = log_store(tmp_path / "store", 2, appends, {0: (0, 50)})  # bounds of the old epoch
     before = export_segments(StateReader(str(store)), tmp_path / "before")
-    assert [(each.end, each.records) for each in before] == [(50, 1), (3, 1)]  # the new one does not count yet
+    assert extents(before) == [(0, 50, 1), (0, 3, 1)]  # the new one does not count yet
     bounds = StateReader(str(store)).select("SELECT * FROM log_partitions", "log_partitions")
     counts = [row | {"log_epoch": 1, "end_offset": 0} for row in bounds.to_pylist()]
     write_deltalake(store / "log_partitions", pa.Table.from_pylist(counts, bounds.schema), mode="append")
     exported = export_segments(StateReader(str(store)), tmp_path / "to")
-    assert [(each.start, each.end, each.records) for each in exported] == [(0, 1, 1), (0, 0, 0)]
+    assert extents(exported) == [(0, 1, 1), (0, 0, 0)]
 
 
 def test_no_end_lies_behind_records_that_an_ingest_appended_meanwhile(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 1, [append([(0, 5)])], {0: (0, 9)})
     reader = StateReader(str(store))  # which has opened the log
     write_deltalake(store / "log", append([(0, 7), (0, 8)]), mode="append")
-    (exported,) = export_segments(reader, tmp_path / "to")
-    assert (exported.records, exported.end) == (3, 9)
+    assert extents(export_segments(reader, tmp_path / "to")) == [(0, 9, 3)]
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -118,34 +132,147 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(segments, "encode_log", fail)
+    monkeypatch.setattr(segment_writer, "encode_log", fail)
     with pytest.raises(KeyboardInterrupt):
         export_segments(StateReader(str(store)), to)
     assert to.exists() == there
     assert not there or list(to.iterdir()) == []
 
 
-def test_what_a_killed_export_leaves_is_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it dies: no folder has its own name before all are whole, and log partition 0 gets it last."""
-    store = log_store(tmp_path / "store", 3, [append([(at, 5) for at in range(3)])])
-    seen: list[list[str]] = []
-    rename = type(tmp_path).rename
+def assert_lists_what_is_there(folder: Path) -> None:
+    """The manifest says of each file what the file itself says."""
+    listed = json.loads((folder / MANIFEST).read_text())["log_partitions"]
+    assert {f"{each['folder']}/{file['name']}" for each in listed for file in each["files"]} == {
+        str(path.relative_to(folder)) for path in folder.glob("*/*")
+    }
+    for each in listed:
+        assert each["folder"] == f"__consumer_offsets-{each['log_partition']}"
+        end = each["start_offset"]
+        for file in each["files"]:
+            data = (folder / each["folder"] / file["name"]).read_bytes()
+            reader = read_segment(data, source=file["name"])
+            records = sum(batch.num_rows for batch in reader.batches()) if data else 0
+            assert file["start_offset"] == int(file["name"].partition(".")[0]) >= end
+            end = max(reader.end_offset or 0, file["start_offset"])
+            assert (file["size"], file["records"], file["end_offset"]) == (len(data), records, end)
+            assert int(file["crc32c"], 16) == crc32c.crc32c(data)
+        assert each["end_offset"] == end
+        assert each["records"] == sum(file["records"] for file in each["files"])
 
-    def watched(path: Path, to: Path) -> Path:
-        seen.append(sorted(child.name for child in to.parent.iterdir()))
-        assert all(each.stat().st_size for each in to.parent.rglob("*.log"))
-        return rename(path, to)
 
-    monkeypatch.setattr(type(tmp_path), "rename", watched)
-    export_segments(StateReader(str(store)), tmp_path / "to")
-    unfinished = [f"__consumer_offsets-{at}.unfinished" for at in range(3)]
-    assert seen[0] == unfinished
-    assert seen[-1] == [unfinished[0], "__consumer_offsets-1", "__consumer_offsets-2"]
-    for name in unfinished:
-        (tmp_path / "left" / name).mkdir(parents=True)
-        (tmp_path / "left" / name / f"{0:020}.log").touch()
-    with pytest.raises(Exception, match="no segments of __consumer_offsets"):
-        find_log([str(tmp_path / "left")])
+def test_manifest_says_what_was_exported(tmp_path: Path) -> None:
+    store = log_store(tmp_path / "store", 3, [append([(0, 5), (0, 8), (1, 4)])], {0: (2, 20), 1: (0, 6)})
+    export_segments(StateReader(str(store)), tmp_path / "to", as_of_ms=6, codec=Codec.ZSTD)
+    manifest = json.loads((tmp_path / "to" / MANIFEST).read_text())
+    version = DeltaTable(store / "log").version()
+    assert {name: value for name, value in manifest.items() if name != "log_partitions"} == {
+        "store": str(store),
+        "log_version": version,
+        "log_epoch": 0,
+        "as_of_ms": 6,
+        "codec": "zstd",
+    }
+    assert_lists_what_is_there(tmp_path / "to")
+    assert find_log([str(tmp_path / "to")]).partitions() == {0, 1, 2}  # an ingest does not look at it
+    with pytest.raises(TargetNotEmpty, match="holds a complete export"):
+        export_segments(StateReader(str(store)), tmp_path / "to")
+
+
+class _KilledError(BaseException):
+    """The process is no more."""
+
+
+def export_killed_at(step: int, store: Path, to: Path) -> int:
+    """Export, up to the step at which the process dies, if so many come; returns how many came."""
+    steps = 0
+
+    def counted(act: Callable[..., Any]) -> Callable[..., Any]:
+        def next_step(path: Path, *arguments: object, **options: object) -> object:
+            nonlocal steps
+            if path.is_relative_to(to):
+                steps += 1
+                if steps == step:
+                    raise _KilledError
+            return act(path, *arguments, **options)
+
+        return next_step
+
+    with pytest.MonkeyPatch.context() as patch, suppress(_KilledError):
+        for name in ("open", "touch", "mkdir", "rename"):
+            patch.setattr(type(to), name, counted(getattr(type(to), name)))
+        patch.setattr(target, "_remove_all", lambda *_, **__: None)  # a dead process removes nothing
+        export_segments(StateReader(str(store)), to)
+    return steps
+
+
+def test_killed_anywhere_an_export_leaves_no_final_name_with_partial_content_and_the_next_one_replaces_it(
+    tmp_path: Path,
+) -> None:
+    store, to = log_store(tmp_path / "store", 3, [append([(at, 5) for at in range(3)])]), tmp_path / "to"
+    steps = export_killed_at(0, store, tmp_path / "undisturbed")
+    whole = contents(tmp_path / "undisturbed")
+    assert steps > len(whole)
+    for step in range(1, steps + 1):
+        assert export_killed_at(step, store, to) == step
+        left = contents(to)
+        assert all(whole[name] == data if name in whole else ".unfinished" in name for name, data in left.items())
+        assert MANIFEST not in left
+        if step < steps:  # at the last one all but the manifest has its name
+            with pytest.raises((NoSegments, NoSuchPath, InvalidPartitionCount)):
+                assert_is_whole_log(to, 3)
+        export_segments(StateReader(str(store)), to)
+        assert contents(to) == whole
+        shutil.rmtree(to)
+
+
+def assert_is_whole_log(folder: Path, partitions: int) -> None:
+    """As an ingest sees it: all log partitions from 0 on."""
+    if find_log([str(folder)]).partitions() != set(range(partitions)):
+        raise InvalidPartitionCount
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from offsets_pipeline.export.segments import export_segments
+from offsets_pipeline.export.target import MANIFEST
+from offsets_pipeline.query.state import StateReader
+rename, renames = Path.rename, []
+def renamed(path, to):
+    renames.append(to)
+    if len(renames) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, to)
+type(Path()).rename = renamed
+export_segments(StateReader(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_export_whose_process_was_killed_is_replaced_and_one_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+    store = log_store(tmp_path / "store", 2, [append([(0, 5), (1, 6)])])
+    export_segments(StateReader(str(store)), tmp_path / "undisturbed")
+    to = tmp_path / "to"
+    done = subprocess.run([sys.executable, "-c", KILLED, store, to, "4"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert sorted(child.name for child in to.iterdir()) == [
+        "__consumer_offsets-0.unfinished",
+        "__consumer_offsets-1",
+        f"{MANIFEST}.unfinished",
+    ]
+    left = contents(to)
+    with target.target_folder(tmp_path / "other"), pytest.raises(TargetNotEmpty, match="another export writes to"):
+        export_segments(StateReader(str(store)), tmp_path / "other")
+    (to / "photo.jpg").write_bytes(b"")
+    with pytest.raises(TargetNotEmpty, match="is not empty"):
+        export_segments(StateReader(str(store)), to)
+    (to / "photo.jpg").unlink()
+    assert contents(to) == left
+    export_segments(StateReader(str(store)), to)
+    assert contents(to) == contents(tmp_path / "undisturbed")
 
 
 def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""The folder that an export writes to, and its manifest.
+
+The manifest is the last file of an export to get its name. Until then the folder holds it under another one: so an
+export that was killed is told apart from anything else in the folder, and the next one replaces it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import TargetNotEmpty
+from offsets_pipeline.ingest.segment_files import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import IO, Any
+
+    from _typeshed import DataclassInstance
+
+#: The file that lists what a complete export wrote.
+MANIFEST = "export-manifest.json"
+#: What stands behind the names of folders that are not complete.
+UNFINISHED = ".unfinished"
+_UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
+_OURS = re.compile(rf"{OFFSETS_TOPIC}-\d+({re.escape(UNFINISHED)})?")
+
+
+class ExportTarget:
+    """A folder while an export writes to it; `target_folder` opens it."""
+
+    def __init__(self, folder: Path, manifest: IO[str]) -> None:
+        self.folder = folder
+        self._manifest = manifest
+
+    def finish(self, manifest: DataclassInstance) -> None:
+        """Put the manifest there; what was written before is on the disk by then."""
+        fields: dict[str, Any] = asdict(manifest)
+        self._manifest.write(json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
+        self._manifest.flush()
+        os.fsync(self._manifest.fileno())
+        sync_folder(self.folder)
+        (self.folder / _UNFINISHED_MANIFEST).rename(self.folder / MANIFEST)
+        sync_folder(self.folder)
+
+
+@contextmanager
+def target_folder(folder: Path) -> Iterator[ExportTarget]:
+    """The folder for an export, empty to begin with; what an export that was killed left there is removed.
+
+    Where the export fails, all that it wrote is removed. Raises TargetNotEmpty.
+    """
+    there = folder.exists()
+    if there and not folder.is_dir():
+        raise TargetNotEmpty(f"{folder} is no local folder: name a new or empty one")
+    _check_empty(folder, {child.name for child in folder.iterdir()} if there else set())
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
+        try:
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
+        except BlockingIOError:
+            raise TargetNotEmpty(
+                f"another export writes to {folder}: wait until it ends, or name another folder"
+            ) from None
+        manifest.truncate(0)
+        try:
+            _remove_folders(folder)
+            yield ExportTarget(folder, manifest)
+        except BaseException:
+            _remove_all(folder, is_new=not there)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """See to it that the names in the folder outlive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_empty(folder: Path, names: set[str]) -> None:
+    """Refuse anything but nothing, or what an export that was killed left."""
+    if MANIFEST in names:
+        raise TargetNotEmpty(f"{folder} holds a complete export ({MANIFEST}): name a new or empty folder")
+    if _UNFINISHED_MANIFEST in names:
+        names = {name for name in names if name != _UNFINISHED_MANIFEST and not _OURS.fullmatch(name)}
+    if names:
+        raise TargetNotEmpty(f"{folder} is not empty: name a new or empty folder")
+
+
+def _remove_all(folder: Path, *, is_new: bool) -> None:
+    _remove_folders(folder)
+    for name in (MANIFEST, _UNFINISHED_MANIFEST):
+        (folder / name).unlink(missing_ok=True)
+    if is_new:
+        folder.rmdir()
+
+
+def _remove_folders(folder: Path) -> None:
+    for child in folder.iterdir():
+        if _OURS.fullmatch(child.name):
+            shutil.rmtree(child)

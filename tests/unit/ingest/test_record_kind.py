@@ -1,0 +1,59 @@
+"""Whether the first records of a log are those of a group coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsets_pipeline.errors import WrongRecords
+from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS, FirstRecord
+from tests.log_tables import capture_records
+from tests.logs import CAPTURE_NAMES, commit_key
+
+COMMIT = commit_key("g", "t", 0)
+# the first bytes of what producers' serializers make: texts, JSON, integers, long integers, UUIDs
+OTHERS = (
+    None,
+    b"",
+    b"7",
+    b"user-17",
+    "größe".encode(),
+    b'["orders",{"file":"/a"}]',
+    b'{"id":1}',
+    (5).to_bytes(4, "big"),
+    (65_536).to_bytes(4, "big"),
+    (5).to_bytes(8, "big"),
+    (2**40 + 3).to_bytes(8, "big"),
+    bytes.fromhex("8c0e5f7e4a1b4f0e9d5e0d3f2a6b7c8d"),
+)
+
+
+def look(*keys: bytes | None) -> None:
+    OFFSETS_RECORDS.require("topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)])
+
+
+@pytest.mark.parametrize("name", CAPTURE_NAMES)
+def test_first_records_of_brokers_are_taken(name: str) -> None:
+    for records in capture_records(name).values():
+        keys = records.filter(records["control_type"].is_null())["key"].slice(0, 20).to_pylist()
+        look(*keys)
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_records_of_another_topic_are_refused(key: bytes | None) -> None:
+    with pytest.raises(WrongRecords, match="topic t does not hold records of a group coordinator: 1 of the 1 first"):
+        look(key)
+
+
+def test_what_most_records_are_decides() -> None:
+    look()
+    look(COMMIT, b"user-17")
+    with pytest.raises(WrongRecords) as refused:
+        look(COMMIT, b"user-17", None)
+    assert str(refused.value) == (
+        "topic t does not hold records of a group coordinator: 2 of the 3 first records are others (record 8 of "
+        "partition 0 has the key b'user-17'); name __consumer_offsets, or a copy of its log"
+    )
+
+
+def test_records_of_a_newer_coordinator_are_taken() -> None:  # R6
+    look(b"\x00\x63any", b"\x00\x18\x00\x01g")
