@@ -16,10 +16,10 @@ from offsets_pipeline.tables import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPIC
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.config import FoldSettings, Settings
     from offsets_pipeline.record.segment import Damage
 
 
@@ -55,6 +55,26 @@ def is_followed(store: Store, log_epoch: int) -> bool:
     """Whether the records of this epoch are those of a live topic, which says how far it was read."""
     rows = store.read(LOG_PARTITIONS.name).where(F.col("log_epoch") == log_epoch)
     return "complete_since" in rows.columns and not rows.where("complete_since IS NOT NULL").isEmpty()
+
+
+def merge_topic_names(store: Store, names: DataFrame, settings: FoldSettings) -> None:
+    """Put names of topic ids into the table `topics`: of two names of one id the lesser stays (R35).
+
+    ``names`` has the columns topic_id and topic. Raises WriteConflict if overtaken too often.
+    """
+    lesser = names.groupBy("topic_id").agg(F.min("topic").alias("topic"))
+
+    def write() -> None:  # no append: others may tell the same names at this moment
+        (
+            store.delta(TOPICS.name)
+            .alias("t")
+            .merge(lesser.alias("s"), "t.topic_id = s.topic_id")
+            .whenMatchedUpdate(condition="s.topic < t.topic", set={"topic": "s.topic"})
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+    with_retries(write, f"a merge into {TOPICS.name}", settings)
 
 
 class LogNotes:
@@ -137,7 +157,9 @@ class LogNotes:
 
     def topics(self, names: Mapping[str, str]) -> None:
         """Note names by topic id (R35)."""
-        self._merge(TOPICS, list(names.items()), "topic_id string, topic string", "t.topic_id = s.topic_id")
+        if names:
+            named = self._store.spark.createDataFrame(list(names.items()), "topic_id string, topic string")
+            merge_topic_names(self._store, named, self._settings.fold)
 
     def _merge(
         self,
