@@ -92,8 +92,9 @@ def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
     """Rows of the replay's INPUT_SCHEMA without those that others of them make superfluous.
 
     Of the plain commits that decode, the last value and the last tombstone of each key stay, and for each topic id that
-    the last value does not tell one that does (R35); a row that stays then stands for the records that went. All else stays as it is: transactions wait for their markers, a record that does
-    not decode for its quarantine (R6), one that came late for being noticed. Rows behind the folded position go (R15).
+    the last value does not tell one that does (R35). A row that stays then stands for the records that went. All else
+    stays as it is: transactions wait for their markers, a record that does not decode for its quarantine (R6), one that
+    came late for being noticed. Rows behind the folded position go (R15).
 
     ``key`` may be dictionary-encoded, as it comes from a file; then each key is looked at once.
     """
