@@ -69,7 +69,7 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
     # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
     for row in reader.rows(
         f"SELECT *, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets FROM ({DESCRIBED.latest('groups', only)}) g "
-        f"WHERE {IS_LISTED} ORDER BY misplaced DESC, group_id",
+        f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY misplaced DESC, group_id",
         "groups",
     ):
         answers[row["group_id"]] = _group(row, names, offsets_partitions)
