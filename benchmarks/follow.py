@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
-from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic import TopicIngest
@@ -87,11 +86,8 @@ def beside(run: Any, stop: Any) -> Iterator[None]:  # noqa: ANN401 - calls
 
 def seen(store: str) -> int:
     """The probe's offset that a reader sees."""
-    try:
-        (group,) = describe_groups(StateReader(store), _PROBE).values()
-    except NoSuchGroup:
-        return -1
-    return max((each.offset for each in group.offsets), default=-1)
+    groups = describe_groups(StateReader(store), [_PROBE]).values()
+    return max((each.offset for group in groups for each in group.offsets), default=-1)
 
 
 def await_offset(store: str, offset: int, folded: threading.Event) -> float:

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.output import write_json, write_rows
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
+from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info, unfolded_records
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state import StateReader
 
 
 def describe(options: argparse.Namespace, reader: StateReader) -> int:
-    """Show groups with their offsets, or with their members; returns the exit status. Raises NoSuchGroup."""
+    """Show groups with their offsets, or with their members; returns the exit status.
+
+    Raises NoSuchGroup for those named that do not exist, after the others are shown.
+    """
     groups = describe_groups(reader, options.group)
+    tell_unfolded(reader, options.store)
+    missing = [group_id for group_id in dict.fromkeys(options.group or ()) if group_id not in groups]
+    if groups or not missing:
+        _show_groups(options, groups)
+    if missing:
+        named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
+    return 0
+
+
+def tell_unfolded(reader: StateReader, store: str) -> None:
+    """Say on stderr that the answers leave out records of the log, where they do, and how that is changed."""
+    unfolded = unfolded_records(reader)
+    if unfolded:
+        sys.stderr.write(
+            f"offsets: warning: {unfolded} records of {store} are not folded yet, and no answer has them: "
+            f"`offsets fold --store {shlex.quote(store)} --available-now` folds them\n"
+        )
+
+
+def _show_groups(options: argparse.Namespace, groups: Mapping[str, GroupAnswer]) -> None:
     if options.format == "json":
         write_json({"groups": groups})
     elif options.members:
@@ -52,7 +80,6 @@ def describe(options: argparse.Namespace, reader: StateReader) -> int:
             ],
             options.format,
         )
-    return 0
 
 
 def _offset_cells(group: GroupAnswer) -> list[list[object]]:
@@ -66,6 +93,7 @@ def _offset_cells(group: GroupAnswer) -> list[list[object]]:
 def show_log(options: argparse.Namespace, reader: StateReader) -> int:
     """Show how each log partition stands; returns the exit status."""
     answers = [asdict(each) for each in log_info(reader)]
+    tell_unfolded(reader, options.store)
     if options.format == "json":
         write_json({"log_partitions": answers})
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add_every(how)
     describe = command("describe", _describe, "show groups: state, members, committed offsets")
     which = describe.add_mutually_exclusive_group(required=True)
-    which.add_argument("--group", metavar="G", help="one group")
+    which.add_argument("--group", action="append", metavar="G", help="this group; may be repeated")
     which.add_argument("--all-groups", action="store_true", help="every group")
     describe.add_argument("--members", action="store_true", help="show members in place of offsets (table and csv)")
     describe.add_argument("--format", choices=FORMATS, default="table")
@@ -132,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     sql = command("sql", _sql, "query current_offsets, consumer_groups, group_members and the tables beneath")
     sql.add_argument("query", metavar="QUERY", help='as "SELECT * FROM current_offsets"')
     sql.add_argument("--format", choices=FORMATS, default="table")
+    views = command("create-views", _create_views, "create the views in a catalog, for every session that uses it")
+    views.add_argument(
+        "--schema", required=True, metavar="NAME", help="schema that holds them; made where it is missing"
+    )
     return parser
 
 
@@ -361,10 +366,22 @@ def _log_info(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _sql(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.answers import tell_unfolded
+    from offsets_pipeline.delta_reader import UNREADABLE
     from offsets_pipeline.query.sql import run_query
 
     columns, rows = run_query(_session(settings), options.store, options.query)
+    with suppress(*UNREADABLE):  # what Spark reads may be out of reach without it
+        tell_unfolded(_reader(options, settings), options.store)
     write_rows(columns, rows, options.format)
+    return 0
+
+
+def _create_views(options: argparse.Namespace, settings: Settings) -> int:
+    from offsets_pipeline.query.sql import create_lasting_views
+
+    created = create_lasting_views(_session(settings), options.store, options.schema)
+    print(f"views of {options.store} created: {', '.join(f'{options.schema}.{name}' for name in created)}")
     return 0
 
 

@@ -124,6 +124,10 @@ class UndecodableRecord(OffsetsError):
     """A record of the log does not decode, and the settings say to stop there (R6)."""
 
 
+class CatalogMissing(OffsetsError):
+    """The session has no catalog that outlives it."""
+
+
 class QueryFailed(OffsetsError):
     """Spark could not parse or run a query."""
 

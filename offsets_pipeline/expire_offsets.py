@@ -102,7 +102,7 @@ def _write_forecast(
     forecasts = (
         _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)
         if is_owned
-        else _forecasts_of_tables(reader, retention_ms)
+        else _forecasts_of_tables(reader, options.store, retention_ms)
     )
     write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format)
     return 1 if failed else 0
@@ -122,8 +122,10 @@ def _forecasts_of_log(
                 warn_of_partition(coordinator, log_partition, error, "the forecast is without it")
 
 
-def _forecasts_of_tables(reader: StateReader, retention_ms: int) -> Iterator[GroupForecast]:
-    # it imports pyspark, which an owned store does without
+def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
+    # these import pyspark, which an owned store does without
+    from offsets_pipeline.answers import tell_unfolded  # noqa: PLC0415
     from offsets_pipeline.query.holdings import held_by_groups  # noqa: PLC0415
 
+    tell_unfolded(reader, store)
     return (forecast(held, retention_ms) for held in held_by_groups(reader))

@@ -16,6 +16,7 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.metrics import Metrics, MetricsServer
+from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -173,13 +174,13 @@ class StateMetrics:
         groups = f"({DESCRIBED.latest('groups', answering)})"
         offsets = f"({OFFSETS.latest('committed_offsets', answering)})"
         (alive,) = tables.rows(
-            f"SELECT count(*) AS n FROM {groups} g WHERE state <> 'Dead' AND NOT misplaced",  # noqa: S608 - our own
+            f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",  # noqa: S608 - our own
             "groups",
         )
         self._metrics.set("offsets_groups", alive["n"])
         (live,) = tables.rows(
             f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "  # noqa: S608 - our own
-            "WHERE state = 'Dead') d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
+            f"WHERE {HIDES_OFFSETS}) d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
             "WHERE committed_offset >= 0 AND NOT misplaced",
             "committed_offsets",
             "groups",

@@ -69,7 +69,8 @@ def repeated(
 ) -> Iterator[_Result]:
     """Yield what one run returns; with ``every_ms`` what each run returns, until SIGTERM or SIGINT set ``stopped``.
 
-    ``spark`` is the session that runs need: its JVM outlives the signal. Of runs with an interval an error that may pass is a warning, and the next run tries again. Raises any other error.
+    ``spark`` is the session that runs need: its JVM outlives the signal. Of runs with an interval an error that may
+    pass is a warning, and the next run tries again. Raises any other error.
     """
     if every_ms is None:
         yield run()

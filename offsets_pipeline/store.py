@@ -286,10 +286,9 @@ class Store:
         return Store(spark, self.location, self.properties)
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
-        builder = DeltaTable.createIfNotExists(self.spark)
-        if self.is_schema:
-            builder = builder.tableName(self.table_name(table.name))
-        else:
+        # by name and not by location alone: Delta would make a name of that which it cannot read with a ` in it
+        builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
+        if not self.is_schema:
             builder = builder.location(f"{self.location}/{table.name}")
         builder = builder.comment(table.comment).addColumns(table.schema())
         if table.partitioned_by:

@@ -26,7 +26,7 @@ from offsets_pipeline.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from offsets_pipeline.fold.group_kinds import CLASSIC, SHARE
+from offsets_pipeline.fold.group_kinds import CLASSIC
 from offsets_pipeline.record.corrupt import UnwritableRecord
 
 if TYPE_CHECKING:
@@ -208,9 +208,7 @@ def fetch_offsets(
     None of a group that is not, or is a share group: of that a broker answers the same. A member that names itself has
     to be one, in its epoch (KIP-848): raises UnknownMemberId, StaleMemberEpoch.
     """
-    group = state.group(group_id)
-    if group is not None and group.kind == SHARE:
-        group = None
+    group = state.group_with_offsets(group_id)
     if group is not None:
         _validate_fetch(group_id, group, member)
     offsets = {} if group is None else state.offsets_of(group_id)

@@ -21,7 +21,6 @@ from offsets_pipeline.coordinator.requests import (
 )
 from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
-from offsets_pipeline.fold.group_kinds import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -145,8 +144,8 @@ class Coordinator(TransactionalCoordinator):
             return {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
                 for state in self._loaded_states()
-                for group_id, group in state.groups.items()
-                if group.kind != SHARE and state.offsets_of(group_id)
+                for group_id in state.groups
+                if state.group_with_offsets(group_id) and state.offsets_of(group_id)
             }
 
     def delete_offsets(

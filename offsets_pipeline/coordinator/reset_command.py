@@ -60,9 +60,12 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
                 f"{options.store} is a mirrored store: only its broker may write (R4); what --export prints is for "
                 "kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
+        from offsets_pipeline.answers import tell_unfolded  # noqa: PLC0415 - as the next
         from offsets_pipeline.query.standings import mirrored_standings  # noqa: PLC0415 - it imports pyspark
 
-        plan = _plan(options, scenario, mirrored_standings(StateReader(options.store), group_ids))
+        reader = StateReader(options.store)
+        tell_unfolded(reader, options.store)
+        plan = _plan(options, scenario, mirrored_standings(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         return _status(plan, {})
     partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}

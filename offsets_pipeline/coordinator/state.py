@@ -15,6 +15,7 @@ from offsets_pipeline.fold.group_kinds import (
     GROUP_REMOVING_TYPES,
     KIND_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
+    SHARE,
     record_key_of,
 )
 from offsets_pipeline.fold.groups import EMPTY, GroupDescription, describe_group
@@ -22,7 +23,7 @@ from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import ABORT, COMMIT
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.record.wire import UUID_BYTES, uuid_to_text
+from offsets_pipeline.record.wire import NO_TOPIC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.log.rows import LogRow
     from offsets_pipeline.record.decode import DecodedKey
     from offsets_pipeline.record.schema import Fields
-
-_NO_TOPIC_ID = uuid_to_text(bytes(UUID_BYTES))  # all zero is Kafka's "no topic id"
 
 
 class TopicPartition(NamedTuple):
@@ -126,6 +125,11 @@ class PartitionState:
         if group is None or partition_for(group_id, self.offsets_partitions) != self.log_partition:
             return None
         return group
+
+    def group_with_offsets(self, group_id: str) -> Group | None:
+        """The group, if a fetch of offsets finds it: a share group has none (R14)."""
+        group = self.group(group_id)
+        return None if group is None or group.kind == SHARE else group
 
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         """The visible offsets of a group; none while it does not exist (R14)."""
@@ -250,5 +254,5 @@ def _offset(record_offset: int, value: Fields) -> CommittedOffset:
         value["metadata"],
         value["commit_timestamp"],
         value.get("expire_timestamp"),
-        None if topic_id == _NO_TOPIC_ID else topic_id,
+        None if topic_id == NO_TOPIC_ID else topic_id,
     )

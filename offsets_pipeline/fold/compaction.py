@@ -92,9 +92,10 @@ def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
 def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
     """Rows of the replay's INPUT_SCHEMA without those that others of them make superfluous.
 
-    Of the plain commits that decode, the last value and the last tombstone of each key stay; a row that stays then
-    stands for the records that went. All else stays as it is: transactions wait for their markers, a record that does
-    not decode for its quarantine (R6), one that came late for being noticed. Rows behind the folded position go (R15).
+    Of the plain commits that decode, the last value and the last tombstone of each key stay, and for each topic id that
+    the last value does not tell one that does (R35). A row that stays then stands for the records that went. All else
+    stays as it is: transactions wait for their markers, a record that does not decode for its quarantine (R6), one that
+    came late for being noticed. Rows behind the folded position go (R15).
 
     ``key`` may be dictionary-encoded, as it comes from a file; then each key is looked at once.
     """
@@ -133,9 +134,11 @@ def _compact_log_partition(
         plain &= _bools(rows["control_type"].is_null())
     if rows["producer_id"].null_count < len(rows):  # R12: a tombstone applies at once, also one with a producer id
         plain &= _bools(rows["producer_id"].is_null()) | tombstone
-    plain &= decodable_values(values, legacy_key)
+    decodes, topic_id = decodable_values(values, legacy_key)
+    plain &= decodes
     commits = np.flatnonzero(plain)
     last = commits[last_of_each(code[commits] * 2 + tombstone[commits], offset[commits])]
+    last = np.concatenate([last, _telling_more(code, topic_id, plain, last[~tombstone[last]])])
     stands_for = records.copy()
     if len(last):
         stands_for[last[0]] += records[commits].sum() - records[last].sum()
@@ -144,6 +147,24 @@ def _compact_log_partition(
     left = rows.set_column(place, rows.schema.field("records"), pa.array(stands_for)).take(pa.array(stays))
     place = rows.schema.get_field_index("key")
     return left.set_column(place, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
+
+
+def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, plain: Bools, last: Int64s) -> Int64s:
+    """A row for each topic id that plain commits of a key tell and the ``last`` of the key does not: few, or none."""
+    if topic_id is None:
+        return last[:0]
+    differs = np.zeros(len(code), dtype=np.bool_)
+    tells = np.zeros(len(code), dtype=np.bool_)
+    for word in topic_id:
+        told = np.zeros(int(code.max(initial=0)) + 1, dtype=np.int64)
+        told[code[last]] = word[last]
+        differs |= word != told.take(code)
+        tells |= word != 0
+    more = np.flatnonzero(differs & tells & plain)
+    if not len(more):
+        return more
+    triples = np.column_stack([code[more], *(word[more] for word in topic_id)])
+    return more[np.unique(triples, axis=0, return_index=True)[1]]
 
 
 def _distinct(keys: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:

@@ -165,13 +165,14 @@ class FewWriter(FoldWriter):
     # --- topics and progress
 
     def _write_topics(self) -> None:
-        named = self._few.filter(pc.equal(self._few["kind"], TOPIC))["topic_id"].unique().to_pylist()
+        told = self._few.filter(pc.equal(self._few["kind"], TOPIC)).select(["topic_id", "topic"]).to_pylist()
         try:
-            query = f"SELECT DISTINCT topic_id FROM topics WHERE topic_id IN ({_listed(named)})"  # noqa: S608 - quoted
-            known = answer(query, topics=newest_table(self._store.arrow_folder(TOPICS.name))).read_all().num_rows
+            query = f"SELECT * FROM topics WHERE topic_id IN ({_listed(row['topic_id'] for row in told)})"  # noqa: S608 - quoted
+            rows = answer(query, topics=newest_table(self._store.arrow_folder(TOPICS.name))).read_all().to_pylist()
         except UNREADABLE:
-            known = 0
-        if known < len(named):
+            rows = []
+        known = {row["topic_id"]: row["topic"] for row in rows}
+        if any(row["topic_id"] not in known or row["topic"] < known[row["topic_id"]] for row in told):
             super()._write_topics()
 
     def _open_commits(self, summary: Summary, state: FoldedTo) -> dict[int, list[dict[str, Any]]] | None:

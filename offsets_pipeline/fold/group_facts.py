@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.fold import effects
 from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE, effect_rows
 from offsets_pipeline.fold.group_kinds import KIND_OF_RECORD_TYPE, record_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from offsets_pipeline.record.decode import DecodedKey
 
@@ -84,14 +83,9 @@ class GroupFacts:
                 at = (partition, names[index])
                 self._commits[at] = max(self._commits.get(at, -1), int(highest[index]))
 
-    def add_topic_names(self, topic_id: pa.Array, topic: pa.Array) -> None:
-        """Take the topic ids that commits hold beside the topic's name (R35)."""
-        known = topic_id.is_valid()
-        if not pc.any(known).as_py():
-            return
-        pairs = pa.table({"topic_id": topic_id.filter(known), "topic": topic.filter(known)})
-        for row in pairs.group_by(["topic_id", "topic"]).aggregate([]).to_pylist():
-            self._topics[row["topic_id"], row["topic"]] = 0
+    def add_topic_names(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Take (topic id, topic name) pairs that commits told, whatever becomes of these (R35)."""
+        self._topics.update(dict.fromkeys(pairs, 0))
 
     def effects(self) -> Iterator[pa.RecordBatch]:
         """The facts as rows of EFFECT_SCHEMA."""

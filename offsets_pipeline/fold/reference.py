@@ -15,13 +15,14 @@ from offsets_pipeline.fold.group_kinds import (
     GROUP_REMOVING_TYPES,
     KIND_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
+    SHARE,
     record_key_of,
 )
 from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.log.rows import COMMIT, LogRow
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.record.wire import UUID_BYTES, uuid_to_text
+from offsets_pipeline.record.wire import NO_TOPIC_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 Identity = tuple[str, str, int]  # R9: (group_id, topic, partition)
 RecordKey = tuple[int, str]  # (record type, member id or regular expression, or "")
 
-_NO_TOPIC_ID = uuid_to_text(bytes(UUID_BYTES))  # all zero is Kafka's "no topic id"
+#: The lists of a group record's value that tell the names of topic ids (R35), by record type.
+_NAMING_LISTS = {4: ("topics",), 15: ("initializing_topics", "initialized_topics", "deleting_topics")}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class ReferenceState:
     offsets: dict[Identity, CommittedOffset] = field(default_factory=dict)
     pending: dict[int, dict[Identity, CommittedOffset]] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    topic_names: dict[str, str] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)
     unknown_records: int = 0
     folded_to: int = 0
@@ -71,12 +74,15 @@ class ReferenceState:
         return group_id in self.groups and partition_for(group_id, self.offsets_partitions) == self.log_partition
 
     def current_offsets(self) -> dict[Identity, CommittedOffset]:
-        """What a fetch of all offsets answers: nothing for a group that does not exist or lies elsewhere."""
-        return {identity: offset for identity, offset in self.offsets.items() if self.answers(identity[0])}
+        """What a fetch of all offsets answers: nothing for a group that does not exist, lies elsewhere, or shares."""
+        return {identity: offset for identity, offset in self.offsets.items() if self._has_offsets(identity[0])}
 
     def unstable(self) -> set[Identity]:
         """The identities for which a read of stable offsets gets UNSTABLE_OFFSET_COMMIT (R17)."""
-        return {identity for offsets in self.pending.values() for identity in offsets if self.answers(identity[0])}
+        return {identity for offsets in self.pending.values() for identity in offsets if self._has_offsets(identity[0])}
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return self.answers(group_id) and self.groups[group_id].kind != SHARE  # R14
 
 
 def replay(rows: Iterable[LogRow], log_partition: int, offsets_partitions: int) -> ReferenceState:
@@ -121,6 +127,11 @@ def _apply(state: ReferenceState, row: LogRow) -> None:
         _apply_group_record(state, key.record_type, key.group_id, record_key_of(key), value)
 
 
+def _learn_name(state: ReferenceState, topic_id: str, topic: str) -> None:
+    """R35: whatever becomes of the record; of two names of one id, which no broker writes, the lesser counts."""
+    state.topic_names[topic_id] = min(topic, state.topic_names.get(topic_id, topic))
+
+
 def _delete_offset(state: ReferenceState, identity: Identity) -> None:
     state.offsets.pop(identity, None)  # R13
     for pending in state.pending.values():
@@ -135,8 +146,10 @@ def _commit_offset(state: ReferenceState, row: LogRow, identity: Identity, value
         metadata=value["metadata"],
         commit_timestamp_ms=value["commit_timestamp"],
         expire_timestamp_ms=value.get("expire_timestamp"),
-        topic_id=None if value.get("topic_id") == _NO_TOPIC_ID else value.get("topic_id"),
+        topic_id=None if value.get("topic_id") == NO_TOPIC_ID else value.get("topic_id"),
     )
+    if offset.topic_id is not None:
+        _learn_name(state, offset.topic_id, identity[1])
     state.groups.setdefault(identity[0], Group(CLASSIC))  # R14: a simple group, also by a pending commit
     if row.producer_id is None:
         _keep_highest(state, identity, offset)
@@ -160,6 +173,9 @@ def _apply_group_record(
         elif group is not None:
             group.records.pop((record_type, member_or_regex), None)
         return
+    for topics in (value.get(name) for name in _NAMING_LISTS.get(record_type, ())):
+        for topic in topics or ():
+            _learn_name(state, topic["topic_id"], topic["topic_name"])
     kind = KIND_OF_RECORD_TYPE[record_type]
     if group is None or group.kind != kind or record_type == GROUP_METADATA:
         # R14: it creates its group or replaces a simple one, and a classic value is the whole group. That a value

@@ -132,10 +132,11 @@ class Replay:
         if not table.num_rows:
             return
         table = table.select(_COMMIT_COLUMNS).combine_chunks()
-        valid = _parsed(table).valid
-        if not valid.all():
-            self._add_others(table.filter(pa.array(~valid)))  # R6: it says why, and puts it into quarantine
-            table = table.filter(pa.array(valid))
+        commits = _parsed(table)
+        self._groups.add_topic_names(commits.topic_names())
+        if not commits.valid.all():
+            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it says why, and puts it into quarantine
+            table = table.filter(pa.array(commits.valid))
         # R12: a tombstone applies at once, also one with a producer id
         transactional = pc.and_(table["producer_id"].is_valid(), table["value"].is_valid())
         if pc.any(transactional).as_py():
@@ -251,7 +252,6 @@ class Replay:
             }
             if kind == effects.PENDING:
                 columns |= {name: part[name].combine_chunks() for name in ("producer_id", "key", "value")}
-            self._groups.add_topic_names(topic_id, topic)
             yield effect_rows(kind, part.num_rows, columns)
 
     def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:

@@ -34,6 +34,7 @@ from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.summary import Progress
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, RECORDS
+from offsets_pipeline.log.notes import merge_topic_names
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.small_table import files_and_rows
 from offsets_pipeline.store import timestamp_of
@@ -185,21 +186,14 @@ class StateWriter(ABC):
         )
 
     def _write_topics(self) -> None:
-        named = self._store.read(TOPICS.name).select("topic_id")
-        told = self._of_kind(TOPIC).select("topic_id", "topic").dropDuplicates(["topic_id"])
-        unnamed = told.join(named, "topic_id", "left_anti")
-        if not unnamed.isEmpty():
-            self._merge(TOPICS.name, partial(self._merge_topics, unnamed))
+        known = self._store.read(TOPICS.name).alias("t")
+        told = self._of_kind(TOPIC).select("topic_id", "topic").alias("s")
+        news = told.join(known, F.expr("t.topic_id = s.topic_id AND t.topic <= s.topic"), "left_anti")
+        if not news.isEmpty():
+            self._merge_topics(news)
 
-    def _merge_topics(self, unnamed: DataFrame) -> None:
-        # no append: an ingest that tells the same names merges too
-        (
-            self._store.delta(TOPICS.name)
-            .alias("t")
-            .merge(unnamed.alias("s"), "t.topic_id = s.topic_id")
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+    def _merge_topics(self, news: DataFrame) -> None:
+        merge_topic_names(self._store, news, self._settings)
 
     def _write_progress(self, summary: Summary, state: FoldedTo) -> None:
         of_all = (self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress)

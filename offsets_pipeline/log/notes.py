@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.retry import with_retries
@@ -19,8 +20,10 @@ from offsets_pipeline.tables import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
+
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import Settings
+    from offsets_pipeline.config import FoldSettings, Settings
     from offsets_pipeline.record.segment import Damage
 
 
@@ -58,6 +61,26 @@ def cleaned_to(store: Store, log_epoch: int) -> dict[int, int]:
 def is_followed(store: Store, log_epoch: int) -> bool:
     """Whether the records of this epoch are those of a live topic, which says how far it was read."""
     return any(row["complete_since"] is not None for row in partition_rows(store, log_epoch))
+
+
+def merge_topic_names(store: Store, names: DataFrame, settings: FoldSettings) -> None:
+    """Put names of topic ids into the table `topics`: of two names of one id the lesser stays (R35).
+
+    ``names`` has the columns topic_id and topic. Raises WriteConflict if overtaken too often.
+    """
+    lesser = names.groupBy("topic_id").agg(F.min("topic").alias("topic"))
+
+    def write() -> None:  # no append: others may tell the same names at this moment
+        (
+            store.delta(TOPICS.name)
+            .alias("t")
+            .merge(lesser.alias("s"), "t.topic_id = s.topic_id")
+            .whenMatchedUpdate(condition="s.topic < t.topic", set={"topic": "s.topic"})
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+    with_retries(write, f"a merge into {TOPICS.name}", settings)
 
 
 class LogNotes:
@@ -160,7 +183,9 @@ class LogNotes:
 
     def topics(self, names: Mapping[str, str]) -> None:
         """Note names by topic id (R35)."""
-        self._merge(TOPICS, list(names.items()), "topic_id string, topic string", "t.topic_id = s.topic_id")
+        if names:
+            named = self._store.spark.createDataFrame(list(names.items()), "topic_id string, topic string")
+            merge_topic_names(self._store, named, self._settings.fold)
 
     def _merge(
         self, table: Table, rows: Sequence[tuple[Any, ...]], schema: str, on: str, stamp: str | None = None

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta_reader import quoted
-from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 
 if TYPE_CHECKING:
-    from offsets_pipeline.query.state import StateReader
+    from collections.abc import Collection
 
-_ALIVE = "state <> 'Dead'"
+    from offsets_pipeline.query.state import StateReader
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MemberAnswer:
 
 @dataclass
 class GroupAnswer:
-    """A group as a coordinator describes it."""
+    """A group as a coordinator describes it; one that is ``misplaced`` is only listed (R1)."""
 
     type: str
     state: str
@@ -50,35 +50,33 @@ class GroupAnswer:
     assignor: str
     group_epoch: int | None
     log_partition: int
+    misplaced: bool
     members: list[MemberAnswer] = field(default_factory=list)
     offsets: list[OffsetAnswer] = field(default_factory=list)
 
 
-def describe_groups(reader: StateReader, group_id: str | None = None) -> dict[str, GroupAnswer]:
-    """Describe one group, or all, by group id.
-
-    Raises NoSuchGroup for one that does not exist.
-    """
+def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
+    """Describe all groups that are listed, or of these the ones that exist, by group id."""
     only = f"log_epoch = {reader.log_epoch('groups', 'committed_offsets')}"
-    only += "" if group_id is None else f" AND group_id = {quoted(group_id)}"
     offsets_partitions = reader.offsets_partitions
+    if group_ids is not None:  # R1: what lies elsewhere answers nothing, and need not be read
+        homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+        only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
+        only += f" AND log_partition IN ({', '.join(map(str, homes))})"
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
-    homes: set[str] = set()
+    with_offsets: set[str] = set()
     # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
     for row in reader.rows(
-        f"SELECT * FROM ({DESCRIBED.latest('groups', only)}) g WHERE {_ALIVE} ORDER BY misplaced DESC, group_id",
+        f"SELECT *, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets FROM ({DESCRIBED.latest('groups', only)}) g "
+        f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY misplaced DESC, group_id",
         "groups",
     ):
         answers[row["group_id"]] = _group(row, names, offsets_partitions)
-        if not row["misplaced"]:
-            homes.add(row["group_id"])
-    if group_id is not None and group_id not in answers:
-        raise NoSuchGroup(f"no group {group_id!r} in {reader.location} (GROUP_ID_NOT_FOUND)")
-    if group_id is not None:  # R1: what lies elsewhere answers nothing, and need not be read
-        only += f" AND log_partition = {partition_for(group_id, offsets_partitions)}"
-    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_id)
-    for name in homes:
+        if row["answers"] and not row["hides_offsets"]:
+            with_offsets.add(row["group_id"])
+    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
+    for name in with_offsets:
         answers[name].offsets = [
             OffsetAnswer(*row, pending=(row[0], row[1]) in pending[name]) for row in offsets.get(name, ())
         ]
@@ -99,12 +97,12 @@ def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, i
     return found
 
 
-def pending_by_group(reader: StateReader, group_id: str | None = None) -> dict[str, set[tuple[str, int]]]:
-    """The partitions of topics that open transactions hold commits for (R17), of one group or of all."""
+def pending_by_group(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, set[tuple[str, int]]]:
+    """The partitions of topics that open transactions hold commits for (R17), of these groups or of all."""
     found: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for row in reader.rows("SELECT pending FROM fold_progress WHERE cardinality(pending) > 0", "fold_progress"):
         for each in row["pending"]:
-            if not each["misplaced"] and group_id in (None, each["group_id"]):
+            if not each["misplaced"] and (group_ids is None or each["group_id"] in group_ids):
                 found[each["group_id"]].add((each["topic"], each["partition"]))
     return found
 
@@ -114,14 +112,16 @@ def _topic_names(reader: StateReader) -> dict[str, str]:
 
 
 def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:
+    answer = row if row["answers"] else defaultdict(lambda: None)
     return GroupAnswer(
         type=row["group_type"],
         state=row["state"],
         protocol_type=row["protocol_type"],
-        assignor=row["protocol"] or "",
-        group_epoch=row["group_epoch"],
+        assignor=answer["protocol"] or "",
+        group_epoch=answer["group_epoch"],
         log_partition=partition_for(row["group_id"], offsets_partitions),
-        members=[_member(member, names) for member in row["members"] or ()],
+        misplaced=row["misplaced"],
+        members=[_member(member, names) for member in answer["members"] or ()],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.delta_reader import stored_files
 from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
@@ -51,6 +52,31 @@ class LogPartitionInfo:
 
 def _shown(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def unfolded_records(reader: StateReader) -> int:
+    """How many records of the log no fold has seen yet: they are in no answer."""
+    notes = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+    epoch = max((row["log_epoch"] for row in notes), default=LOG_EPOCH)
+    folded = reader.rows(
+        f"SELECT log_partition, folded_to, records FROM fold_progress WHERE log_epoch = {epoch}",
+        "fold_progress",
+    )
+    was_cleaned = any(row.get("cleaned_to") for row in notes)
+    rows = sum(file.rows for file in stored_files(reader.table("log")))
+    if not was_cleaned and rows == sum(row["records"] for row in folded):
+        return 0  # the files' own counts tell, without a look into them
+    (found,) = reader.rows(
+        f"""
+        SELECT count(*) AS unfolded FROM log l
+        LEFT JOIN (SELECT log_partition, folded_to FROM fold_progress WHERE log_epoch = {epoch}) f
+        ON f.log_partition = l.log_partition
+        WHERE l.log_epoch = {epoch} AND l.record_offset >= coalesce(f.folded_to, 0)
+        """,
+        "log",
+        "fold_progress",
+    )
+    return int(found["unfolded"])
 
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:

@@ -1,4 +1,4 @@
-"""One SQL query over a store, in a session that knows its views."""
+"""SQL over a store: one query in a session that knows its views, or the views in a catalog for every session."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from offsets_pipeline.errors import QueryFailed
-from offsets_pipeline.query.views import register_views
+from offsets_pipeline.errors import CatalogMissing, QueryFailed
+from offsets_pipeline.query.views import create_views, register_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,28 @@ def run_query(spark: SparkSession, store: str, query: str) -> tuple[list[str], I
         return result.columns, _rows(result.toLocalIterator())
     except PySparkException as exception:
         raise _failed(exception) from None
+
+
+def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[str]:
+    """Create the views in a schema of a catalog that outlives the session; returns their names.
+
+    Raises NoSuchStore or NotAStore, CatalogMissing where the catalog ends with the session, QueryFailed.
+    """
+    if not _outlives_session(spark, schema):
+        raise CatalogMissing(
+            "cannot create views: this session's catalog ends with the session; configure one that lasts, as with "
+            "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
+        )
+    try:
+        return create_views(spark, store, schema)
+    except PySparkException as exception:
+        raise _failed(exception) from None
+
+
+def _outlives_session(spark: SparkSession, schema: str) -> bool:
+    """Whether the catalog is one that Spark does not hold in its own memory."""
+    of_spark = "." not in schema or schema.startswith("spark_catalog.")
+    return not of_spark or spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:

@@ -8,7 +8,6 @@ from offsets_pipeline.coordinator.requests import refuse_share_group
 from offsets_pipeline.coordinator.reset import Standing
 from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES
 from offsets_pipeline.coordinator.state import TopicPartition
-from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.query.describe import describe_groups
 
 if TYPE_CHECKING:
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
 
 def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, Standing]:
     """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
-    try:
-        described = describe_groups(reader, group_ids[0] if group_ids is not None and len(group_ids) == 1 else None)
-    except NoSuchGroup:
-        described = {}
+    described = describe_groups(reader, group_ids)
     if group_ids is None:
-        return {name: _standing(group) for name, group in described.items() if group.protocol_type in PROTOCOL_TYPES}
+        return {
+            name: _standing(group)
+            for name, group in described.items()
+            if group.protocol_type in PROTOCOL_TYPES and not group.misplaced
+        }
     for group_id in group_ids:
         if group_id in described:
             refuse_share_group(group_id, described[group_id].type)

@@ -3,7 +3,7 @@
 ==================  =================================================================================================
 current_offsets     a row for each committed offset that a fetch answers (R10, R14)
 unstable_offsets    the identities for which a read of stable offsets has to wait (R17)
-consumer_groups     a row for each group that exists (R33, R34)
+consumer_groups     a row for each group that is listed (R33, R34); a misplaced one with few columns (R1)
 group_members       a row for each member and partition it holds; one with null topic for a member that holds none
 ==================  =================================================================================================
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
+from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.store import Store
 from offsets_pipeline.tables import FOLD_PROGRESS, TABLES
 
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 _VIEWS = {
     # A group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none. Which
-    # groups are dead is asked of the table itself: of a group that lives only rows on top are looked at.
+    # groups hide offsets is asked of the table itself: of any other group only rows on top are looked at.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
             SELECT log_partition, group_id FROM {groups_in_layers}
-            WHERE (state = 'Dead' OR NOT settled) AND {of_epoch}
-            GROUP BY log_partition, group_id HAVING max_by(state, record_offset) = 'Dead'
+            WHERE ({hides_offsets} OR NOT settled) AND {of_epoch}
+            GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
@@ -40,15 +41,20 @@ _VIEWS = {
                p.record_offset
         FROM (SELECT log_partition, explode(pending) AS p FROM {fold_progress}) f
         LEFT SEMI JOIN {groups} g
-          ON g.group_id = p.group_id AND g.log_partition = f.log_partition AND g.state <> 'Dead'
+          ON g.group_id = p.group_id AND g.log_partition = f.log_partition AND NOT {hides_offsets}
         WHERE NOT p.misplaced
     """,
     "consumer_groups": """
-        SELECT group_id, group_type, state, protocol_type, coalesce(protocol, '') AS assignor, generation, group_epoch,
-               assignment_epoch, leader, state_timestamp, size(members) AS member_count, log_partition, record_offset,
-               misplaced
-        FROM {groups} g
-        WHERE state <> 'Dead'
+        SELECT group_id, group_type, state, protocol_type, coalesce(answer.protocol, '') AS assignor,
+               answer.generation, answer.group_epoch, answer.assignment_epoch, answer.leader, answer.state_timestamp,
+               coalesce(size(answer.members), 0) AS member_count, log_partition, record_offset, misplaced
+        FROM (
+            SELECT *, CASE WHEN {answers} THEN struct(
+                protocol, generation, group_epoch, assignment_epoch, leader, state_timestamp, members
+            ) END AS answer
+            FROM {groups} g
+            WHERE {is_listed}
+        ) l
     """,
     "group_members": """
         SELECT m.group_id, m.member.member_id, m.member.instance_id, m.member.client_id, m.member.client_host,
@@ -58,7 +64,7 @@ _VIEWS = {
             SELECT group_id, member, assigned
             FROM {groups} g LATERAL VIEW explode(members) AS member
             LATERAL VIEW OUTER explode(member.assignment) AS assigned
-            WHERE state <> 'Dead' AND NOT misplaced
+            WHERE {answers}
         ) m
         LEFT JOIN {topics} t ON t.topic_id = m.assigned.topic_id
     """,
@@ -77,16 +83,20 @@ def register_views(spark: SparkSession, store: str) -> None:
         spark.sql(query).createOrReplaceTempView(name)
 
 
-def create_views(spark: SparkSession, store: str, schema: str) -> None:
+def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
     """Create the views in a schema of the session's catalog, for every session that uses this catalog.
+
+    Returns their names. They read the store by its folder, or by its schema: create them again after a move.
 
     Raises NoSuchStore or NotAStore, also for a name that is no schema's.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", schema):
         raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")
+    queries = _queries(Store.open(spark, store))
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    for name, query in _queries(Store.open(spark, store)).items():
+    for name, query in queries.items():
         spark.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
+    return list(queries)
 
 
 def _queries(store: Store) -> dict[str, str]:
@@ -96,4 +106,5 @@ def _queries(store: Store) -> dict[str, str]:
     names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"  # noqa: S608
     for layered in (OFFSETS, DESCRIBED):
         names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name], names['of_epoch'])})"
+    names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     return {name: query.format(**names) for name, query in _VIEWS.items()}

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.wire import MAX_STRING_BYTES, decode_utf8, encode_utf8
+from offsets_pipeline.record.wire import MAX_STRING_BYTES, NO_TOPIC_ID, decode_utf8, encode_utf8, uuid_to_text
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ NONE_ON_WIRE = -1
 _SLACK = 16  # bytes behind a buffer that a fixed-width read may touch
 _UVARINT_BYTES = 5
 _TOPIC_ID_BYTES = 16
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_INT16, _INT32, _TWO_WORDS = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">qq")
 _LONE_TOPIC_ID = (1, 0, _TOPIC_ID_BYTES)  # one tagged field; its tag; its size
 
 
@@ -163,6 +163,20 @@ class CommitColumns:
         text = as_text(self.values.slices(self.metadata_position, np.where(self.tombstone, 0, self.metadata_length)))
         return _null_where(text, self.tombstone)
 
+    def topic_names(self) -> set[tuple[str, str]]:
+        """The (topic id, topic name) pairs that the values tell (R35)."""
+        rows = np.flatnonzero((self.topic_id_position >= 0) & self.valid & ~self.tombstone)
+        if not len(rows):
+            return set()
+        told = self.take(rows)
+        high, low = _words(told.values, told.topic_id_position)
+        raw = told.keys.slices(told.topic_position, told.topic_length)
+        pairs = pa.table({"high": high, "low": low, "topic": raw}).group_by(["high", "low", "topic"]).aggregate([])
+        topics = as_text(pairs["topic"].combine_chunks()).to_pylist()
+        words = zip(pairs["high"].to_pylist(), pairs["low"].to_pylist(), strict=True)
+        ids = [uuid_to_text(_TWO_WORDS.pack(*pair)) for pair in words]
+        return {pair for pair in zip(ids, topics, strict=True) if pair[0] != NO_TOPIC_ID}
+
     def topic_ids(self) -> pa.Array:
         """The topic id of each, as string in Kafka's notation (URL-safe base64), null where it has none (R7)."""
         found = (self.topic_id_position >= 0) & ~self.tombstone
@@ -198,11 +212,22 @@ def decodable_keys(keys: pa.Array) -> tuple[Bools, Bools]:
     return valid, version == 0
 
 
-def decodable_values(values: pa.Array, legacy_key: Bools) -> Bools:
-    """Which binary values of offset commits decode, or are tombstones; ``legacy_key``: the key has version 0."""
+def decodable_values(values: pa.Array, legacy_key: Bools) -> tuple[Bools, tuple[Int64s, Int64s] | None]:
+    """Which binary values of offset commits decode, or are tombstones; ``legacy_key``: the key has version 0.
+
+    And the topic id of each as two numbers, which are 0 where it has none; None where none has one.
+    """
     value = BinaryColumn(values)
-    decodes, _ = _ValueLayout(value).decode(value, legacy_key, value.present)
-    return decodes | ~value.present
+    decodes, position = _ValueLayout(value).decode(value, legacy_key, value.present)
+    found = position >= 0
+    if not found.any():
+        return decodes | ~value.present, None
+    high, low = _words(value, position)
+    return decodes | ~value.present, (np.where(found, high, 0), np.where(found, low, 0))
+
+
+def _words(value: BinaryColumn, topic_id_position: Int64s) -> tuple[Int64s, Int64s]:
+    return value.integers(">i8", topic_id_position), value.integers(">i8", topic_id_position + 8)
 
 
 def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:

@@ -68,6 +68,10 @@ def uuid_to_text(data: bytes) -> str:
     return base64.urlsafe_b64encode(data)[:-2].decode("ascii")
 
 
+#: Kafka's "no topic id", all zero.
+NO_TOPIC_ID = uuid_to_text(bytes(UUID_BYTES))
+
+
 def uuid_from_text(text: str) -> bytes:
     """The 16 bytes of a UUID in Kafka's text form; ValueError if it is none."""
     if not _UUID_TEXT.fullmatch(text):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsets_pipeline.cli import main
 from tests.compare import compare
-from tests.logs import capture_rows, oracle
-from tests.spark.stores import copied, export_of, log_of, segments_of
+from tests.logs import LogPartition, capture_rows, oracle
+from tests.spark.stores import appended, copied, export_of, log_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,51 @@ def test_table_of_one_group_has_a_line_for_each_offset(store: str, offsets: Call
         each for each in oracle_offsets() if each[0] == name
     }
     assert {row[2] for row in cells} == {oracle(CAPTURE)["groups"][name]["list_state"]}
+
+
+def test_all_groups_that_are_named_are_shown_and_those_that_are_missing_are_named(
+    store: str, offsets: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = sorted({name for name, *_ in oracle_offsets()})[:2]
+    at = ("describe", "--store", store, "--format", "json", "--group")
+    assert json.loads(offsets(*at, second, "--group", first, "--group", first))["groups"].keys() == {first, second}
+    assert main([*at, "no", "--group", first, "--group", "nor"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["groups"].keys() == {first}
+    assert err == f"offsets: error: no groups 'no', 'nor' in {store} (GROUP_ID_NOT_FOUND)\n"
+
+
+def test_records_that_are_not_folded_yet_are_told_of(
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    folded: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    new, folded_before = copied(empty(5), tmp_path / "a ` store"), copied(folded(CAPTURE), tmp_path / "store")
+    workbench.ingest(new, segments_of(CAPTURE))
+    log = LogPartition(0, start=1_000_000)
+    log.commit(("late", "t", 0), 1)
+    appended(folded_before, log.rows)
+    for location, count in ((new, sum(map(len, capture_rows(CAPTURE).values()))), (folded_before, 1)):
+        for command in (
+            ("describe", "--all-groups", "--format", "json"),
+            ("log-info", "--format", "json"),
+            ("sql", "SELECT 1 AS one", "--format", "json"),
+            ("expire-offsets", "--dry-run", "--format", "json"),
+        ):
+            capsys.readouterr()
+            assert main([*command, "--store", str(location)]) == 0
+            out, err = capsys.readouterr()
+            for line in out.splitlines():
+                json.loads(line)
+            assert err == (
+                f"offsets: warning: {count} records of {location} are not folded yet, and no answer has them: "
+                f"`offsets fold --store {shlex.quote(str(location))} --available-now` folds them\n"
+            )
+    # a path with a backtick is a path
+    assert workbench.fold(new) > 0
+    assert compare(export_of(new), oracle(CAPTURE)) == []
 
 
 def test_members_have_a_line_each(store: str, offsets: Callable[..., str]) -> None:

@@ -52,8 +52,8 @@ def cleaned(
 
 
 def said(state: ReferenceState) -> dict[str, object]:
-    """All that a replay knows but for what it counts, and for how far it read."""
-    not_compared = ("quarantined", "unknown_records", "folded_to")
+    """All that a replay knows but for what it counts, names that no record is left to tell, and how far it read."""
+    not_compared = ("quarantined", "unknown_records", "topic_names", "folded_to")
     return {name: value for name, value in vars(state).items() if name not in not_compared} | {
         # a producer whose transactions ended is remembered or not: it holds nothing
         "pending": {producer_id: offsets for producer_id, offsets in state.pending.items() if offsets}

@@ -167,6 +167,9 @@ def state_of(location: Path | str) -> StateTables:
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
+    for row in rows_of(location, "topics"):
+        assert row["topic_id"] not in state.topics
+        state.topics[row["topic_id"]] = row["topic"]
     for row in rows_of(location, "fold_progress"):
         assert row["log_partition"] not in state.folded_to
         state.folded_to[row["log_partition"]] = row["folded_to"]

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from chispa import assert_df_equality
 
+from offsets_pipeline.cli import main
+from offsets_pipeline.coordinator.commits import fetch_offsets
+from offsets_pipeline.coordinator.requests import NOBODY
+from offsets_pipeline.coordinator.state import PartitionState
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
+from offsets_pipeline.figures import StateMetrics
+from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.metrics import Metrics
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.sql import run_query
+from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import create_views, register_views
-from tests.logs import capture_partitions, capture_rows
-from tests.spark.stores import export_of
+from tests.logs import LogPartition, capture_partitions, capture_rows
+from tests.spark.stores import appended, copied, export_of
 from tests.unit.fold.state_tables import references
 
 if TYPE_CHECKING:
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.spark.stores import Workbench
 
 CAPTURES = ["4.2.0-kip848", "4.2.0-txn-open"]
 OFFSETS = "SELECT group_id, topic, partition, committed_offset, leader_epoch, metadata FROM {}current_offsets"
@@ -50,6 +64,29 @@ print(json.dumps([[list(row) for row in spark.sql(query).collect()] for query in
 """
 
 Rows = list[tuple[Any, ...]]
+
+
+VIEWS = ("current_offsets", "unstable_offsets", "consumer_groups", "group_members")
+#: Types of the columns of the queries.
+COLUMNS = {
+    OFFSETS: "group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, metadata string",
+    GROUPS: "group_id string, group_type string, state string, protocol_type string, assignor string, "
+    "group_epoch int, member_count int",
+    MEMBERS: "group_id string, member_id string, instance_id string, client_id string, client_host string, held string",
+    UNSTABLE: "group_id string, topic string, partition int",
+}
+
+
+def assert_answers(session: SparkSession, query: str, expected: Rows, schema: str = "") -> None:
+    """The views answer these rows, in any order."""
+    found = session.sql(query.format(schema)).toDF(*(each.split()[0] for each in COLUMNS[query].split(", ")))
+    assert_df_equality(
+        found,
+        session.createDataFrame(expected, COLUMNS[query]),
+        ignore_nullable=True,
+        ignore_row_order=True,
+        ignore_metadata=True,
+    )
 
 
 def described(store: Path) -> dict[str, Rows]:
@@ -89,16 +126,126 @@ def test_views_answer_what_describe_answers(spark: SparkSession, folded: Callabl
     session, store = spark.newSession(), folded(capture)
     register_views(session, str(store))
     for query, expected in described(store).items():
-        found = [tuple(row) for row in session.sql(query.format("")).collect()]
         if query == UNSTABLE:  # it also tells of identities that have no committed offset yet
-            assert set(expected) <= set(found)
-            assert set(found) == unstable(capture)
+            assert set(expected) <= unstable(capture)
+            assert_answers(session, query, list(unstable(capture)))
         else:
             assert expected
-            assert in_order(found) == in_order(expected)
+            assert_answers(session, query, expected)
     assert (
         session.sql("SELECT count(*) FROM log").first() == session.sql("SELECT sum(records) FROM fold_progress").first()
     )
+
+
+def test_every_reader_answers_for_the_same_groups(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:  # R1, R14
+    store, pending = copied(empty(2), tmp_path / "store"), 7
+    logs = {at: LogPartition(at) for at in range(2)}
+
+    def home(group_id: str) -> LogPartition:
+        return logs[partition_for(group_id, 2)]
+
+    def away(group_id: str) -> LogPartition:
+        return logs[1 - partition_for(group_id, 2)]
+
+    for group_id in ("simple", "both", "removed", "shared"):
+        home(group_id).commit((group_id, "t", 0), 1)
+        home(group_id).commit((group_id, "t", 1), 2, pending)
+    for group_id in ("stray", "both"):
+        away(group_id).commit((group_id, "t", 0), 3)
+        away(group_id).commit((group_id, "t", 1), 4, pending)
+    away("stray").group(3, "stray", epoch=1)
+    away("stray").group(5, "stray", "m", client_id="c", client_host="h")
+    home("removed").group_tombstone(2, "removed")
+    home("shared").group(11, "shared", epoch=1)
+    rows = [row for log in logs.values() for row in log.rows]
+    appended(store, rows)
+    workbench.fold(store)
+
+    expected = {(name, "t", 0, 1) for name in ("simple", "both")}
+    unstable_now = {(name, "t", 1) for name in ("simple", "both")}
+    listed = [
+        ("simple", "Classic", "Empty", "", "", None, 0),
+        ("both", "Classic", "Empty", "", "", None, 0),
+        ("both", "Classic", "Empty", "", "", None, 0),  # as the brokers of two log partitions would list it
+        ("shared", "Share", "Empty", "share", "", 1, 0),
+        ("stray", "Consumer", "Assigning", "consumer", "", None, 0),
+    ]
+    states = references(rows, 2).values()
+    assert {(*key, o.committed_offset) for each in states for key, o in each.current_offsets().items()} == expected
+    assert {identity for each in states for identity in each.unstable()} == unstable_now
+
+    session = workbench.spark.newSession()
+    register_views(session, str(store))
+    assert_answers(session, OFFSETS, [(*each, None, "") for each in expected])
+    assert_answers(session, UNSTABLE, list(unstable_now))
+    assert_answers(session, GROUPS, listed)
+    assert_answers(session, MEMBERS, [])
+
+    reader = StateReader(str(store))
+    groups = describe_groups(reader)
+    assert {(name, o.topic, o.partition, o.offset) for name, g in groups.items() for o in g.offsets} == expected
+    assert {
+        name: (g.type, g.state, g.protocol_type, g.assignor, g.group_epoch, len(g.members))
+        for name, g in groups.items()
+    } == {name: tuple(rest) for name, *rest in listed}
+    assert [name for name, group in groups.items() if group.misplaced] == ["stray"]
+    assert describe_groups(reader, ["simple", "stray", "shared", "removed"]).keys() == {"simple", "shared"}
+
+    held = {each.group_id: each for each in held_by_groups(reader)}
+    assert held.keys() == {"simple", "both", "shared"}
+
+    metrics = Metrics()
+    StateMetrics(metrics, lambda: StateReader(str(store))).count()
+    assert re.search(r"^offsets_groups 3$", metrics.text(), re.MULTILINE)
+    assert re.search(r"^offsets_committed_offsets 2$", metrics.text(), re.MULTILINE)
+
+    for at, log in logs.items():
+        state = PartitionState(at, 2)
+        for row in log.rows:
+            state.replay(row)
+        for name in ("simple", "both", "stray", "removed", "shared"):
+            if partition_for(name, 2) == at:
+                answers = fetch_offsets(state, name, None, NOBODY, require_stable=False)
+                assert {(name, *where, each.offset) for where, each in answers.items()} == {
+                    each for each in expected if each[0] == name
+                }
+
+
+def test_views_are_created_in_a_catalog_by_a_command(
+    workbench: Workbench,
+    folded: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = folded("4.2.0-kip848")
+    command = ["create-views", "--store", str(store), "--schema", "made_by_command"]
+    capsys.readouterr()
+    assert main(command) == 1  # this session's catalog is in its memory
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert err.startswith(
+        "offsets: error: cannot create views: this session's catalog ends with the session; configure"
+    )
+    assert not workbench.spark.catalog.databaseExists("made_by_command")
+    monkeypatch.setattr("offsets_pipeline.query.sql._outlives_session", lambda *_: True)
+    try:
+        assert main(command) == 0
+        assert capsys.readouterr() == (
+            f"views of {store} created: " + ", ".join(f"made_by_command.{name}" for name in VIEWS) + "\n",
+            "",
+        )
+        for query, rows in described(store).items():
+            if query != UNSTABLE:
+                assert_answers(workbench.spark, query, rows, "made_by_command.")
+        workbench.spark.sql("CREATE TABLE made_by_command.other (a int) USING parquet")
+        workbench.spark.sql("DROP VIEW made_by_command.group_members")
+        workbench.spark.sql("ALTER TABLE made_by_command.other RENAME TO made_by_command.group_members")
+        assert main(command) == 1
+        assert capsys.readouterr().err.startswith("offsets: error: the query failed: [EXPECT_VIEW_NOT_TABLE")
+    finally:
+        workbench.spark.sql("DROP SCHEMA IF EXISTS made_by_command CASCADE")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,29 @@ def test_second_half_that_came_first_is_replayed_behind_the_first(
     assert workbench.fold(store) == 0
 
 
+def test_names_of_topics_are_the_same_in_one_batch_in_two_and_after_a_reload(
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:  # R16, R35
+    at_once, in_steps = (copied(empty(1), tmp_path / name) for name in ("at once", "in steps"))
+    log = LogPartition()
+    for topic, topic_id in (("t", "old"), ("t", "new"), ("t", None), ("z", "two"), ("y", "two"), ("u", "u")):
+        padded = None if topic_id is None else topic_id.rjust(21, "x") + "A"
+        log.commit(("g", topic, 0), 1, version=4, topic_id=padded)
+    for step in (log.rows[:1], log.rows[1:]):
+        appended(in_steps, step)
+        either_way.fold(in_steps)
+    appended(at_once, log.rows)
+    either_way.fold(at_once)
+    names = {"old": "t", "new": "t", "two": "y", "u": "u"}
+    expected = [{"topic_id": each.rjust(21, "x") + "A", "topic": topic} for each, topic in names.items()]
+    for store in (at_once, in_steps):
+        assert sorted(rows_of(store, "topics"), key=str) == sorted(expected, key=str)
+    shutil.rmtree(in_steps / "topics")
+    shutil.copytree(empty(1) / "topics", in_steps / "topics")
+    either_way.reload(in_steps)
+    assert_as_reference(in_steps, log.rows)
+
+
 def test_marker_of_a_later_batch_decides(either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     # R11, R12, R17
     store = copied(empty(1), tmp_path / "store")

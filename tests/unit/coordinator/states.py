@@ -77,12 +77,13 @@ def as_reference(state: PartitionState) -> dict[str, Any]:
         "current": {
             (group_id, *where): _offset(offset)
             for group_id in state.groups
+            if state.group_with_offsets(group_id) is not None
             for where, offset in state.offsets_of(group_id).items()
         },
         "unstable": {
             (group_id, *where)
             for group_id in state.groups
-            if state.group(group_id) is not None
+            if state.group_with_offsets(group_id) is not None
             for where in state.pending_of(group_id)
             if state.is_pending(group_id, where)
         },

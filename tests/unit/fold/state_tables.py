@@ -70,7 +70,7 @@ class StateTables:
         for row in of_kind.get(effects.QUARANTINE, ()):
             self.quarantine.setdefault(row["log_partition"], {}).setdefault(row["record_offset"], row["reason"])
         for row in of_kind.get(effects.TOPIC, ()):
-            self.topics.setdefault(row["topic_id"], row["topic"])
+            self.topics[row["topic_id"]] = min(row["topic"], self.topics.get(row["topic_id"], row["topic"]))
         self._write_offsets(of_kind.get(effects.OFFSET, []))
         self._write_group_records(of_kind.get(effects.GROUP_RECORD, []), of_kind.get(effects.GROUP_COMMIT, []))
         for row in of_kind.get(effects.PROGRESS, ()):
@@ -130,6 +130,12 @@ def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, Ref
     return {at: replay(of_one, at, offsets_partitions) for at, of_one in by_partition.items()}
 
 
+def named_topics(states: Iterable[ReferenceState]) -> dict[str, str]:
+    """The names of topic ids that the records of all log partitions tell (R35)."""
+    told = sorted(pair for state in states for pair in state.topic_names.items())
+    return dict(reversed(told))  # the lesser of two
+
+
 def _committed(row: Mapping[str, Any]) -> CommittedOffset:
     return CommittedOffset(
         record_offset=row["record_offset"],
@@ -165,6 +171,7 @@ def _identity(row: Mapping[str, Any]) -> Identity:
 def assert_same(tables: StateTables, expected: Mapping[int, ReferenceState]) -> None:
     """The state tables hold what the reference holds of each log partition."""
     assert tables.folded_to == {at: state.folded_to for at, state in expected.items()}
+    assert tables.topics == named_topics(expected.values())
     for at, state in expected.items():
         live = {
             identity: _committed(row)

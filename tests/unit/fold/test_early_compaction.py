@@ -45,6 +45,19 @@ def test_of_plain_commits_the_last_value_and_the_last_tombstone_stay_and_stand_f
     assert sum(compacted["records"].to_pylist()) == 12
 
 
+def test_of_plain_commits_one_stays_for_each_topic_id_of_a_key() -> None:  # R35
+    log = LogPartition(log_partition=1)
+    old, new = ("A" * 20 + number + "A" for number in "BC")
+    for topic_id in (old, old, None, new, new, None, None):
+        log.commit(("g", "t", 0), 1, version=4, topic_id=topic_id)
+    log.commit(("g", "u", 0), 1, version=4, topic_id=old)
+    log.commit(("g", "u", 0), 2, version=4, topic_id=old)
+    compacted = compact_early(input_table(log.rows), {})
+    assert compacted["record_offset"].to_pylist() == [0, 3, 6, 8]
+    assert sum(compacted["records"].to_pylist()) == 9
+    assert compact_early(compacted, {}) == compacted
+
+
 def test_what_is_late_or_carried_stays_and_what_is_folded_goes() -> None:
     log = LogPartition(log_partition=0)
     for offset in range(4):

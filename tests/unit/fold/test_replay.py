@@ -256,6 +256,25 @@ def test_topic_names_are_told_by_commits_and_types_4_and_15(log: LogPartition) -
     assert folded(log.rows).topics == {ids[0]: "t", ids[1]: "u", ids[2]: "v"}
 
 
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+def test_topic_names_do_not_depend_on_where_a_batch_ends(log: LogPartition, batch_rows: int) -> None:  # R15, R35
+    ids = ["A" * 20 + number + "A" for number in "BCDEFG"]
+    log.commit(A, 1, version=4, topic_id=ids[0])
+    log.commit(A, 2, version=4, topic_id=ids[1])  # recreated: another id of the same name
+    log.commit(A, 3)  # by a client that knows no ids
+    log.commit(B, 1, version=4, topic_id=ids[2])
+    log.delete(B)
+    log.commit(B, 2, PRODUCER, version=4, topic_id=ids[3])
+    log.end_abort(PRODUCER)
+    log.commit(("g", "z", 0), 1, version=4, topic_id=ids[4])
+    log.commit(("g", "y", 0), 1, version=4, topic_id=ids[4])  # no broker writes two names of one id
+    log.commit(("g", "z", 0), 2, version=4, topic_id=ids[4])
+    tables = StateTables(1)
+    for start in range(0, len(log.rows), batch_rows):
+        tables.fold(log.rows[start : start + batch_rows])
+    assert tables.topics == {ids[0]: A[1], ids[1]: A[1], ids[2]: B[1], ids[3]: B[1], ids[4]: "y"}
+
+
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), LATEST_MS + 1])
 def test_timestamp_beyond_what_a_table_holds_is_kept_within(log: LogPartition, timestamp_ms: int) -> None:
     log.commit(A, 1, version=1, commit_timestamp=timestamp_ms, expire_timestamp=timestamp_ms)
