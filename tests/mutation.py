@@ -66,7 +66,7 @@ def generated(captured: list[list[bytes]]) -> Iterator[list[bytes]]:
     for start, codec in zip(range(0, len(plain), 40), list(Codec) * 8, strict=False):
         yield [_recoded(part, codec) for part in plain[start : start + 3]]
     for magic in (0, 1):
-        for codec in (None, *OLD_CODECS):
+        for old_codec in (None, *OLD_CODECS):
             inner = [
                 message(
                     at, b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\1" + bytes(10) + struct.pack(">qq", 1000, 2000), magic=magic
@@ -75,8 +75,8 @@ def generated(captured: list[list[bytes]]) -> Iterator[list[bytes]]:
             ]
             yield (
                 inner
-                if codec is None
-                else [message(2, None, compress(codec, b"".join(inner)), magic=magic, attributes=codec)]
+                if old_codec is None
+                else [message(2, None, compress(old_codec, b"".join(inner)), magic=magic, attributes=old_codec)]
             )
     keys = pa.array([b"\0\1\0\1g\0\1t" + struct.pack(">i", at) for at in range(60)], pa.binary())
     for codec in Codec:

@@ -89,8 +89,8 @@ def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> tuple[pa.Recor
     fits = _fits(timestamp)
     left_out = []
     if not fits.all():
-        count = np.fromiter(map(len, messages), np.int64, len(messages))
-        left_out = _beyond_time(np.repeat(np.arange(len(messages)), count), offset, timestamp, fits)
+        wrapped = np.fromiter(map(len, messages), np.int64, len(messages))
+        left_out = _beyond_time(np.repeat(np.arange(len(messages)), wrapped), offset, timestamp, fits)
     kept = [record for records in messages for record in records]
     if left_out:
         kept = [record for record, fit in zip(kept, fits.tolist(), strict=True) if fit]
