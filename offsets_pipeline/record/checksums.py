@@ -16,16 +16,17 @@ import numpy.typing as npt
 from offsets_pipeline.record.records import Int64s
 
 Checksums = npt.NDArray[np.uint32]
+Checksum = Callable[[memoryview, int], int]
 
 _STEP_BYTES = 1024  # between positions up to which the checksum is kept
 _LENGTH_BITS = 31
-_POLYNOMIALS = {zlib.crc32: 0xEDB8_8320, crc32c_module.crc32c: 0x82F6_3B78}  # bits reversed
+_POLYNOMIALS: dict[Checksum, int] = {zlib.crc32: 0xEDB8_8320, crc32c_module.crc32c: 0x82F6_3B78}  # bits reversed
 
 
 class StretchChecksums:
     """Checksums of stretches of ``data`` by ``checksum``: `zlib.crc32` or `crc32c.crc32c`."""
 
-    def __init__(self, data: memoryview, checksum: Callable[[memoryview, int], int]) -> None:
+    def __init__(self, data: memoryview, checksum: Checksum) -> None:
         self._data = data
         self._checksum = checksum
         self._shifts = _shifts(_POLYNOMIALS[checksum])
@@ -60,11 +61,11 @@ class StretchChecksums:
 @cache
 def _shifts(polynomial: int) -> tuple[Checksums, ...]:
     """For each power of two the matrix that shifts a checksum by so many bytes, as four tables by byte."""
-    table = np.arange(256, dtype=np.uint32)
+    table: Checksums = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = (table >> 1) ^ (table & 1) * np.uint32(polynomial)
+        table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(polynomial)
     unit = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    columns = (unit >> 8) ^ table[unit & 0xFF]
+    columns: Checksums = (unit >> 8) ^ table[unit & 0xFF]
     shifts = []
     for _ in range(_LENGTH_BITS):
         shifts.append(_by_byte(columns))

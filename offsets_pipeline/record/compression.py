@@ -9,11 +9,10 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Protocol
+from types import ModuleType
 
 import cramjam
 import numpy as np
-import numpy.typing as npt
 
 from offsets_pipeline.record.corrupt import CorruptRecord
 
@@ -107,14 +106,8 @@ class _TooLargeError(Exception):
     """A payload becomes more bytes than it may."""
 
 
-class _CodecModule(Protocol):
-    """A module of cramjam: one codec."""
-
-    def decompress_into(self, data: bytes, output: npt.NDArray[np.uint8]) -> int:
-        """Fill the output; returns how many bytes it took."""
-
-
-def _decompress_into(codec: _CodecModule, data: bytes, limit: int) -> bytes:
+def _decompress_into(codec: ModuleType, data: bytes, limit: int) -> bytes:
+    """The bytes that a module of cramjam unpacks. Raises _TooLargeError for more than the limit."""
     room = min(limit, max(_LEAST_ROOM_BYTES, _USUAL_RATIO * len(data)))
     while True:
         out = np.empty(room, dtype=np.uint8)

@@ -77,7 +77,7 @@ def decode_message(data: bytes) -> list[LegacyRecord]:
 
 # message set    messages one after another
 def _parse_set(data: bytes, magic: int) -> list[_Message]:
-    messages = []
+    messages: list[_Message] = []
     position = 0
     while position < len(data):
         if len(messages) == MAX_BATCH_RECORDS:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from tests.programs import SPARK_SUBMIT
 from tests.logs import capture_rows
+from tests.programs import SPARK_SUBMIT
 from tests.spark.stores import assert_as_reference, log_of, segments_of
 
 if TYPE_CHECKING:
