@@ -84,7 +84,7 @@ def maintain_store(
                 _settle(store, layered[table.name])
             else:
                 with suppress(*CONFLICTS):  # somebody rewrote the same files: the next time will do
-                    store.delta(table.name).optimize().executeCompaction()
+                    store.spark.sql(f"OPTIMIZE {store.table_name(table.name)}")  # in Python a path may have no backtick
             removed = _vacuum(store, table.name, clock, unread if table is LOG else None)
             done.append(Upkeep(table.name, *before, *_live_files(store, table.name), removed))
     return done

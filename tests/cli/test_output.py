@@ -119,6 +119,7 @@ def test_records_that_are_not_folded_yet_are_told_of(
             )
     # a path with a backtick is a path
     assert workbench.fold(new) > 0
+    assert main(["maintain", "--store", str(new)]) == 0
     assert compare(export_of(new), oracle(CAPTURE)) == []
 
 
