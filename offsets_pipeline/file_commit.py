@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from offsets_pipeline.delta_protocol import COLUMN_MAPPING, CONSTRAINT
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.jvm import java_class, option, scala_seq
 from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.store import last_transaction, metadata_of
 from offsets_pipeline.written_file import APPLICATION
@@ -52,14 +53,13 @@ class FileCommit:
         self._store = store
         self._table = table
         self._there: Any = None  # the files of the table
-        log = store.delta(table.name)._jdt.deltaLog()
+        log = store.delta_log(table.name)
         self.folder = store.arrow_folder(table.name)
-        jvm: Any = store.spark._jvm
-        in_catalog = jvm.scala.Option.empty()  # the catalog's entry of the table, if it has one
+        in_catalog = option(store.spark)  # the catalog's entry of the table, if it has one
         if store.is_schema:
             plan: Any = store.read(table.name)._jdf.queryExecution().analyzed()
             in_catalog = plan.collectLeaves().head().catalogTable()
-        self._transaction = log.startTransaction(in_catalog, jvm.scala.Option.empty())
+        self._transaction = log.startTransaction(in_catalog, option(store.spark))
         #: the number of the application's transaction that this commits
         self.number = last_transaction(self._transaction.snapshot(), APPLICATION) + 1
         if guarded:  # as if that had been asked of it: so Delta refuses the commit where another of these is first
@@ -169,8 +169,8 @@ class FileCommit:
 
     def _action(self, kind: str, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of the JVM
         """An action of Delta's protocol."""
-        jvm: Any = self._store.spark._jvm
-        return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps({kind: fields}))
+        action = java_class(self._store.spark, "org.apache.spark.sql.delta.actions.Action")
+        return action.fromJson(json.dumps({kind: fields}))
 
     def _commit(
         self,
@@ -182,15 +182,15 @@ class FileCommit:
         is_change: bool = True,
     ) -> int:
         """Commit, with the application's transaction where this is guarded, and ``more`` of other applications."""
-        jvm: Any = self._store.spark._jvm
-        delta = jvm.org.apache.spark.sql.delta.actions
+        spark = self._store.spark
         actions = [*removed, *(self._action("add", file.add_action(is_change=is_change)) for file in files)]
-        now = jvm.scala.Option.apply(int(time.time() * 1000))
+        now = option(spark, int(time.time() * 1000))
+        transaction = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")
         numbers = {APPLICATION: self.number, **more} if self._guarded else more
-        actions += [delta.SetTransaction(application, number, now) for application, number in numbers.items()]
+        actions += [transaction(application, number, now) for application, number in numbers.items()]
         try:
             self._transaction.registerSQLMetrics(self._store.spark._jsparkSession, self._metrics(files))
-            self._transaction.commit(_scala_seq(jvm, actions), self._operation(mode))
+            self._transaction.commit(scala_seq(spark, actions), self._operation(mode))
         except CONFLICTS as conflict:
             raise WriteConflict(f"another writer wrote to {self._store.table_name(self._table.name)}") from conflict
         return sum(file.rows for file in files)
@@ -212,30 +212,24 @@ class FileCommit:
 
     def _operation(self, mode: str) -> Any:  # noqa: ANN401 - of the JVM
         """What the table's history says of the commit."""
-        jvm: Any = self._store.spark._jvm
-        some, none = jvm.scala.Option.apply, jvm.scala.Option.empty()
-        partitioned_by = some(_scala_seq(jvm, self._table.partitioned_by))
-        save_mode = jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
-        return jvm.org.apache.spark.sql.delta.DeltaOperations.Write(save_mode, partitioned_by, *[none] * 7)
+        spark = self._store.spark
+        partitioned_by = option(spark, scala_seq(spark, self._table.partitioned_by))
+        save_mode = java_class(spark, "org.apache.spark.sql.SaveMode").valueOf(mode)
+        write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
+        return write(save_mode, partitioned_by, *[option(spark)] * 7)
 
     def _metrics(self, files: Sequence[WrittenFile]) -> Any:  # noqa: ANN401 - of the JVM
-        jvm: Any = self._store.spark._jvm
-        context = self._store.spark.sparkContext._jsc.sc()
-        metrics = jvm.java.util.HashMap()
+        spark = self._store.spark
+        context = spark.sparkContext._jsc.sc()
+        metrics = java_class(spark, "java.util.HashMap")()
+        sql_metrics = java_class(spark, "org.apache.spark.sql.execution.metric.SQLMetrics")
         figures = {
             "numFiles": len(files),
             "numOutputRows": sum(file.rows for file in files),
             "numOutputBytes": sum(file.size for file in files),
         }
         for name, figure in figures.items():
-            metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            metric = sql_metrics.createMetric(context, name)
             metric.set(figure)
             metrics.put(name, metric)
-        return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(metrics)
-
-
-def _scala_seq(jvm: Any, items: Sequence[Any]) -> Any:  # noqa: ANN401 - of the JVM
-    array = jvm.java.util.ArrayList()
-    for item in items:
-        array.add(item)
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
+        return java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(metrics)

@@ -21,6 +21,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta_protocol import unreadable
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.filesystems import arrow_path
+from offsets_pipeline.jvm import java_class, option
 from offsets_pipeline.retry import CONFLICTS, with_retries
 from offsets_pipeline.store_properties import CREATION, MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.tables import LOG, TABLES, Table
@@ -39,6 +40,7 @@ _SCHEMA_PREFIX = "schema:"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
 _RECURSIVELY = True
+_HADOOP_PATH = "org.apache.hadoop.fs.Path"
 # the folder is there, its first commit is not yet, or not yet seen
 _BEING_CREATED = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_TABLE_NOT_FOUND"}
 
@@ -113,9 +115,7 @@ class Store:
         if self.is_schema:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
             return
-        jvm = self.spark._jvm
-        assert jvm is not None  # noqa: S101 - only Spark Connect has none
-        path = jvm.org.apache.hadoop.fs.Path(self.location)
+        path = java_class(self.spark, _HADOOP_PATH)(self.location)
         path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)
 
     @property
@@ -158,9 +158,17 @@ class Store:
         """The table, to be merged into."""
         return _delta_table(self.spark, self.location, name)
 
+    def delta_log(self, name: str) -> Any:  # noqa: ANN401 - of the JVM
+        """Delta's own object of the table, which has its snapshots and begins its transactions."""
+        if self.is_schema:
+            return self.delta(name)._jdt.deltaLog()
+        # a DeltaTable would be analysed first
+        delta_log = java_class(self.spark, "org.apache.spark.sql.delta.DeltaLog")
+        return delta_log.forTable(self.spark._jsparkSession, f"{self.location}/{name}")
+
     def arrow_folder(self, name: str) -> str:
         """The table's folder for those who read it without Spark: a path, or a URI as Arrow understands it."""
-        uri = self.delta(name)._jdt.deltaLog().dataPath().toUri()
+        uri = self.delta_log(name).dataPath().toUri()
         return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
@@ -193,9 +201,7 @@ class Store:
         return [self._commit(log, version) for version in range(start, newest.version() + 1)]
 
     def _commit(self, log: Any, version: int) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
-        jvm = self.spark._jvm
-        assert jvm is not None  # noqa: S101 - only Spark Connect has none
-        path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+        path = java_class(self.spark, _HADOOP_PATH)(log.logPath(), f"{version:020d}.json")
         lines = log.store().read(path, log.newDeltaHadoopConf()).mkString("\n").splitlines()
         said: dict[str, Any] = next(
             (action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action), {}
@@ -233,7 +239,7 @@ class Store:
         )
 
     def _newest(self, name: str) -> Any:  # noqa: ANN401 - of the JVM
-        return newest_snapshot(self.spark, self.delta(name))
+        return newest_snapshot(self.spark, self.delta_log(name))
 
     @property
     def is_schema(self) -> bool:
@@ -356,7 +362,7 @@ def _log_properties(spark: SparkSession, location: str) -> dict[str, str] | None
     """The properties of the table `log`; None if there is no such Delta table."""
     # DESCRIBE DETAIL would take a Spark job, and half a second
     try:
-        snapshot = newest_snapshot(spark, _delta_table(spark, location, LOG.name))
+        snapshot = newest_snapshot(spark, _delta_table(spark, location, LOG.name)._jdt.deltaLog())
     except AnalysisException:
         return None
     properties: dict[str, str] = metadata_of(snapshot)["configuration"]
@@ -369,13 +375,11 @@ def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
     return DeltaTable.forPath(spark, f"{location}/{name}")
 
 
-def newest_snapshot(spark: SparkSession, table: DeltaTable) -> Any:  # noqa: ANN401 - of the JVM
+def newest_snapshot(spark: SparkSession, delta_log: Any) -> Any:  # noqa: ANN401 - of the JVM
     """Delta's snapshot of the table's newest version; Delta's public interface takes a Spark job to describe it."""
-    jvm = spark._jvm
-    assert jvm is not None  # noqa: S101 - only Spark Connect has none
-    nothing = jvm.scala.Option.empty()
+    nothing = option(spark)
     stale_is_fine = False
-    return table._jdt.deltaLog().update(stale_is_fine, nothing, nothing)
+    return delta_log.update(stale_is_fine, nothing, nothing)
 
 
 def metadata_of(snapshot: Any) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
@@ -402,9 +406,7 @@ def _is_half_made(spark: SparkSession, location: str) -> bool:
 
 
 def _children(spark: SparkSession, location: str) -> set[str]:
-    jvm = spark._jvm
-    assert jvm is not None  # noqa: S101 - only Spark Connect has none
-    path = jvm.org.apache.hadoop.fs.Path(location)
+    path = java_class(spark, _HADOOP_PATH)(location)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     if not files.exists(path):
         return set()
