@@ -117,8 +117,8 @@ class TopicAdmin:
         kafka = self._jvm.org.apache.kafka
         levels = kafka.common.IsolationLevel
         which = kafka.clients.admin.OffsetSpec
-        place = kafka.common.TopicPartition  # looked up once: that takes milliseconds
-        at = {number: place(self._topic, number) for number in range(partitions)}
+        topic_partition = kafka.common.TopicPartition  # looked up once: that takes milliseconds
+        at = {number: topic_partition(self._topic, number) for number in range(partitions)}
 
         def ask(spec: Any, level: Any) -> dict[int, int]:  # noqa: ANN401 - of the JVM
             options = kafka.clients.admin.ListOffsetsOptions(level)
@@ -139,8 +139,8 @@ class TopicAdmin:
         Also of transactions that are open or were aborted: they tell as much of what the topic holds.
         """
         kafka = self._jvm.org.apache.kafka
-        place = kafka.common.TopicPartition
-        places = [place(self._topic, at) for at, each in bounds.items() if each.start < each.end]
+        topic_partition = kafka.common.TopicPartition
+        places = [topic_partition(self._topic, at) for at, each in bounds.items() if each.start < each.end]
         if not places:
             return []
         reader = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
@@ -180,8 +180,8 @@ class TopicAdmin:
 
         Milliseconds since 1970. A log partition without an open transaction is left out. None where we may not know.
         """
-        place = self._jvm.org.apache.kafka.common.TopicPartition
-        places = [place(self._topic, number) for number in partitions]
+        topic_partition = self._jvm.org.apache.kafka.common.TopicPartition
+        places = [topic_partition(self._topic, number) for number in partitions]
         if not places:
             return {}
 

@@ -188,11 +188,15 @@ def _pending(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def assert_as_reference(location: Path | str, rows: Iterable[LogRow]) -> None:
-    """The state tables hold what the reference replay of these rows holds, and `groups` describes it."""
+def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = ()) -> None:
+    """The state tables hold what the reference replay of these rows holds, and `groups` describes it.
+
+    Of rows of ``earlier`` epochs of the log they keep the names of topic ids (R35).
+    """
     rows = list(rows)
     state = state_of(location)
-    assert_same(state, references(rows, state.offsets_partitions))
+    before = references(list(earlier), state.offsets_partitions).values()
+    assert_same(state, references(rows, state.offsets_partitions), before)
     counted = {row["log_partition"]: row["records"] for row in rows_of(location, "fold_progress")}
     assert counted == {at: sum(row.log_partition == at for row in rows) for at in counted}
     described = {}

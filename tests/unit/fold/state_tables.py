@@ -168,10 +168,12 @@ def _identity(row: Mapping[str, Any]) -> Identity:
     return row["group_id"], row["topic"], row["partition"]
 
 
-def assert_same(tables: StateTables, expected: Mapping[int, ReferenceState]) -> None:
-    """The state tables hold what the reference holds of each log partition."""
+def assert_same(
+    tables: StateTables, expected: Mapping[int, ReferenceState], earlier: Iterable[ReferenceState] = ()
+) -> None:
+    """The state tables hold what the reference holds of each log partition, and names that ``earlier`` epochs told."""
     assert tables.folded_to == {at: state.folded_to for at, state in expected.items()}
-    assert tables.topics == named_topics(expected.values())
+    assert tables.topics == named_topics([*expected.values(), *earlier])
     for at, state in expected.items():
         live = {
             identity: _committed(row)
