@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
-SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=100)
+SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=300)
 
 
 class Heard(TopicObserver):
@@ -56,7 +56,7 @@ class Heard(TopicObserver):
 @pytest.fixture
 def quick(settings: Settings) -> Settings:
     """Settings of queries that look often."""
-    return replace(settings, topic=SHORT, fold=FoldSettings(trigger_interval_ms=100, max_backoff_ms=500))
+    return replace(settings, topic=SHORT, fold=FoldSettings(trigger_interval_ms=300, max_backoff_ms=500))
 
 
 def ingest_of(

@@ -51,7 +51,7 @@ class Options(KafkaOptions):
 @pytest.fixture
 def quick(settings: Settings) -> Settings:
     """Settings of a query that looks often."""
-    topic = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=100)
+    topic = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=300)
     return replace(settings, topic=topic, fold=FoldSettings(max_backoff_ms=500))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.log.partitioning import partition_for
 from tests.kafka.live import LiveBroker, live_broker, wait_until
+from tests.programs import QUICK
 from tests.spark.stores import differences, log_of
 from tests.streaming.test_kill import kill
 
@@ -27,11 +29,11 @@ pytestmark = [pytest.mark.process, pytest.mark.streaming, pytest.mark.slow]
 
 CONFIG = """
 [topic]
-trigger_interval_ms = 0
+trigger_interval_ms = 200
 watch_interval_ms = 300
 note_interval_ms = 300
 [fold]
-trigger_interval_ms = 0
+trigger_interval_ms = 200
 [spark]
 driver_memory = "1g"
 """
@@ -49,7 +51,14 @@ def start(root: Path, store: Path, tmp_path: Path, *command: str) -> subprocess.
         *command[1:],
     ]
     with (tmp_path / f"{command[0]}.err").open("ab") as stderr:
-        return subprocess.Popen(arguments, cwd=root, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
+        return subprocess.Popen(
+            arguments,
+            cwd=root,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            env={**os.environ, **QUICK},
+        )
 
 
 def version(store: Path, name: str) -> int:

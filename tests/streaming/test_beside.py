@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 DEADLINE_SECONDS = 240
-PATIENT = FoldSettings(trigger_interval_ms=0, max_retries=50, max_backoff_ms=500)
+PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
 
 
 def runs(stream: FoldStream) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 DEADLINE_SECONDS = 240
-PATIENT = FoldSettings(trigger_interval_ms=0, max_retries=50, max_backoff_ms=500)
+PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
 
 
 def cleaned(bench: Workbench, store: Path) -> Cleaned:

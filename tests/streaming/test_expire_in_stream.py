@@ -126,7 +126,7 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
     clock = FixedClock(NOW_MS)
     settings = replace(
         workbench.settings,
-        fold=FoldSettings(trigger_interval_ms=0),
+        fold=FoldSettings(trigger_interval_ms=200),
         coordinator=CoordinatorSettings(offsets_retention_check_interval_ms=100),
     )
     folded, expired = [0], [0]

@@ -70,7 +70,7 @@ def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next(
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
     config = tmp_path / "offsets.toml"
-    config.write_text("[fold]\ntrigger_interval_ms = 0\n")
+    config.write_text("[fold]\ntrigger_interval_ms = 200\n")
     chosen = random.Random(3)
     planned = store / "_checkpoints" / "fold" / "offsets"  # a batch is planned here before it runs
     for run in range(KILLS):
