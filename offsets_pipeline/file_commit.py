@@ -20,9 +20,8 @@ from pyspark.sql.types import StructType
 from offsets_pipeline.delta_protocol import COLUMN_MAPPING, CONSTRAINT
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.jvm import java_class, option, scala_seq
+from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, option, scala_seq
 from offsets_pipeline.retry import CONFLICTS
-from offsets_pipeline.store import last_transaction, metadata_of
 from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:

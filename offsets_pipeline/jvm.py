@@ -1,7 +1,8 @@
-"""Classes of the JVM that have no public name in Python."""
+"""What has no public name in Python: classes of the JVM, and Delta's own objects there."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,3 +33,27 @@ def scala_seq(spark: SparkSession, items: Sequence[Any]) -> Any:  # noqa: ANN401
     for item in items:
         array.add(item)
     return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(array)
+
+
+def newest_snapshot(spark: SparkSession, delta_log: Any) -> Any:  # noqa: ANN401 - of the JVM
+    """Delta's snapshot of the table's newest version; Delta's public interface takes a Spark job to describe it."""
+    nothing = option(spark)
+    stale_is_fine = False
+    return delta_log.update(stale_is_fine, nothing, nothing)
+
+
+def metadata_of(snapshot: Any) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
+    """The metadata action of a snapshot, or of a transaction, with the names of Delta's protocol."""
+    action: dict[str, dict[str, Any]] = json.loads(snapshot.metadata().json())
+    return action["metaData"]
+
+
+def last_transaction(snapshot: Any, application: str) -> int:  # noqa: ANN401 - of the JVM
+    """The last transaction of an application as of a snapshot of Delta's; -1: none yet."""
+    summed_up = snapshot.checksumOpt()  # what Delta writes beside a commit; to look further takes a Spark job
+    known = summed_up.get().setTransactions() if summed_up.isDefined() else summed_up
+    if known.isDefined():
+        found = [known.get().apply(index) for index in range(known.get().size())]
+        return max((int(each.version()) for each in found if each.appId() == application), default=-1)
+    last = snapshot.transactions().get(application)
+    return int(last.get()) if last.isDefined() else -1

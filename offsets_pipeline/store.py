@@ -21,7 +21,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta_protocol import unreadable
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.filesystems import arrow_path
-from offsets_pipeline.jvm import java_class, option
+from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, newest_snapshot
 from offsets_pipeline.retry import CONFLICTS, with_retries
 from offsets_pipeline.store_properties import CREATION, MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.tables import LOG, TABLES, Table
@@ -320,17 +320,6 @@ class Store:
         return DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}")
 
 
-def last_transaction(snapshot: Any, application: str) -> int:  # noqa: ANN401 - of the JVM
-    """The last transaction of an application as of a snapshot of Delta's; -1: none yet."""
-    summed_up = snapshot.checksumOpt()  # what Delta writes beside a commit; to look further takes a Spark job
-    known = summed_up.get().setTransactions() if summed_up.isDefined() else summed_up
-    if known.isDefined():
-        found = [known.get().apply(index) for index in range(known.get().size())]
-        return max((int(each.version()) for each in found if each.appId() == application), default=-1)
-    last = snapshot.transactions().get(application)
-    return int(last.get()) if last.isDefined() else -1
-
-
 def planned_bytes(rows: DataFrame) -> int:
     """How many bytes Spark expects to read: of a batch of a stream what its files have, on their storage."""
     return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
@@ -373,19 +362,6 @@ def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
     if location.startswith(_SCHEMA_PREFIX):
         return DeltaTable.forName(spark, sql_name(location, name))
     return DeltaTable.forPath(spark, f"{location}/{name}")
-
-
-def newest_snapshot(spark: SparkSession, delta_log: Any) -> Any:  # noqa: ANN401 - of the JVM
-    """Delta's snapshot of the table's newest version; Delta's public interface takes a Spark job to describe it."""
-    nothing = option(spark)
-    stale_is_fine = False
-    return delta_log.update(stale_is_fine, nothing, nothing)
-
-
-def metadata_of(snapshot: Any) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
-    """The metadata action of a snapshot, or of a transaction, with the names of Delta's protocol."""
-    action: dict[str, dict[str, Any]] = json.loads(snapshot.metadata().json())
-    return action["metaData"]
 
 
 def _is_empty(spark: SparkSession, location: str) -> bool:
