@@ -1,4 +1,4 @@
-"""Writing the segment files of one log partition, each of which has its name once it is whole and on the disk."""
+"""Writing the segment files of one log partition, into a folder that gets its own name once they are on the disk."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ class _Segment:
     """One segment file that is being written."""
 
     def __init__(self, folder: Path, base_offset: int) -> None:
-        self._whole = folder / f"{base_offset:020}.log"
-        self._path = self._whole.with_name(self._whole.name + UNFINISHED)
+        self._path = folder / f"{base_offset:020}.log"
         self._path.touch(exist_ok=False)
         self._checksum = 0
         self._records = 0
@@ -72,12 +71,11 @@ class _Segment:
         self.size += len(data)
 
     def finish(self) -> ExportedFile:
-        """Give the file the name under which a broker looks for it."""
+        """See to it that the file outlives a crash of the machine."""
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
-        self._path.rename(self._whole)
-        name, checksum = self._whole.name, f"{self._checksum:08x}"
-        return ExportedFile(name, self.size, checksum, self._records, self.base_offset, self._end)
+        checksum = f"{self._checksum:08x}"
+        return ExportedFile(self._path.name, self.size, checksum, self._records, self.base_offset, self._end)
 
     def remove(self) -> None:
         self._path.unlink()

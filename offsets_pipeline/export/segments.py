@@ -1,7 +1,7 @@
 """Writing the table `log` as the segment files of a broker: `offsets export-segments`.
 
-A half-written log must not pass for a whole one. So files and folders of log partitions have another name until all of
-them are whole, which neither a broker nor an ingest takes for the log's. The last folder to get its own name is that of
+A half-written log must not pass for a whole one. So the folders of log partitions have another name until all of them
+are whole, which neither a broker nor an ingest takes for the log's. The last folder to get its own name is that of
 log partition 0: without it nobody takes the others for all there are. The manifest comes behind it.
 """
 

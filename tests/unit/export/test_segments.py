@@ -256,7 +256,7 @@ def test_export_whose_process_was_killed_is_replaced_and_one_that_goes_on_is_lef
     store = log_store(tmp_path / "store", 2, [append([(0, 5), (1, 6)])])
     export_segments(StateReader(str(store)), tmp_path / "undisturbed")
     to = tmp_path / "to"
-    done = subprocess.run([sys.executable, "-c", KILLED, store, to, "4"], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, store, to, "2"], check=False)
     assert done.returncode == -signal.SIGKILL
     assert sorted(child.name for child in to.iterdir()) == [
         "__consumer_offsets-0.unfinished",
