@@ -123,7 +123,9 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
         {
             # Many small jobs and none long: the second compiler never pays for itself (a fifth less time), nor does
             # code that Spark generates and compiles for each (a quarter less). What users run has both: tests/cli.
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            # Without it the quick compiler has 48 MB for its code: after some minutes they are full, and Java spends a
+            # quarter of its time looking for code to drop.
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },

@@ -65,7 +65,7 @@ class KafkaJvm:
             classpath=f"{py4j}:{KAFKA_JARS}/*",
             jarpath=str(py4j),
             javaopts=[
-                *("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                *("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"),
                 f"-Dlog4j2.configurationFile={logging}",
             ],
             die_on_exit=True,
