@@ -108,8 +108,6 @@ def _captured(folder: Path, words: Sequence[str], run: Callable[[], int]) -> Don
     with (
         contextlib.chdir(folder),
         _session_and_signals_as_before(),
-        # the JVM is that of all tests, and cannot take back that it ignores SIGTERM (tests/spark/test_stopping.py)
-        mock.patch("offsets_pipeline.stopping._leave_sigterm_to_python"),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

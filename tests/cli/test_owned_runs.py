@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.errors import CannotClean, WriteConflict
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
-
-AT_ONCE_MS = -1_000_000_000_000  # the time is over whatever the machine's clock says
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +33,8 @@ def owned(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.slow
 def test_fold_says_what_expired(spark: SparkSession, owned: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It takes Spark: a fold, and another one with nothing to do."""
-    with Coordinator.open(owned, housekeeping=False) as coordinator:
-        coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=AT_ONCE_MS)
+    with Coordinator.open(owned, clock=FixedClock(0), housekeeping=False) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
     for said in (f"5 records folded in {owned}; 2 offsets and 1 groups expired\n", f"0 records folded in {owned}\n"):
         assert main(["fold", "--store", owned, "--available-now"]) == 0
         assert capsys.readouterr() == (said, "")
