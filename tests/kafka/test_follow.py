@@ -205,6 +205,7 @@ def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
             finally:
                 watching.set()
                 thread.join()
+            seen.append(answers_of(store))  # the thread may have looked last before "f" was there
         assert log_places(store, 1) == broker.committed_records()
         assert StateReader(str(store)).properties.topic_id == broker.topic_id(TOPIC)
     assert before in seen
@@ -212,6 +213,7 @@ def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
     stays, newer = {"stays": {("t", 0): 7}}, {"f": {("t", 1): 9}}
     # the topic is there, and empty, before the first commit into it
     assert all(each in ({}, stays, stays | newer) for each in after), after
+    assert after[-1] == stays | newer
     assert seen.index(after[0]) == sum(each == before for each in seen)  # and never back
     assert any("created anew" in warning for warning in heard.warnings)
     assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
