@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
-from offsets_pipeline.state.described import described
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
+from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, StateTable
 from offsets_pipeline.tables import FOLD_PROGRESS
 

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
-from offsets_pipeline.log.rows import place_of
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.state.log_reader import shared_out
 from offsets_pipeline.store import planned_bytes
 
