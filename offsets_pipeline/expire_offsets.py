@@ -14,8 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
-from offsets_pipeline.coordinator.expiration import MS_PER_MINUTE, forecast
-from offsets_pipeline.coordinator.forecast import ForecastRow, forecast_rows
 from offsets_pipeline.coordinator.retention import (
     ExpiryRun,
     expire_once,
@@ -25,7 +23,9 @@ from offsets_pipeline.coordinator.retention import (
 )
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
 from offsets_pipeline.output import write_rows
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.repeating import AS_SET, repeated
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 from offsets_pipeline.store_properties import OWNED
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.coordinator.expiration import GroupForecast
     from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.semantics.retention import GroupForecast
 
 _OF_FORECASTS = ("at", "within", "retention_minutes")
 

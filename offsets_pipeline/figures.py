@@ -16,7 +16,7 @@ from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.metrics import Metrics, MetricsServer
-from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

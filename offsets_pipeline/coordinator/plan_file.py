@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.reset import PlannedOffset
-    from offsets_pipeline.coordinator.state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4
 # What Jackson, which Kafka writes with, puts in quotes: what is longer, or has a character below the hyphen or a \.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.coordinator.positions import Positions
     from offsets_pipeline.coordinator.reset import PlannedOffset, ResetPlan, Standing
-    from offsets_pipeline.coordinator.state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
 #: Commits of all groups wait together: the last of very many comes late.
@@ -61,7 +61,7 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
                 "kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
         from offsets_pipeline.answers import tell_unfolded  # noqa: PLC0415 - as the next
-        from offsets_pipeline.query.standings import mirrored_standings  # noqa: PLC0415 - it imports pyspark
+        from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings  # noqa: PLC0415 - it imports pyspark
 
         reader = StateReader(options.store)
         tell_unfolded(reader, options.store)

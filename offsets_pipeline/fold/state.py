@@ -29,13 +29,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.fold.dataframes import pending_arrays
-from offsets_pipeline.fold.effects import PENDING, TOPIC
-from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.summary import Progress
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, RECORDS
 from offsets_pipeline.log.notes import merge_topic_names
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.effects import PENDING, TOPIC
+from offsets_pipeline.semantics.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.small_table import files_and_rows
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import (

@@ -16,8 +16,8 @@ from offsets_pipeline.errors import working_on
 from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
+from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.tables import RECORD_COLUMNS
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import timestamp_of
 from offsets_pipeline.tables import LOG
 from offsets_pipeline.written_file import WrittenFile

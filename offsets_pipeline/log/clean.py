@@ -1,7 +1,7 @@
 """Cleaning the table `log` (R23): its old part is rewritten so that what a replay needs stays.
 
 1. Tasks read the files, each some, and send on what may stay: where it lies, and what decides.
-2. Tasks that have all of some log partitions choose (cleaning.py), and say by file which rows stay.
+2. Tasks that have all of some log partitions choose (semantics/survivors.py), and say by file which rows stay.
 3. Tasks write these rows to new files; a file that loses nothing is left alone.
 4. log_partitions   before which record offset history is incomplete now
 5. log              the new files in place of the old ones, in one commit

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from offsets_pipeline.coordinator.expiration import Holdings
-from offsets_pipeline.coordinator.state import Group, TopicPartition
-from offsets_pipeline.fold.groups import GroupRecordRow, live_records
 from offsets_pipeline.layers import OFFSETS, RECORDS
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.retention import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

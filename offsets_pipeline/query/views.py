@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
-from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.store import Store
 from offsets_pipeline.tables import FOLD_PROGRESS, TABLES
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.fold.summary import Summary
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.written_file import WrittenFile
     from tests.spark.stores import Workbench
 

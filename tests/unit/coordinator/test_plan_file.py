@@ -8,8 +8,8 @@ import pytest
 
 from offsets_pipeline.coordinator.plan_file import plan_csv, read_plan
 from offsets_pipeline.coordinator.reset import PlannedOffset
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import InvalidReset, MalformedFile, NoSuchPath
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 
 from offsets_pipeline.coordinator.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.coordinator.positions import Position, Positions, TimedOffset, read_positions
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import ClientMissing, MalformedFile, NoSuchPath, UnknownTopicOrPartition
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from offsets_pipeline.coordinator.reset import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.reset import ResetPlan

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from offsets_pipeline.fold import effects
-from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE, effect_rows
-from offsets_pipeline.fold.group_kinds import KIND_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, effect_rows
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,7 +58,7 @@ class GroupFacts:
         fields: dict[str, Any] | None,
     ) -> None:
         """Take a record that decodes; ``fields`` are those of its value, None for a tombstone."""
-        if key.record_type not in KIND_OF_RECORD_TYPE:
+        if key.record_type not in GROUP_TYPE_OF_RECORD_TYPE:
             return
         name = GroupRecordKey(log_partition, key.group_id, key.record_type, record_key_of(key))
         fact = self._records.get(name, GroupRecordFact())

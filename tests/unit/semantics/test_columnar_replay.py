@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold import replay as replay_module
-from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
-from offsets_pipeline.fold.groups import describe_group
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics import columnar_replay
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
+from offsets_pipeline.semantics.group_description import describe_group
 from tests.logs import (
     CAPTURE_NAMES,
     Identity,
@@ -26,7 +26,7 @@ from tests.logs import (
 from tests.unit.fold.state_tables import StateTables, assert_same, effect_rows_of, references
 
 if TYPE_CHECKING:
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 A: Identity = ("g", "t", 0)
 B: Identity = ("g", "t", 1)
@@ -87,8 +87,8 @@ def test_recorded_log_folded_in_steps_is_as_the_reference_says(name: str, seed: 
 
 @pytest.mark.parametrize("name", ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-inject"])
 def test_limits_of_batches_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "_COMPACT_AT_ROWS", 3)
-    monkeypatch.setattr(replay_module, "_RESULT_ROWS", 2)
+    monkeypatch.setattr(columnar_replay, "_COMPACT_AT_ROWS", 3)
+    monkeypatch.setattr(columnar_replay, "_RESULT_ROWS", 2)
     tables = StateTables(capture_partitions(name))
     tables.fold(rows_of(name), chunk_rows=2)
     assert_same(tables, references(rows_of(name), capture_partitions(name)))

@@ -25,13 +25,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.fold.compaction import are_commits, codes_of, last_of_each
-from offsets_pipeline.fold.group_kinds import GROUP_REMOVING_TYPES, KIND_OF_RECORD_TYPE, record_key_of
-from offsets_pipeline.fold.transactions import next_markers
-from offsets_pipeline.log.rows import ABORT, COMMIT
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.compaction import are_commits, codes_of, last_of_each
+from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES, GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.transactions import next_markers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,7 +210,7 @@ class _GroupRecords:
                 decode_value(decoded.record_type, value)
         except (CorruptRecord, UnknownRecordType):
             return False
-        if decoded.record_type not in KIND_OF_RECORD_TYPE:
+        if decoded.record_type not in GROUP_TYPE_OF_RECORD_TYPE:
             return False
         group = self._groups.setdefault(decoded.group_id, _Group({}, {}))
         at = decoded.record_type, record_key_of(decoded)
@@ -237,7 +237,7 @@ class _GroupRecords:
             removed = self.removed(name)
             newest: dict[str, int] = {}
             for at, rows in group.values.items():
-                kind = KIND_OF_RECORD_TYPE[at[0]]
+                kind = GROUP_TYPE_OF_RECORD_TYPE[at[0]]
                 if rows[-1] > max(removed, newest.get(kind, _NONE)):
                     newest[kind] = rows[-1]
                 if rows[-1] > max(removed, group.tombstones.get(at, _NONE)):

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, SHARE, STREAMS
-from offsets_pipeline.fold.groups import (
+from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
+from offsets_pipeline.record.schema import Schema, codec_for
+from offsets_pipeline.semantics.group_description import (
     AssignedPartition,
     GroupDescription,
     Member,
     describe_group,
 )
-from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
-from offsets_pipeline.record.schema import Schema, codec_for
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, SHARE, STREAMS
 from tests.logs import group_value
 
 if TYPE_CHECKING:

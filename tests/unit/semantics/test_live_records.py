@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, KIND_OF_RECORD_TYPE
-from offsets_pipeline.fold.groups import GroupRecordRow, live_records
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
+from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_TYPE_OF_RECORD_TYPE
 
 
 def row(record_type: int, value: int | None, tombstone: int | None = None, name: str = "") -> GroupRecordRow:
@@ -37,9 +37,9 @@ def test_value_at_record_offset_0_counts() -> None:
     assert live(commit(0)) == (CLASSIC, {})
 
 
-@pytest.mark.parametrize("record_type", KIND_OF_RECORD_TYPE)
+@pytest.mark.parametrize("record_type", GROUP_TYPE_OF_RECORD_TYPE)
 def test_value_makes_a_group_of_its_kind(record_type: int) -> None:
-    assert live(row(record_type, 3, name="m")) == (KIND_OF_RECORD_TYPE[record_type], {(record_type, "m"): 3})
+    assert live(row(record_type, 3, name="m")) == (GROUP_TYPE_OF_RECORD_TYPE[record_type], {(record_type, "m"): 3})
 
 
 def test_commit_makes_a_simple_group() -> None:

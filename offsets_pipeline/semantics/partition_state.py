@@ -1,6 +1,6 @@
 """What one log partition holds in memory: the modern coordinator's replay, a record at a time (R10-R17).
 
-It changes by replay alone, so it never shows what is not in the log. `fold/reference.py` is what it is tested against.
+It changes by replay alone, so it never shows what is not in the log. The tests compare it with `specification.py`.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.coordinator.subscriptions import subscribed_topics
-from offsets_pipeline.fold.group_kinds import (
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group
+from offsets_pipeline.semantics.group_types import (
     CLASSIC,
     GROUP_METADATA,
     GROUP_REMOVING_TYPES,
-    KIND_OF_RECORD_TYPE,
+    GROUP_TYPE_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
     SHARE,
     record_key_of,
 )
-from offsets_pipeline.fold.groups import EMPTY, GroupDescription, describe_group
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import ABORT, COMMIT
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.subscriptions import subscribed_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.log.rows import LogRow
     from offsets_pipeline.record.decode import DecodedKey
     from offsets_pipeline.record.schema import Fields
+    from offsets_pipeline.semantics.log_row import LogRow
 
 
 class TopicPartition(NamedTuple):
@@ -200,7 +200,7 @@ class PartitionState:
                 self._delete(group_id, where)
             else:
                 self._commit(group_id, where, _offset(row.record_offset, value), row.producer_id)
-        elif key.record_type in KIND_OF_RECORD_TYPE:
+        elif key.record_type in GROUP_TYPE_OF_RECORD_TYPE:
             self._apply_group_record(key, row.value)
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
@@ -238,7 +238,7 @@ class PartitionState:
             elif group is not None:
                 group.drop(name)
             return
-        kind = KIND_OF_RECORD_TYPE[key.record_type]
+        kind = GROUP_TYPE_OF_RECORD_TYPE[key.record_type]
         if group is None or group.kind != kind or key.record_type == GROUP_METADATA:
             # R14: it creates its group or replaces a simple one, and a classic value is the whole group
             group = self.groups[group_id] = Group(kind)

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE, EFFECT_SCHEMA, GROUP_COMMIT, QUARANTINE, effect_rows
-from offsets_pipeline.fold.group_facts import GroupFacts
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, EFFECT_SCHEMA, GROUP_COMMIT, QUARANTINE, effect_rows
+from offsets_pipeline.semantics.group_facts import GroupFacts
 from tests.logs import group_key, group_value
 
 

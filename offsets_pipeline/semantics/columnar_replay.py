@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.fold import effects
-from offsets_pipeline.fold.compaction import (
+from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.compaction import (
     are_commits,
     codes_of,
     last_of_each,
     last_values_and_tombstones,
     paired,
 )
-from offsets_pipeline.fold.effects import EARLIEST_MS, LATEST_MS, effect_rows
-from offsets_pipeline.fold.group_facts import GroupFacts
-from offsets_pipeline.fold.transactions import COMMITTED, OPEN, outcomes
-from offsets_pipeline.log.partitioning import partitions_for
-from offsets_pipeline.log.rows import ABORT, COMMIT
-from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS, effect_rows
+from offsets_pipeline.semantics.group_facts import GroupFacts
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ OFFSET_COMMIT_TYPES = frozenset({0, 1})
 GROUP_METADATA = 2
 
 #: The kind of group that a value of this record type creates. Types 9 and 18 create none (R14).
-KIND_OF_RECORD_TYPE = {
+GROUP_TYPE_OF_RECORD_TYPE = {
     GROUP_METADATA: CLASSIC,
     **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), CONSUMER),
     **dict.fromkeys((10, 11, 12, 13, 14, 15), SHARE),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offsets_pipeline.fold.reference import CommittedOffset, ReferenceState, replay
+from offsets_pipeline.semantics.specification import CommittedOffset, ReferenceState, replay
 from tests.logs import CAPTURE_NAMES, capture_partitions, capture_rows, oracle
 
 MODERN = [name for name in CAPTURE_NAMES if name.startswith("4.")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
 
 FIXED = settings(max_examples=150)
 

@@ -5,19 +5,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.fold.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.fold.groups import GroupRecordRow, describe_group, live_records
-from offsets_pipeline.layers import DESCRIBED
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group, live_records
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: A row of the table `groups`, but for its layer.
-SCHEMA: pa.Schema = to_arrow_schema(DESCRIBED.schema(), timezone="UTC")
+_MEMBER = pa.struct(
+    [
+        ("member_id", pa.string()),
+        ("instance_id", pa.string()),
+        ("rack_id", pa.string()),
+        ("client_id", pa.string()),
+        ("client_host", pa.string()),
+        ("session_timeout_ms", pa.int32()),
+        ("rebalance_timeout_ms", pa.int32()),
+        ("member_epoch", pa.int32()),
+        ("subscribed_topics", pa.list_(pa.string())),
+        ("subscribed_regex", pa.string()),
+        (
+            "assignment",
+            pa.list_(pa.struct([("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32())])),
+        ),
+    ]
+)
+
+#: A row of the table `groups`, without the column that names its layer.
+SCHEMA = pa.schema(
+    [
+        pa.field("log_partition", pa.int32(), nullable=False),
+        pa.field("group_id", pa.string(), nullable=False),
+        pa.field("group_type", pa.string()),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("protocol_type", pa.string()),
+        pa.field("protocol", pa.string()),
+        pa.field("generation", pa.int32()),
+        pa.field("group_epoch", pa.int32()),
+        pa.field("assignment_epoch", pa.int32()),
+        pa.field("leader", pa.string()),
+        pa.field("state_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("members", pa.list_(_MEMBER)),
+        pa.field("log_epoch", pa.int32(), nullable=False),
+        pa.field("record_offset", pa.int64(), nullable=False),
+        pa.field("misplaced", pa.bool_(), nullable=False),
+    ]
+)
 
 _DEAD = "Dead"
 _BATCH_ROWS = 2_000

@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.fold.compaction import are_commits, compact_early
-from offsets_pipeline.fold.replay import Replay
+from offsets_pipeline.semantics.columnar_replay import Replay
+from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
 
 PARTITIONS = 5

@@ -6,12 +6,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.coordinator.expiration import Rule
+from offsets_pipeline.semantics.retention import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.coordinator.expiration import Expiry, GroupForecast
+    from offsets_pipeline.semantics.retention import Expiry, GroupForecast
 
 NOW, LATER, HELD = "now", "later", "held"
 _ORDER = {NOW: 0, LATER: 1, HELD: 2}

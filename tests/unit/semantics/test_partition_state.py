@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.coordinator.state import PartitionState
-from offsets_pipeline.fold.reference import replay
+from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.specification import replay
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, oracle
 from tests.property.coordinator_logs import coordinator_logs
 from tests.property.random_logs import Log, logs

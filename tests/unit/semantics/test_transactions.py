@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold.transactions import ABORTED, COMMITTED, OPEN, outcomes
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, STREAMS
-from offsets_pipeline.fold.groups import EMPTY, GroupDescription
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

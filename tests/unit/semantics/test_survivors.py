@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.fold.reference import replay
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.specification import replay
 from tests.logs import LogPartition
 from tests.property.test_cleaning_keeps import cleaned, said
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.group_kinds import (
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.semantics.group_types import (
     CLASSIC,
     GROUP_METADATA,
     GROUP_REMOVING_TYPES,
-    KIND_OF_RECORD_TYPE,
+    GROUP_TYPE_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
     SHARE,
     record_key_of,
 )
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import COMMIT, LogRow
-from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.semantics.log_row import COMMIT, LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -123,7 +123,7 @@ def _apply(state: ReferenceState, row: LogRow) -> None:
             _commit_offset(state, row, identity, decode_value(key.record_type, row.value).fields)
         return
     value = None if row.value is None else decode_value(key.record_type, row.value).fields  # R6: of type 9 too
-    if key.record_type in KIND_OF_RECORD_TYPE:
+    if key.record_type in GROUP_TYPE_OF_RECORD_TYPE:
         _apply_group_record(state, key.record_type, key.group_id, record_key_of(key), value)
 
 
@@ -176,7 +176,7 @@ def _apply_group_record(
     for topics in (value.get(name) for name in _NAMING_LISTS.get(record_type, ())):
         for topic in topics or ():
             _learn_name(state, topic["topic_id"], topic["topic_name"])
-    kind = KIND_OF_RECORD_TYPE[record_type]
+    kind = GROUP_TYPE_OF_RECORD_TYPE[record_type]
     if group is None or group.kind != kind or record_type == GROUP_METADATA:
         # R14: it creates its group or replaces a simple one, and a classic value is the whole group. That a value
         # of one kind meets a group of another never happens in a broker's log: the newer one wins.

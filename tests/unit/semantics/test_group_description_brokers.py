@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offsets_pipeline.fold.groups import GroupDescription, describe_group
+from offsets_pipeline.semantics.group_description import GroupDescription, describe_group
 from tests.logs import CAPTURE_NAMES, capture_partitions, capture_rows, oracle
 from tests.unit.fold.state_tables import StateTables
 

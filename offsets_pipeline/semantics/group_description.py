@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from offsets_pipeline.fold.effects import COMMIT_RECORD_TYPE
-from offsets_pipeline.fold.group_kinds import (
+from offsets_pipeline.record.consumer_protocol import decode_assignment, decode_subscription
+from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
+from offsets_pipeline.semantics.group_types import (
     CLASSIC,
     CONSUMER,
     GROUP_METADATA,
     GROUP_REMOVING_TYPES,
-    KIND_OF_RECORD_TYPE,
+    GROUP_TYPE_OF_RECORD_TYPE,
     SHARE,
     STREAMS,
 )
-from offsets_pipeline.record.consumer_protocol import decode_assignment, decode_subscription
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.record.message_types import RecordType
 
 Fields = Mapping[str, Any]
 
@@ -114,7 +114,7 @@ def live_records(rows: Iterable[GroupRecordRow]) -> tuple[str, dict[tuple[int, s
         if row.record_type == COMMIT_RECORD_TYPE:
             commit = max(commit, _at(row.value_offset))
         else:
-            kind = KIND_OF_RECORD_TYPE[row.record_type]
+            kind = GROUP_TYPE_OF_RECORD_TYPE[row.record_type]
             newest[kind] = max(newest[kind], _at(row.value_offset))
     kind = max(newest, key=lambda name: newest[name])
     if newest[kind] <= removed:
@@ -125,7 +125,7 @@ def live_records(rows: Iterable[GroupRecordRow]) -> tuple[str, dict[tuple[int, s
         for row in rows
         if row.value is not None
         and row.record_type != COMMIT_RECORD_TYPE
-        and KIND_OF_RECORD_TYPE[row.record_type] == kind
+        and GROUP_TYPE_OF_RECORD_TYPE[row.record_type] == kind
         and _at(row.value_offset) > max(floor, _at(row.tombstone_offset))
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, KIND_OF_RECORD_TYPE, SHARE, STREAMS
-from offsets_pipeline.fold.reference import ReferenceState, replay
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_TYPE_OF_RECORD_TYPE, SHARE, STREAMS
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import ReferenceState, replay
 from tests.logs import NO_TOPIC_ID, Identity, LogPartition, commit_key, commit_value, group_key, group_value
 
 A: Identity = ("g", "t", 0)
@@ -267,7 +267,7 @@ def test_commit_after_a_tombstone_is_pending_again(log: LogPartition) -> None:  
     assert answered(replayed(log)) == {A: 2}
 
 
-@pytest.mark.parametrize("record_type", [1, *KIND_OF_RECORD_TYPE])
+@pytest.mark.parametrize("record_type", [1, *GROUP_TYPE_OF_RECORD_TYPE])
 def test_tombstone_for_something_unknown_does_nothing(log: LogPartition, record_type: int) -> None:  # R13
     log.record(commit_key(*A) if record_type == 1 else group_key(record_type, "g", "m"), None)
     state = replayed(log)
@@ -275,10 +275,10 @@ def test_tombstone_for_something_unknown_does_nothing(log: LogPartition, record_
     assert state.quarantined == {}
 
 
-@pytest.mark.parametrize("record_type", KIND_OF_RECORD_TYPE)
+@pytest.mark.parametrize("record_type", GROUP_TYPE_OF_RECORD_TYPE)
 def test_value_of_any_group_type_creates_its_group(log: LogPartition, record_type: int) -> None:  # R14
     log.group(record_type, "g", "m")
-    assert replayed(log).groups["g"].kind == KIND_OF_RECORD_TYPE[record_type]
+    assert replayed(log).groups["g"].kind == GROUP_TYPE_OF_RECORD_TYPE[record_type]
 
 
 @pytest.mark.parametrize("end", ["open", "COMMIT", "ABORT"])
@@ -290,13 +290,13 @@ def test_any_commit_creates_a_simple_group(log: LogPartition, end: str) -> None:
     assert (group.kind, group.records) == (CLASSIC, {})
 
 
-@pytest.mark.parametrize("record_type", [record_type for record_type in KIND_OF_RECORD_TYPE if record_type != 2])
+@pytest.mark.parametrize("record_type", [record_type for record_type in GROUP_TYPE_OF_RECORD_TYPE if record_type != 2])
 def test_group_value_replaces_a_simple_group_and_keeps_its_offsets(log: LogPartition, record_type: int) -> None:  # R14
     log.group(2, "g")
     log.commit(A, 1)
     log.group(record_type, "g", "m")
     state = replayed(log)
-    assert state.groups["g"].kind == KIND_OF_RECORD_TYPE[record_type]
+    assert state.groups["g"].kind == GROUP_TYPE_OF_RECORD_TYPE[record_type]
     assert [record_type for record_type, _ in state.groups["g"].records] == [record_type]
     assert state.offsets.keys() == {A}
     # a share group has no committed offsets: a broker's fetch of them fails
@@ -335,14 +335,14 @@ def test_group_tombstone_removes_a_simple_group(log: LogPartition) -> None:  # R
     assert replayed(log).groups == {}
 
 
-@pytest.mark.parametrize("record_type", [t for t in KIND_OF_RECORD_TYPE if t not in GROUP_REMOVALS])
+@pytest.mark.parametrize("record_type", [t for t in GROUP_TYPE_OF_RECORD_TYPE if t not in GROUP_REMOVALS])
 def test_other_tombstone_removes_its_record_alone(log: LogPartition, record_type: int) -> None:  # R14
     log.group(record_type, "g", "m")
     log.group(record_type, "g", "n")
     log.group_tombstone(record_type, "g", "m")
     group = replayed(log).groups["g"]
     assert (record_type, "m") not in group.records
-    assert group.kind == KIND_OF_RECORD_TYPE[record_type]
+    assert group.kind == GROUP_TYPE_OF_RECORD_TYPE[record_type]
 
 
 def test_recreated_group_holds_nothing_of_the_old_one(log: LogPartition) -> None:  # R14

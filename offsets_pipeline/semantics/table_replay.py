@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.coordinator.state import CommittedOffset, PartitionState, TopicPartition
-from offsets_pipeline.fold.compaction import are_commits
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.semantics.compaction import are_commits
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

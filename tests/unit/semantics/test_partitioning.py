@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.log.partitioning import java_hash, partition_for, partitions_for
+from offsets_pipeline.semantics.partitioning import java_hash, partition_for, partitions_for
 from tests.logs import CAPTURE_NAMES, capture_partitions, oracle
 
 INT_MIN_STRING = "polygenelubricants"  # its hash is -2^31

@@ -9,7 +9,7 @@ Each is a condition of SQL, Spark's and DataFusion's, on the columns of a row of
 
 from __future__ import annotations
 
-from offsets_pipeline.fold.group_kinds import SHARE
+from offsets_pipeline.semantics.group_types import SHARE
 
 #: Whether the group is listed.
 IS_LISTED = "state <> 'Dead'"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.requests import refuse_share_group
 from offsets_pipeline.coordinator.reset import Standing
 from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
