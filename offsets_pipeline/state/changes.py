@@ -8,7 +8,7 @@ in a Spark task for its log partitions, or in the driver for a small batch. Its 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
 from offsets_pipeline.semantics.group_rows import described
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, StateTable
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 from offsets_pipeline.tables import FOLD_PROGRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -100,22 +100,26 @@ class Changes:
 class StateFolders:
     """Where the files of the state go; picklable.
 
-    ``known`` is the state that the replay goes on from; None if it starts at the start of its log partitions. Then each
-    key comes once, and the files are base files.
+    ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay goes on from; None
+    if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
     """
 
     tables: Mapping[str, TableFolder]
     offsets_partitions: int
-    incarnation: int
+    incarnations: Mapping[int, int]
     known: KnownGroups | None = None
 
     def write(self, table: StateTable, rows: pa.Table) -> list[AddFile]:
         """Write rows with the table's columns to files, sorted by their key."""
-        partition = {"base": str(self.known is None).lower(), "incarnation": str(self.incarnation)}
-        rows = in_key_order(table, rows.cast(table.file_schema()))
         return [
-            self.tables[table.name].write_file(rows.slice(start, _FILE_ROWS), partition)
-            for start in range(0, rows.num_rows, _FILE_ROWS)
+            file
+            for incarnation, partitions in by_incarnation(self.incarnations).items()
+            for file in write_files(
+                self.tables[table.name],
+                in_key_order(table, of_partitions(rows, partitions)),
+                is_base=self.known is None,
+                incarnation=incarnation,
+            )
         ]
 
 
@@ -137,32 +141,35 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
             kind = batch["kind"][0].as_py()
             by_kind[kind].append(batch)
             if kind == OFFSET and sum(each.num_rows for each in by_kind[OFFSET]) >= _FILE_ROWS:
-                write(OFFSETS, _rows(OFFSETS, by_kind.pop(OFFSET)))
+                write(OFFSETS, state_rows(OFFSETS, by_kind.pop(OFFSET)))
     if OFFSET in by_kind:
-        write(OFFSETS, _rows(OFFSETS, by_kind[OFFSET]))
+        write(OFFSETS, state_rows(OFFSETS, by_kind[OFFSET]))
     news, whole = _group_records(
-        _rows(RECORDS, by_kind[GROUP_RECORD]), _rows(RECORDS, by_kind[GROUP_COMMIT]), folders.known
+        state_rows(RECORDS, by_kind[GROUP_RECORD]), state_rows(RECORDS, by_kind[GROUP_COMMIT]), folders.known
     )
     if whole.num_rows:
         write(RECORDS, news)
         in_order = in_key_order(RECORDS, whole).to_batches()
         write(DESCRIBED, pa.Table.from_batches(described(in_order, folders.offsets_partitions)))
-    changes.partitions = _partitions(by_kind)
+    changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     changes.quarantine = [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in by_kind[QUARANTINE]]
     return changes
 
 
-def with_incarnation(changes: Changes, incarnation: int) -> dict[str, list[AddFile]]:
-    """The files of all state tables as files of this incarnation, which only their commit says."""
-    return {
-        table.name: [
-            replace(file, partition={**file.partition, "incarnation": str(incarnation)})
-            for file in changes.files.get(table.name, ())
-        ]
-        for table in STATE_TABLES
-    }
+def write_files(folder: TableFolder, rows: pa.Table, *, is_base: bool, incarnation: int) -> list[AddFile]:
+    """Write rows, sorted by their key, to files of a state table; none for no rows."""
+    partition = {"base": str(is_base).lower(), "incarnation": str(incarnation)}
+    return [
+        folder.write_file(rows.slice(start, _FILE_ROWS), partition) for start in range(0, rows.num_rows, _FILE_ROWS)
+    ]
+
+
+def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
+    """The rows of these log partitions."""
+    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
@@ -225,7 +232,7 @@ def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
 # --- from effects
 
 
-def _rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
+def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
     """Effects as rows of a state table."""
     schema = table.file_schema()
     if not effects:
@@ -234,9 +241,10 @@ def _rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_arrays([found[each.name].cast(each.type) for each in schema], schema=schema)
 
 
-def _partitions(by_kind: Mapping[str, list[pa.RecordBatch]]) -> dict[int, ReplayedPartition]:
+def partitions_of(progress: list[pa.RecordBatch], open_commits: list[pa.RecordBatch]) -> dict[int, ReplayedPartition]:
+    """Effects of the kinds PROGRESS and PENDING by log partition."""
     pending: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for batch in by_kind.get(PENDING, ()):
+    for batch in open_commits:
         rows = pa.Table.from_batches([batch]).sort_by("record_offset")
         commits = rows.select(_PENDING_FIELDS).to_pylist()
         for log_partition, commit in zip(rows["log_partition"].to_pylist(), commits, strict=True):
@@ -250,7 +258,7 @@ def _partitions(by_kind: Mapping[str, list[pa.RecordBatch]]) -> dict[int, Replay
             row["replay_from_start"],
             pending.get(row["log_partition"], []),
         )
-        for batch in by_kind.get(PROGRESS, ())
+        for batch in progress
         for row in batch.select(
             ["log_partition", "folded_to", "records", "unknown_records", "replay_from_start"]
         ).to_pylist()

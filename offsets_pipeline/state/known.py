@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from offsets_pipeline.state.merge_on_read import DESCRIBED, RECORDS, StateTable
+from offsets_pipeline.state.merge_on_read import DESCRIBED, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,18 +28,17 @@ class KnownGroups:
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[StoredFile]]
+    partitions: Mapping[int, Sequence[int]]
 
     @classmethod
-    def of(cls, tables: Mapping[str, TableFolder], incarnations: Collection[int]) -> KnownGroups:
-        """Look at the newest version of both tables."""
-        named = {str(each) for each in incarnations}
+    def read(cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int]) -> KnownGroups:
+        """Look at the newest version of both tables, for these incarnations by log partition."""
+        partitions = by_incarnation(incarnations)
         files = {
-            each.name: [
-                file for file in tables[each.name].snapshot().files() if file.partition["incarnation"] in named
-            ]
+            each.name: [file for file in tables[each.name].snapshot().files() if _incarnation(file) in partitions]
             for each in (RECORDS, DESCRIBED)
         }
-        return cls(tables, files)
+        return cls(tables, files, partitions)
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Those of the groups that exist (R14)."""
@@ -58,14 +57,19 @@ class KnownGroups:
         schema = pa.schema([table.file_schema().field(name) for name in [*_GROUP, *columns]])
         if not groups:
             return schema.empty_table()
-        partitions = pa.array(sorted({partition for partition, _ in groups}), pa.int32())
+        partitions = {partition for partition, _ in groups}
         names = pa.array(sorted({group_id for _, group_id in groups}), pa.string())
         found = [schema.empty_table()]
         for file in self.files[table.name]:
             if _may_hold(file, names[0].as_py(), names[-1].as_py()):
+                named = pa.array(sorted(partitions & set(self.partitions[_incarnation(file)])), pa.int32())
                 with self.tables[table.name].open_file(file) as parquet:
-                    found += _rows_of(parquet, partitions, names, schema)
+                    found += _rows_of(parquet, named, names, schema)
         return pa.concat_tables(found)
+
+
+def _incarnation(file: StoredFile) -> int:
+    return int(file.partition["incarnation"])
 
 
 def _may_hold(file: StoredFile, first: str, last: str) -> bool:

@@ -107,17 +107,24 @@ DESCRIBED = StateTable(GROUPS, ("log_partition", "group_id"), "record_offset")
 STATE_TABLES = (OFFSETS, RECORDS, DESCRIBED)
 
 
-def named_rows(incarnations: Mapping[int, int]) -> str:
-    """SQL condition for the rows of these incarnations, by log partition."""
-    by_incarnation: dict[int, list[int]] = {}
+def by_incarnation(incarnations: Mapping[int, int]) -> dict[int, list[int]]:
+    """The log partitions of each incarnation."""
+    found: dict[int, list[int]] = {}
     for log_partition, incarnation in incarnations.items():
-        by_incarnation.setdefault(incarnation, []).append(log_partition)
-    if len(by_incarnation) == 1:  # fold_progress has all log partitions
-        return f"incarnation = {next(iter(by_incarnation))}"
-    return " OR ".join(
-        f"(incarnation = {incarnation} AND log_partition IN ({', '.join(map(str, partitions))}))"
-        for incarnation, partitions in by_incarnation.items()
-    ).join("()") if by_incarnation else "FALSE"
+        found.setdefault(incarnation, []).append(log_partition)
+    return found
+
+
+def named_rows(incarnations: Mapping[int, int]) -> str:
+    """SQL condition for the rows of these incarnations, given by log partition."""
+    partitions = by_incarnation(incarnations)
+    if len(partitions) == 1:  # `fold_progress` has all log partitions
+        return f"incarnation = {next(iter(partitions))}"
+    each = (
+        f"(incarnation = {incarnation} AND log_partition IN ({', '.join(map(str, of_incarnation))}))"
+        for incarnation, of_incarnation in partitions.items()
+    )
+    return f"({' OR '.join(each)})" if partitions else "FALSE"
 
 
 def named_by(progress: str) -> str:
