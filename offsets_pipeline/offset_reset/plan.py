@@ -13,8 +13,8 @@ from offsets_pipeline.fold.groups import EMPTY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from offsets_pipeline.coordinator.positions import Position, Positions
     from offsets_pipeline.coordinator.state import TopicPartition
+    from offsets_pipeline.offset_reset.positions import Position, Positions
 
     #: Topics, each with the partitions that are meant, or None for all of them.
     Topics = Sequence[tuple[str, Sequence[int] | None]]
