@@ -8,10 +8,12 @@ table more (docs/adr/0008).
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class LayeredTable:
 
     def schema(self) -> StructType:
         """The Spark schema of `columns`."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - answers without Spark
+
         return StructType([field for field in self.table.schema() if field.name != "settled"])
 
     def latest(self, name: str, where: str = "TRUE") -> str:

@@ -82,7 +82,9 @@ def switch_epoch_if_due(store: Store, settings: Settings, clock: Clock) -> int |
     """
     if FoldProgress.read(store.table(FOLD_PROGRESS.name)).log_epoch >= counting_epoch(store):
         return None
-    return with_retries(lambda: _Rebuild(store, settings, clock).run(None).records, "another epoch's fold", settings.fold)
+    return with_retries(
+        lambda: _Rebuild(store, settings, clock).run(None).records, "another epoch's fold", settings.fold
+    )
 
 
 def _fold_once(
@@ -244,9 +246,7 @@ def _check(changes: Changes, settings: Settings) -> None:
         )
 
 
-def _moved(
-    before: Mapping[int, PartitionProgress], changes: Changes, clock: Clock
-) -> dict[int, PartitionProgress]:
+def _moved(before: Mapping[int, PartitionProgress], changes: Changes, clock: Clock) -> dict[int, PartitionProgress]:
     """The progress of the log partitions of ``before`` behind these changes."""
     moved = dict(before)
     for at, each in changes.partitions.items():

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.tables import LOG_EPOCH
 

@@ -53,7 +53,10 @@ class StateTable:
                 restrict the key as well.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
-        delta, base = self._delta(name, named), f"(SELECT *, {self.version} AS version FROM {name} WHERE base AND {named})"
+        delta, base = (
+            self._delta(name, named),
+            f"(SELECT *, {self.version} AS version FROM {name} WHERE base AND {named})",
+        )
         listed = ", ".join(self.columns)
         return f"""
             SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d ON {same} AND d.version > b.version
@@ -132,5 +135,5 @@ def named_by(progress: str) -> str:
     incarnations = (
         "SELECT transform(array_sort(collect_list(struct(log_partition, incarnation))), each -> each.incarnation) "
         f"FROM {progress}"
-    )  # noqa: S608 - the program's own names
+    )
     return f"incarnation = get(({incarnations}), log_partition)"

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.state.log_reader import shared_out
 from offsets_pipeline.store import planned_bytes
@@ -114,7 +114,9 @@ def _replay_in_tasks(
             tables = map(_as_table, _chained(first, batches))
             yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(finish(start.replay(tables)))]})
 
-    of_partition = compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
+    of_partition = (
+        compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
+    )
     rows = of_partition.mapInArrow(replay, "result binary").collect()
     return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 - the program's own
 

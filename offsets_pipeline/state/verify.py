@@ -69,7 +69,9 @@ class Verification:
         of_log = _by_key(expected, key, columns)
         copies = Counter(zip(*(found[name].to_pylist() for name in key), strict=True))
         of_state = _by_key(found, key, columns)
-        differing = [at for at in of_log.keys() | of_state.keys() if of_log.get(at) != of_state.get(at) or copies[at] > 1]
+        differing = [
+            at for at in of_log.keys() | of_state.keys() if of_log.get(at) != of_state.get(at) or copies[at] > 1
+        ]
         if not differing:
             return
         self.differences[table] = self.differences.get(table, 0) + len(differing)
@@ -118,14 +120,18 @@ class _Comparison:
         result = Verification(log_partitions=len(partitions))
         of_state = self._state(OFFSETS, partitions)
         result.offsets = offsets.num_rows - offsets["committed_offset"].null_count
-        result.compare(OFFSETS.name, OFFSETS.key, *(self._kept(_ordered(OFFSETS, each)) for each in (offsets, of_state)))
+        result.compare(
+            OFFSETS.name, OFFSETS.key, *(self._kept(_ordered(OFFSETS, each)) for each in (offsets, of_state))
+        )
         known = _live if self.cleaned_to else _but_commits
         of_state = self._state(RECORDS, partitions)
         result.compare(RECORDS.name, RECORDS.key, *(known(_ordered(RECORDS, each)) for each in (records, of_state)))
         groups = pa.Table.from_batches(
             described(_ordered(RECORDS, records).to_batches(), self.offsets_partitions), DESCRIBED.file_schema()
         )
-        expected, found = (_existing(_ordered(DESCRIBED, each)) for each in (groups, self._state(DESCRIBED, partitions)))
+        expected, found = (
+            _existing(_ordered(DESCRIBED, each)) for each in (groups, self._state(DESCRIBED, partitions))
+        )
         result.groups = expected.num_rows
         result.compare(DESCRIBED.name, DESCRIBED.key, expected, found)
         return result

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from offsets_pipeline.output import write_json, write_rows
+from offsets_pipeline.cli.output import write_json, write_rows
 
 HOSTILE = "a\x1b[2J\x00\x9b\u202eb\u2066\u200f\u061c\u2028\ufeff\r\n\tü"
 

@@ -13,7 +13,7 @@ from offsets_pipeline.semantics.group_description import EMPTY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from offsets_pipeline.coordinator.positions import Position, Positions
+    from offsets_pipeline.offset_reset.positions import Position, Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
     #: Topics, each with the partitions that are meant, or None for all of them.

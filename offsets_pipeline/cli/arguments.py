@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 
+from offsets_pipeline.cli.output import FORMATS
+from offsets_pipeline.cli.repeating import add_every
 from offsets_pipeline.config import HOURS_MAX
-from offsets_pipeline.output import FORMATS
-from offsets_pipeline.repeating import add_every
 
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")

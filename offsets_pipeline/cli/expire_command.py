@@ -13,6 +13,8 @@ from dataclasses import astuple, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.repeating import AS_SET, repeated
 from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.coordinator.retention import (
     ExpiryRun,
@@ -22,9 +24,7 @@ from offsets_pipeline.coordinator.retention import (
     warn_of_partition,
 )
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
-from offsets_pipeline.output import write_rows
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
-from offsets_pipeline.repeating import AS_SET, repeated
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 from offsets_pipeline.store_properties import OWNED
 
@@ -124,8 +124,8 @@ def _forecasts_of_log(
 
 def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
     # these import pyspark, which an owned store does without
-    from offsets_pipeline.answers import tell_unfolded  # noqa: PLC0415
-    from offsets_pipeline.query.holdings import held_by_groups  # noqa: PLC0415
+    from offsets_pipeline.cli.answers import tell_unfolded
+    from offsets_pipeline.query.holdings import held_by_groups
 
     tell_unfolded(reader, store)
     return (forecast(held, retention_ms) for held in held_by_groups(reader))

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.cli.repeating import AS_SET, add_every, repeated
+from offsets_pipeline.clock import FixedClock, due
 from offsets_pipeline.errors import CannotClean, WriteConflict
-from offsets_pipeline.repeating import AS_SET, add_every, due, repeated
 
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_795_000_000_000

@@ -7,10 +7,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
-from offsets_pipeline.clock import duration_ms
+from offsets_pipeline.cli.stopping import Stopping
+from offsets_pipeline.clock import due, duration_ms
 from offsets_pipeline.errors import InvalidTime, OffsetsError, in_one_line, raised_on_executor
-from offsets_pipeline.output import warn
-from offsets_pipeline.stopping import Stopping
+from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 #: What `--every` without a duration gives, where a setting says how often.
 AS_SET = 0
 
-_TICK_SECONDS = 1.0  # between two looks at the clock
 _Result = TypeVar("_Result")
 
 
@@ -48,16 +47,6 @@ def every_of(text: str) -> int:
     if every_ms <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; it takes seconds, or a duration as PT1H30M")
     return every_ms
-
-
-def due(every_ms: int, clock: Clock, stopped: threading.Event) -> Iterator[None]:
-    """Yield at once, then each time ``every_ms`` have passed since the last time, until ``stopped`` is set."""
-    while not stopped.is_set():
-        began_ms = clock.now_ms()
-        yield
-        while clock.now_ms() - began_ms < every_ms:
-            if stopped.wait(min(_TICK_SECONDS, every_ms / 1000)):
-                return
 
 
 def repeated(

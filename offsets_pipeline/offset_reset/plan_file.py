@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.csv_file import malformed, number, read_rows
 from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
 from offsets_pipeline.errors import InvalidGroupId, InvalidReset, MalformedFile, UnknownTopicOrPartition
+from offsets_pipeline.offset_reset.csv_file import malformed, number, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from offsets_pipeline.coordinator.reset import PlannedOffset
+    from offsets_pipeline.offset_reset.plan import PlannedOffset
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4

@@ -7,8 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.output import write_json, write_rows
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info, unfolded_records
 

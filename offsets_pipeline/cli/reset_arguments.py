@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.output import FORMATS
+from offsets_pipeline.cli.output import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,6 @@ def topic_of(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.coordinator.reset_command import reset_offsets  # noqa: PLC0415 - heavy, for one command
+    from offsets_pipeline.cli.reset_command import reset_offsets
 
     return reset_offsets(options, settings)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from offsets_pipeline.stopping import Stopping
+from offsets_pipeline.cli.stopping import Stopping
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

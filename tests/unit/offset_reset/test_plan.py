@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.positions import Position, Positions, TimedOffset
-from offsets_pipeline.coordinator.reset import (
+from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
     Scenario,
@@ -20,11 +20,11 @@ from offsets_pipeline.coordinator.reset import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from offsets_pipeline.coordinator.reset import ResetPlan
+    from offsets_pipeline.offset_reset.plan import ResetPlan
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 # t-1 has lost its first hundred records; u-0 is empty

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from offsets_pipeline import __version__
+from offsets_pipeline.cli.arguments import add_expiry_options, commit_of, hours_of, place_of
+from offsets_pipeline.cli.output import FORMATS, progress, write_rows
+from offsets_pipeline.cli.repeating import add_every, repeated
+from offsets_pipeline.cli.reset_arguments import add_reset_offsets
+from offsets_pipeline.cli.stopping import Stopping
+from offsets_pipeline.cli.topic_arguments import add_topic_options
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.config import Settings, load_settings
-from offsets_pipeline.coordinator.arguments import add_expiry_options, commit_of, hours_of, place_of
-from offsets_pipeline.coordinator.reset_arguments import add_reset_offsets
 from offsets_pipeline.errors import OffsetsError, StateDiffers, TargetNotEmpty, in_one_line
-from offsets_pipeline.ingest.arguments import add_topic_options
-from offsets_pipeline.output import FORMATS, progress, warn, write_rows
-from offsets_pipeline.repeating import add_every, repeated
-from offsets_pipeline.stopping import Stopping
+from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,25 +161,25 @@ def _add_owned(command: Callable[[str, object, str], argparse.ArgumentParser]) -
 
 
 def _commit(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.coordinator.commands import commit
+    from offsets_pipeline.cli.commit_commands import commit
 
     return commit(options, settings)
 
 
 def _delete_group(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.coordinator.commands import delete_group
+    from offsets_pipeline.cli.commit_commands import delete_group
 
     return delete_group(options, settings)
 
 
 def _delete_offsets(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.coordinator.commands import delete_offsets
+    from offsets_pipeline.cli.commit_commands import delete_offsets
 
     return delete_offsets(options, settings)
 
 
 def _expire_offsets(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.expire_offsets import expire_offsets
+    from offsets_pipeline.cli.expire_command import expire_offsets
 
     return expire_offsets(options, _reader(options, settings), settings, SystemClock())
 
@@ -236,13 +237,13 @@ def _ingest_segments(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _ingest_topic(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.follow_command import read_topic
+    from offsets_pipeline.cli.follow_command import read_topic
 
     return read_topic(options, _session, settings, fold=False)
 
 
 def _follow(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.follow_command import read_topic
+    from offsets_pipeline.cli.follow_command import read_topic
 
     return read_topic(options, _session, settings, fold=True)
 
@@ -354,19 +355,19 @@ def _verify(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _describe(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.answers import describe
+    from offsets_pipeline.cli.answers import describe
 
     return describe(options, _reader(options, settings))
 
 
 def _log_info(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.answers import show_log
+    from offsets_pipeline.cli.answers import show_log
 
     return show_log(options, _reader(options, settings))
 
 
 def _sql(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.answers import tell_unfolded
+    from offsets_pipeline.cli.answers import tell_unfolded
     from offsets_pipeline.delta_reader import UNREADABLE
     from offsets_pipeline.query.sql import run_query
 

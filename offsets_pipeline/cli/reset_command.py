@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
-from offsets_pipeline.coordinator.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.plan_file import plan_csv, read_plan
-from offsets_pipeline.coordinator.positions import read_positions
-from offsets_pipeline.coordinator.reset import (
+from offsets_pipeline.coordinator.standings import owned_standings
+from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
+from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
     Scenario,
@@ -23,10 +25,8 @@ from offsets_pipeline.coordinator.reset import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.coordinator.standings import owned_standings
-from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
-from offsets_pipeline.output import write_rows
+from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.offset_reset.positions import read_positions
 from offsets_pipeline.query.state import StateReader
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.coordinator.positions import Positions
-    from offsets_pipeline.coordinator.reset import PlannedOffset, ResetPlan, Standing
+    from offsets_pipeline.offset_reset.plan import PlannedOffset, ResetPlan, Standing
+    from offsets_pipeline.offset_reset.positions import Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
@@ -60,8 +60,8 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
                 f"{options.store} is a mirrored store: only its broker may write (R4); what --export prints is for "
                 "kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
-        from offsets_pipeline.answers import tell_unfolded  # noqa: PLC0415 - as the next
-        from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings  # noqa: PLC0415 - it imports pyspark
+        from offsets_pipeline.cli.answers import tell_unfolded
+        from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings
 
         reader = StateReader(options.store)
         tell_unfolded(reader, options.store)

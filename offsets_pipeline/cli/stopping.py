@@ -52,7 +52,7 @@ def _leave_sigterm_to_python(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415 (answers without Spark)
+        from pyspark.java_gateway import ensure_callback_server_started
 
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
         handler = _PassedOn()

@@ -72,12 +72,6 @@ def progress(text: str) -> None:
         print(f"offsets: {text}", file=sys.stderr)
 
 
-def warn(text: str) -> None:
-    """Write a warning to stderr, at once."""
-    sys.stderr.write(f"offsets: warning: {text}\n")
-    sys.stderr.flush()
-
-
 def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     rows = list(rows)
     cells = [[_shown(name.upper().replace("_", "-")) for name in columns]]

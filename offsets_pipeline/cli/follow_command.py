@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.output import progress
+from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.figures import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.ingest.topic import TopicIngest
 from offsets_pipeline.metrics import Metrics
-from offsets_pipeline.output import progress, warn
+from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.state import StateReader
-from offsets_pipeline.stopping import Stopping
 
 if TYPE_CHECKING:
     import argparse
