@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Self
 import pyarrow.parquet as pq
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.delta_reader import file_paths
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.reader import file_paths
 from offsets_pipeline.errors import first_line
-from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.metrics import Metrics, MetricsServer

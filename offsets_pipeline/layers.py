@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from offsets_pipeline.clock import shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.delta_reader import UNREADABLE
+from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage, in_one_line
 from offsets_pipeline.output import warn
 from offsets_pipeline.repeating import due

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table, quoted, table_as_of
+from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table, quoted, table_as_of
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.fold.dataframes import few_rows, log_rows
 from offsets_pipeline.fold.described import described
 from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, TOPIC
@@ -22,7 +23,6 @@ from offsets_pipeline.fold.fold_writer import FoldWriter, lies_alone
 from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.fold.state_files import in_order, layer_files, layer_rows, layer_schema
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
-from offsets_pipeline.tables import FOLD_PROGRESS, TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

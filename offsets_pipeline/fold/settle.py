@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table, stored_files, table_as_of
+from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table, stored_files, table_as_of
+from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.state_files import layer_files, layer_schema
 from offsets_pipeline.guarded import rearrange
 from offsets_pipeline.layers import LAYERED, LayeredTable
 from offsets_pipeline.log.epochs import folded_epoch
-from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

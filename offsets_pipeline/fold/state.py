@@ -28,6 +28,14 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.delta.data_file import written_file
+from offsets_pipeline.delta.schemas import (
+    FOLD_PROGRESS,
+    LOG_EPOCH,
+    QUARANTINE,
+    TOPICS,
+)
+from offsets_pipeline.delta.small_table import files_and_rows
 from offsets_pipeline.fold.dataframes import pending_arrays
 from offsets_pipeline.fold.effects import PENDING, TOPIC
 from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
@@ -36,15 +44,7 @@ from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, RECORDS
 from offsets_pipeline.log.notes import merge_topic_names
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.small_table import files_and_rows
 from offsets_pipeline.store import timestamp_of
-from offsets_pipeline.tables import (
-    FOLD_PROGRESS,
-    LOG_EPOCH,
-    QUARANTINE,
-    TOPICS,
-)
-from offsets_pipeline.written_file import written_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

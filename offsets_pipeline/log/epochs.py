@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from offsets_pipeline.store import Store

@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.store import Store
-from offsets_pipeline.tables import FOLD_PROGRESS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
