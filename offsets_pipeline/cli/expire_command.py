@@ -23,10 +23,10 @@ from offsets_pipeline.coordinator.retention import (
     open_coordinator,
     warn_of_partition,
 )
+from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
-from offsets_pipeline.store_properties import OWNED
 
 if TYPE_CHECKING:
     import argparse

@@ -368,7 +368,7 @@ def _log_info(options: argparse.Namespace, settings: Settings) -> int:
 
 def _sql(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.cli.answers import tell_unfolded
-    from offsets_pipeline.delta_reader import UNREADABLE
+    from offsets_pipeline.delta.reader import UNREADABLE
     from offsets_pipeline.query.sql import run_query
 
     columns, rows = run_query(_session(settings), options.store, options.query)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.delta.data_file import WrittenFile
 
 
 class Progress(NamedTuple):

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
@@ -32,7 +33,6 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

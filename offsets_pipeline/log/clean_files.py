@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
@@ -26,8 +26,8 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.log.file_writer import LogFilePlace
-    from offsets_pipeline.written_file import WrittenFile
 
 Bools = npt.NDArray[np.bool_]
 

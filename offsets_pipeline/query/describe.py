@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.delta_reader import quoted
+from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.partitioning import partition_for

@@ -45,7 +45,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
             FROM ({OFFSETS.latest("committed_offsets", of_epoch)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
-            """,  # noqa: S608 - names of the program's own
+            """,
             "committed_offsets",
         )
     )
@@ -55,7 +55,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
             FROM ({RECORDS.latest("group_records", of_epoch)}) r
             ORDER BY log_partition, group_id
-            """,  # noqa: S608 - names of the program's own
+            """,
             "group_records",
         )
     )

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
-from offsets_pipeline.tables import FOLD_PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation
 from offsets_pipeline.state.progress import FoldProgress
-from offsets_pipeline.tables import FOLD_PROGRESS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -158,7 +158,7 @@ def _divided(files: Sequence[StoredFile], progress: FoldProgress) -> tuple[list[
 
 def _shares(snapshot: Snapshot, table: StateTable, progress: FoldProgress) -> list[list[int]]:
     """The log partitions in shares of about a million rows."""
-    held = snapshot.query(f"SELECT log_partition, count(*) AS held FROM {table.name} GROUP BY log_partition")  # noqa: S608
+    held = snapshot.query(f"SELECT log_partition, count(*) AS held FROM {table.name} GROUP BY log_partition")
     shares: list[list[int]] = []
     rows = _ROWS_AT_ONCE
     for row in sorted(held.read_all().to_pylist(), key=lambda row: row["log_partition"]):
@@ -186,6 +186,6 @@ def _compacted(
             for each in schema
         )
         newest = table.newest(table.name, named)
-        query = f"SELECT {columns} FROM ({newest}) AS newest ORDER BY {', '.join(table.key)}"  # noqa: S608 - its own names
+        query = f"SELECT {columns} FROM ({newest}) AS newest ORDER BY {', '.join(table.key)}"
         rows = snapshot.query(query).read_all().cast(schema)
         yield from write_files(folder, rows, is_base=True, incarnation=incarnation)

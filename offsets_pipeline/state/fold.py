@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import note_quarantine, note_topics
@@ -26,7 +27,6 @@ from offsets_pipeline.state.log_reader import LogRange, LogReader
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
 from offsets_pipeline.state.progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

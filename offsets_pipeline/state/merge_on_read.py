@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.tables import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ class StateTable:
             SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d ON {same} AND d.version > b.version
             UNION ALL
             SELECT {listed} FROM {delta} d LEFT ANTI JOIN {base} b ON {same} AND b.version >= d.version
-        """  # noqa: S608 - the program's own names
+        """
 
     def newest_in_spark(self, name: str, named: str) -> str:
         """The same for Spark alone, with joins on one hash of the key: a third less time than on several strings.
@@ -86,7 +86,7 @@ class StateTable:
                 SELECT /*+ BROADCAST(d) */ DISTINCT {of_delta} FROM {base} b
                 JOIN {delta} d ON b.key_hash = d.key_hash AND {same} AND b.version >= d.version
             ) late USING ({key})
-        """  # noqa: S608 - the program's own names
+        """
 
     def _delta(self, name: str, named: str) -> str:
         """SQL of the newest delta row of each key, with `columns` and its version."""
@@ -96,7 +96,7 @@ class StateTable:
                 SELECT *, row_number() OVER (PARTITION BY {", ".join(self.key)} ORDER BY version DESC) AS place
                 FROM (SELECT *, {self.version} AS version FROM {name} WHERE NOT base AND {named}) v
             ) p WHERE place = 1
-        )"""  # noqa: S608 - the program's own names
+        )"""
 
 
 OFFSETS = StateTable(COMMITTED_OFFSETS, ("log_partition", "group_id", "topic", "partition"), "record_offset")

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.notes import cleaned_to
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
@@ -22,7 +23,6 @@ from offsets_pipeline.state.log_reader import LogRange, LogReader
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, StateTable, named_rows
 from offsets_pipeline.state.progress import FoldProgress
 from offsets_pipeline.state.replay_job import ReplayStart, replay_log
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.store import Store
-    from offsets_pipeline.written_file import WrittenFile
     from tests.spark.stores import Workbench
 
 CAPTURE = "4.2.0-txn-open"  # has transactions, markers and tombstones

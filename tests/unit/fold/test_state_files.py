@@ -17,7 +17,7 @@ from tests.logs import LogPartition
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.delta.data_file import WrittenFile
 
 TABLES = ("committed_offsets", "group_records", "groups")
 

@@ -24,10 +24,10 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
-from offsets_pipeline.delta_protocol import DELTA_LOG, commit_name, parsed
+from offsets_pipeline.delta.data_file import APPLICATION, WrittenFile
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, parsed
 from offsets_pipeline.errors import UnsafeStorage, WriteConflict
-from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.written_file import APPLICATION, WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.delta_protocol import Action
+    from offsets_pipeline.delta.protocol import Action
 
 _LOG = logging.getLogger(__name__)
 

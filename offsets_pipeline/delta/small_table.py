@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta_reader import UNREADABLE, newest_table, stored_files, table_as_of, whole
+from offsets_pipeline.delta.data_file import written_file
+from offsets_pipeline.delta.reader import UNREADABLE, newest_table, stored_files, table_as_of, whole
 from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.written_file import written_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltalake import DeltaTable
 
-    from offsets_pipeline.delta_reader import StoredFile
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
-    from offsets_pipeline.tables import Table
 
 _MAX_BYTES = 8 * 1024 * 1024  # of files; more is read by Spark
 
 
 def read_rows(store: Store, table: Table) -> pa.Table:
-    """The rows of a small table, with the columns of `tables.py`; null in columns that an older store lacks."""
+    """The rows of a small table, with the columns of `schemas.py`; null in columns that an older store lacks."""
     try:
         found = _rows(newest_table(store.arrow_folder(table.name)))
     except UNREADABLE:
@@ -46,7 +46,7 @@ def files_and_rows(writer: GuardedWriter) -> tuple[list[StoredFile] | None, pa.T
 
 
 def conformed(rows: pa.Table, table: Table) -> pa.Table:
-    """The rows with the columns and types of `tables.py`; columns that are not there are null."""
+    """The rows with the columns and types of `schemas.py`; columns that are not there are null."""
     schema = table.arrow_schema()
     columns = [
         rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)

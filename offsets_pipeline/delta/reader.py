@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.delta_protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.filesystems import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.tables import Table
+    from offsets_pipeline.delta.schemas import Table
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from offsets_pipeline.filesystems import open_path
+from offsets_pipeline.delta.filesystems import open_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.delta_reader import UNREADABLE, answer, file_paths, stored_files, whole
+from offsets_pipeline.delta.reader import UNREADABLE, answer, file_paths, stored_files, whole
 from offsets_pipeline.errors import UnsupportedTable
 from tests.unit.coordinator.stores import SECOND_ROW
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from offsets_pipeline.tables import Table
+    from offsets_pipeline.delta.schemas import Table
 
 Action = dict[str, Any]
 
