@@ -268,7 +268,7 @@ def _export_segments(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _fold(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.fold.stream import start_fold
+    from offsets_pipeline.state.stream import start_fold
 
     total = expired_offsets = expired_groups = 0
 
@@ -303,7 +303,7 @@ def _fold(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _reload(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.fold.reload import reload_partitions
+    from offsets_pipeline.state.fold import reload_partitions
 
     records = reload_partitions(_store(options, settings), options.partition, settings, SystemClock())
     print(f"{records} records replayed in {options.store}")
@@ -338,9 +338,9 @@ def _clean_log(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _verify(options: argparse.Namespace, settings: Settings) -> int:
-    from offsets_pipeline.fold.verify import verify_store
+    from offsets_pipeline.state.verify import verify_store
 
-    result = verify_store(_store(options, settings))
+    result = verify_store(_store(options, settings), settings)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
         raise StateDiffers(

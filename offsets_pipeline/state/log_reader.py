@@ -22,7 +22,8 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import StoredFile, TableFolder
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.table_folder import TableFolder
 
 #: Columns that a replay reads. Files of several writers differ in nullability and in the width of bytes.
 SCHEMA = pa.schema(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.progress import PartitionProgress
     from offsets_pipeline.store import Store
 
