@@ -340,7 +340,7 @@ def _clean_log(options: argparse.Namespace, settings: Settings) -> int:
 def _verify(options: argparse.Namespace, settings: Settings) -> int:
     from offsets_pipeline.state.verify import verify_store
 
-    result = verify_store(_store(options, settings), settings)
+    result = verify_store(_store(options, settings), settings.fold)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
         raise StateDiffers(

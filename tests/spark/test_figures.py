@@ -8,7 +8,7 @@ import pytest
 
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.fold.settle import Settler
+from offsets_pipeline.state.compact import Compactor
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.query.state import StateReader
@@ -43,7 +43,7 @@ def counted(figures: Figures) -> tuple[float, float]:
 def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Settler, "after_fold", lambda *_: None)  # so rows of both epochs stay
+    monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both epochs stay
     store, metrics = copied(folded(OLD), tmp_path / "a store"), Metrics()
     state = StateMetrics(metrics, lambda: StateReader(str(store)))
 

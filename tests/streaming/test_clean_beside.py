@@ -13,7 +13,7 @@ from pyspark import inheritable_thread_target
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.log import clean
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
