@@ -250,12 +250,12 @@ def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]
     chance = random.Random(seed)
     link = os.link
 
-    def slow(*args: object, **more: object) -> None:
+    def slow(*args: Any, **more: Any) -> None:  # noqa: ANN401 - as os.link
         time.sleep(chance.random() * 0.003)
         link(*args, **more)
         time.sleep(chance.random() * 0.003)
 
-    os.link = slow  # type: ignore[assignment]
+    os.link = slow
     try:
         return [(append(folder, number, durable=False), number) for number in range(worker * 100, worker * 100 + 12)]
     finally:
