@@ -11,8 +11,8 @@ quarantine              what did not decode, with the reason and the raw bytes (
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
 
-The three tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them through
-the views. A reader without the views finds each key once, as of the last compaction, with
+The three tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them
+through the views. A reader without the views finds each key once, as of the last compaction, with
 
     SELECT ... FROM committed_offsets JOIN fold_progress USING (log_partition, incarnation) WHERE base
 """

@@ -8,11 +8,11 @@ import pytest
 
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.state.compact import Compactor
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.segment import Damage
+from offsets_pipeline.state.compact import Compactor
 from tests.figures import by_partition, extents, figures_of
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of

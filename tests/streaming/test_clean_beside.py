@@ -13,11 +13,11 @@ from pyspark import inheritable_thread_target
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.log import clean
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.state.stream import start_fold
 from tests.logs import LogPartition
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
 from tests.spark.stores import CLOCK, assert_as_reference, copied, export_of, log_of, rows_of

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.fold import reload, settle, stream
 from offsets_pipeline.fold.epoch_writer import EpochWriter
 from offsets_pipeline.fold.replay_writer import FilesReplayWriter, RowsReplayWriter
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.layers import LAYERED
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.fold.state import FoldedTo
     from offsets_pipeline.fold.summary import Summary
+
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench

@@ -261,7 +261,9 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     seen: list[object] = []
 
     def look() -> None:
-        seen.extend([views_of(workbench, location), {row["committed_offset"] for row in rows_of(location, OFFSETS.name)}])
+        seen.extend(
+            [views_of(workbench, location), {row["committed_offset"] for row in rows_of(location, OFFSETS.name)}]
+        )
         for table in STATE_TABLES:  # an incarnation that is about to be named stays
             compact(store, table)
 
@@ -335,9 +337,7 @@ def test_late_log_partition_joins_the_incarnation(
     assert_as_reference(location, log_of(location))
 
 
-def test_folds_of_many_threads_lose_nothing(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_folds_of_many_threads_lose_nothing(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 1)
     log = LogPartition(0, start=100)

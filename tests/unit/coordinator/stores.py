@@ -59,7 +59,7 @@ def append(store: Path | str, records: Iterable[Record], offsets_partitions: int
     """Append records as another process does."""
     log = OwnedLog(str(store), offsets_partitions, "a test")
     log.open()
-    log.write(log.prepare(list(records), NOW_MS), NOW_MS, durable=False)
+    log.write(log.prepare(list(records), NOW_MS), durable=False)
 
 
 def append_rows(store: Path | str, rows: Iterable[LogRow], offsets_partitions: int) -> None:

@@ -58,10 +58,10 @@ def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypat
             coordinator.commit_offsets(group_id, {("t", 0): 1})
         write = coordinator._log.write
 
-        def failing(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
             if 1 in append.ends:
                 raise OSError("disk full")
-            return write(append, now_ms, durable=durable)
+            return write(append, durable=durable)
 
         monkeypatch.setattr(coordinator._log, "write", failing)
         reports = coordinator.expire_loaded(NOW_MS + 60_000)
@@ -133,11 +133,11 @@ def test_what_was_expired_before_a_failure_is_told_of(store: Path, monkeypatch: 
         write = coordinator._log.write
         written: list[PreparedAppend] = []
 
-        def failing(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
             if written:
                 raise OSError("disk full")
             written.append(append)
-            return write(append, now_ms, durable=durable)
+            return write(append, durable=durable)
 
         monkeypatch.setattr(coordinator._log, "write", failing)
         report = coordinator.try_to_expire(1, NOW_MS + 60_000)

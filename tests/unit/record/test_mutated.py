@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.state.changes import in_key_order, state_rows
 from offsets_pipeline.ingest.segment_reader import log_columns
-from offsets_pipeline.state.merge_on_read import RECORDS
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
@@ -25,6 +23,8 @@ from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
 from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.state.changes import in_key_order, state_rows
+from offsets_pipeline.state.merge_on_read import RECORDS
 from tests.mutation import Mutator, seeds
 
 if TYPE_CHECKING:
