@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from offsets_pipeline.layers import OFFSETS, RECORDS
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Holdings
 
