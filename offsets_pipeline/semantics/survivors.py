@@ -84,20 +84,20 @@ class _Cleaning:
 
     def _read_transactions(self) -> None:
         """Find the marker of each record of a transaction (R11)."""
-        controls = self._rows["control_type"]
-        markers = np.flatnonzero(_mask(pc.is_in(controls, pa.array([COMMIT, ABORT]))) & self._in_transaction)
-        members = np.flatnonzero(self._data & self._in_transaction)
-        producers = pc.fill_null(self._rows["producer_id"], 0).to_numpy()
-        here, of_markers = np.zeros(len(members), dtype=np.int64), np.zeros(len(markers), dtype=np.int64)
-        found = next_markers(here, producers[members], members, of_markers, producers[markers], markers)
+        commits = _mask(pc.fill_null(pc.equal(self._rows["control_type"], COMMIT), fill_value=False))
+        aborts = _mask(pc.fill_null(pc.equal(self._rows["control_type"], ABORT), fill_value=False))
+        is_marker = (commits | aborts) & self._in_transaction
+        rows = np.flatnonzero((self._data | is_marker) & self._in_transaction)
+        producers = codes_of(self._rows["producer_id"].take(pa.array(rows)))
+        found = next_markers(producers, rows, is_marker[rows])
+        members, found = rows[self._data[rows]], found[self._data[rows]]
+        ended = members[found >= 0]
         self._marker = np.full(self._count, _NONE, dtype=np.int64)
-        ended = found >= 0
-        self._marker[members[ended]] = markers[found[ended]]
+        self._marker[ended] = rows[found[found >= 0]]
         self._open = np.zeros(self._count, dtype=np.bool_)
-        self._open[members[~ended]] = True
-        commits = _mask(pc.fill_null(pc.equal(controls, COMMIT), fill_value=False))
+        self._open[members[found < 0]] = True
         self._aborted = np.zeros(self._count, dtype=np.bool_)
-        self._aborted[members[ended]] = ~commits[markers[found[ended]]]
+        self._aborted[ended] = aborts[self._marker[ended]]
 
     def _read_commits(self) -> None:
         """Find the offset commits that decode, and give each identity and each of their groups a small integer."""

@@ -37,7 +37,10 @@ def cleaned(
     table = table.set_column(table.schema.get_field_index("backfill"), SCHEMA.field("backfill"), backfill)
     table = table.append_column(SCHEMA.field("aged"), pa.array([offset < aged_to for offset in offsets], pa.bool_()))
     if below:  # as tasks do that read parts of a log partition
-        parts = [compact_early(table.slice(at, chunk_rows), {}) for at in range(0, len(below), chunk_rows)]
+        parts = [
+            compact_early(table.slice(at, chunk_rows), {}, keep_producers=True)
+            for at in range(0, len(below), chunk_rows)
+        ]
         table = pa.concat_tables(parts).sort_by("record_offset")
     kept = set(table.filter(pa.array(survivors(table)))["record_offset"].to_pylist())
     return [row for row in rows if row.record_offset >= up_to or row.record_offset in kept]
