@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Holdings
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS

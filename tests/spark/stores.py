@@ -17,6 +17,7 @@ from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
@@ -181,10 +182,10 @@ def state_of(location: Path | str) -> StateTables:
 
 def _pending(row: dict[str, Any]) -> dict[str, Any]:
     value = decode_value(1, row["value"]).fields  # what the struct does not name
-    topic_id = value.get("topic_id")
+    topic_id, expire = value.get("topic_id"), value.get("expire_timestamp")
     return row | {
         "commit_timestamp": (row["commit_timestamp"] - _EPOCH) // timedelta(microseconds=1),
-        "expire_timestamp": None if value.get("expire_timestamp") is None else value["expire_timestamp"] * 1000,
+        "expire_timestamp": None if expire is None else min(max(expire, EARLIEST_MS), LATEST_MS) * 1000,
         "topic_id": None if topic_id == NO_TOPIC_ID else topic_id,
     }
 

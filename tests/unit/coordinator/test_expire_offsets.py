@@ -62,7 +62,7 @@ def offsets(filled: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
 
 
 def held(store: Path) -> set[tuple[str, str, int]]:
-    return {identity for state in references_of(store, PARTITIONS).values() for identity in state.current_offsets()}
+    return {identity for state in references_of(store, PARTITIONS).values() for identity in state.current}
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, log_partition: int) -> None:

@@ -10,9 +10,9 @@ from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import replay
+from tests.replays import Replayed, replay
 from tests.unit.coordinator.groups import stable
-from tests.unit.coordinator.states import as_reference, at, of_reference
+from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # 
         rows = log_of(store)[partition]
         assert [(decode_key(row.key).record_type, row.value) for row in rows[-3:]] == [(1, None), (1, None), (2, None)]
         state = coordinator._partitions.state(partition)
-        assert as_reference(state) == of_reference(replay(rows, partition, 3))
+        assert Replayed.of(state) == replay(rows, partition, 3)
 
 
 def test_now_may_be_said(store: Path) -> None:
