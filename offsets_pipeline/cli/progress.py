@@ -56,7 +56,7 @@ def _draw(work: str, progress: Callable[[], Progress], after_seconds: float, end
         TimeElapsedColumn(),
     )
     # The bar disappears at the end. Only stderr is redirected: stdout has the command's output.
-    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, refresh_per_second=4)
     with suppress(Exception), bar:  # a command does not fail because its bar does: Spark may stop at any time
         task = bar.add_task(work, total=None, amount="")
         while not ended.wait(_REFRESH_SECONDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from contextlib import redirect_stderr
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What stands for stderr in `redirect_stderr`: pytest puts its own there after fixtures are set up."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    return sys.stderr  # type: ignore[return-value]
+    return Terminal()
 
 
 def test_bar_shows_how_much_is_done_on_stderr_alone(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,17 +36,17 @@ def test_bar_shows_how_much_is_done_on_stderr_alone(terminal: Terminal, capsys: 
         looks.release()
         return Progress(1_500, 3_000, "records")
 
-    with progress_bar("exporting", progress, after_seconds=0):
+    with redirect_stderr(terminal), progress_bar("exporting", progress, after_seconds=0):
         for _ in range(3):  # what one look found is on the screen before the next but one
             assert looks.acquire(timeout=20)
-        print("output")
+        sys.stdout.write("output\n")
     assert "exporting" in terminal.getvalue()
     assert "1,500/3,000 records" in terminal.getvalue()
     assert capsys.readouterr().out == "output\n"
 
 
 def test_short_work_shows_no_bar(terminal: Terminal) -> None:
-    with progress_bar("exporting", lambda: Progress(0, None, "records"), after_seconds=60):
+    with redirect_stderr(terminal), progress_bar("exporting", lambda: Progress(0, None, "records"), after_seconds=60):
         pass
     assert terminal.getvalue() == ""
 
@@ -64,12 +65,12 @@ def test_bar_that_fails_fails_no_command(terminal: Terminal) -> None:
         asked.set()
         raise ConnectionError("no JVM")
 
-    with progress_bar("folding", progress, after_seconds=0):
+    with redirect_stderr(terminal), progress_bar("folding", progress, after_seconds=0):
         assert asked.wait(20)
     assert "no JVM" not in terminal.getvalue()
 
 
-def tracker(stages: dict[int, tuple[int, int]], jobs: dict[int, list[int]]) -> Any:
+def tracker(stages: dict[int, tuple[int, int]], jobs: dict[int, list[int]]) -> SimpleNamespace:
     def found(kind: dict[int, Any], of: Callable[[Any], object]) -> Callable[[int], object | None]:
         return lambda at: of(kind[at]) if at in kind else None
 
