@@ -1,7 +1,7 @@
-"""Every error this package raises on purpose.
+"""The errors of this package.
 
-Each takes one message that says what is wrong, where, and what would be right; the command line prints it as
-`offsets: error: <message>` and ends with status 1. Errors that a Kafka coordinator answers with carry Kafka's name.
+Each has one message: what failed, why, and what to do. The command line prints it as `offsets: error: <message>` and
+ends with status 1. Errors that Kafka's coordinator returns too have Kafka's name.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class OffsetsError(Exception):
-    """The root of this package's errors."""
+    """Base class of this package's errors."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call, made again unchanged, may succeed."""
+    """Whether a retry of the same call may succeed."""
 
     kafka_name: ClassVar[str | None] = None
-    """Kafka's name for the error, where it has one (R24)."""
+    """Kafka's name of the error; None if Kafka has no such error (R24)."""
 
 
 class ConfigError(OffsetsError):
@@ -29,31 +29,31 @@ class ConfigError(OffsetsError):
 
 
 class JavaMissing(OffsetsError):
-    """Java is not installed, or is older than Spark needs."""
+    """Spark cannot start: Java is missing or too old."""
 
 
 class NoSuchStore(OffsetsError):
-    """There is nothing at the store's path."""
+    """The path of the store does not exist."""
 
 
 class NoSuchCheckpoint(OffsetsError):
-    """There is no checkpoint of a stream at the path."""
+    """The path has no checkpoint of a stream."""
 
 
 class NotAStore(OffsetsError):
-    """What is at the store's path is something else, or a store that was only half created."""
+    """The path has other files than a store's, or an incomplete store."""
 
 
 class StoreMismatch(OffsetsError):
-    """The store was created with other properties than those asked for."""
+    """The store exists with other properties."""
 
 
 class NoSuchPath(OffsetsError):
-    """A path to read from does not exist."""
+    """An input file or folder does not exist."""
 
 
 class TargetNotEmpty(OffsetsError):
-    """The place to write to holds something already, or is no folder."""
+    """The output path is not an empty local folder."""
 
 
 class UnsupportedTable(OffsetsError):
@@ -81,71 +81,71 @@ class CommitUnknown(StorageFailed):
 
 
 class OptionNeedsAnother(OffsetsError):
-    """An option of a command does something only beside another one."""
+    """An option of a command requires another option."""
 
 
 class InvalidTime(OffsetsError):
-    """A point in time is not written as one."""
+    """A text is not a point in time or a duration."""
 
 
 class MalformedFile(OffsetsError):
-    """A file that was given to a command has a line that cannot be read."""
+    """A line of an input file cannot be read."""
 
 
 class InvalidReset(OffsetsError):
-    """A reset of offsets leaves open what is to be reset, or to what."""
+    """A reset does not determine its groups, partitions or new offsets."""
 
 
 class ClientMissing(OffsetsError):
-    """What talks to a broker is not installed."""
+    """The Kafka client library is not installed."""
 
 
 class NoSegments(OffsetsError):
-    """A path to read from holds no log segments."""
+    """An input path has no log segments."""
 
 
 class NoSuchGroup(OffsetsError):
-    """The store knows no group of that name."""
+    """The store has no group with this id."""
 
     kafka_name = "GROUP_ID_NOT_FOUND"
 
 
 class WrongRecords(OffsetsError):
-    """A topic or log holds records of another kind than expected."""
+    """A topic or log has records of another kind than expected."""
 
 
 class ConflictingLog(OffsetsError):
-    """The same record offset holds two different records: these are not segments of one log."""
+    """Two different records have the same record offset: the segments belong to different logs."""
 
 
 class WriteConflict(OffsetsError):
-    """Another writer committed to the table first, as often as was retried."""
+    """Another writer committed first, also after all retries."""
 
     retriable = True
 
 
 class LogMovedOn(OffsetsError):
-    """What is new in the log cannot be followed commit by commit: old ones are gone, or records were deleted."""
+    """The log cannot be read commit by commit: old commits are gone, or records were deleted."""
 
 
 class InvalidPartitionCount(OffsetsError):
-    """The number of log partitions is missing, impossible, or not the one that the log was written with (R1)."""
+    """The number of log partitions is missing, impossible, or differs from the log's number (R1)."""
 
 
 class CannotClean(OffsetsError):
-    """The log table cannot be cleaned where it lies, or as its owner changed it."""
+    """The table log cannot be cleaned: its storage or its properties do not allow it."""
 
 
 class StateDiffers(OffsetsError):
-    """The state tables are not what a replay of the log gives."""
+    """The state tables differ from a replay of the log."""
 
 
 class UndecodableRecord(OffsetsError):
-    """A record of the log does not decode, and the settings say to stop there (R6)."""
+    """A record of the log does not decode, and the settings say to stop (R6)."""
 
 
 class CatalogMissing(OffsetsError):
-    """The session has no catalog that outlives it."""
+    """The session has no persistent catalog."""
 
 
 class QueryFailed(OffsetsError):
@@ -153,11 +153,11 @@ class QueryFailed(OffsetsError):
 
 
 class TaskFailed(OffsetsError):
-    """A task met an error that is not one of this program's own; the message says where it was."""
+    """A task failed with a foreign exception; the message names its place in the log."""
 
 
 class StreamFailed(OffsetsError):
-    """The fold stopped for a reason that is not one of this program's own."""
+    """The fold stopped with a foreign exception."""
 
 
 class ConnectorMissing(OffsetsError):
@@ -165,35 +165,35 @@ class ConnectorMissing(OffsetsError):
 
 
 class BrokerUnreachable(OffsetsError):
-    """No broker answers at the address, or not in time, or it refuses to."""
+    """No broker answered at the address in time."""
 
     retriable = True
 
 
 class AuthenticationFailed(OffsetsError):
-    """The broker refused who we say we are, or cannot be trusted itself."""
+    """The broker rejected the credentials, or its certificate is not trusted."""
 
 
 class NotAuthorized(OffsetsError):
-    """The broker does not allow what is asked of it."""
+    """The broker does not allow a request."""
 
 
 class KafkaFailed(OffsetsError):
-    """A broker answered with another error, or a client could not be made."""
+    """A broker answered with another error, or a Kafka client could not start."""
 
 
 class NoSuchTopic(OffsetsError):
-    """The cluster has no topic of that name."""
+    """The cluster has no topic with this name."""
 
     kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class MetricsUnavailable(OffsetsError):
-    """Metrics cannot be written or told where they were asked for."""
+    """Metrics cannot be written to the file or served at the port."""
 
 
 class TopicStopped(OffsetsError):
-    """The query that reads a topic stopped for a reason that is not one of this program's own."""
+    """The query that reads a topic stopped with a foreign exception."""
 
 
 class NotCoordinator(OffsetsError):
@@ -210,76 +210,76 @@ class StoreReplaced(NotCoordinator):
 
 
 class CoordinatorLoadInProgress(OffsetsError):
-    """The group's log partition is being loaded (R28)."""
+    """The coordinator is loading the group's log partition (R28)."""
 
     retriable = True
     kafka_name = "COORDINATOR_LOAD_IN_PROGRESS"
 
 
 class CoordinatorNotAvailable(OffsetsError):
-    """The coordinator is closed, or could not append to its log: nothing was written."""
+    """The coordinator is closed, or could not append to its log; nothing was written."""
 
     retriable = True
     kafka_name = "COORDINATOR_NOT_AVAILABLE"
 
 
 class RequestTimedOut(OffsetsError):
-    """The time for a request ran out; the message says whether it may yet be carried out."""
+    """A request timed out; the message says whether it may still succeed."""
 
     retriable = True
     kafka_name = "REQUEST_TIMED_OUT"
 
 
 class InvalidRequiredAcks(OffsetsError):
-    """A commit is to wait for what there is not."""
+    """A commit has an unsupported value of acks."""
 
     kafka_name = "INVALID_REQUIRED_ACKS"
 
 
 class InvalidRequest(OffsetsError):
-    """A request has a field with a value that is not allowed."""
+    """A field of a request has a value that is not allowed."""
 
     kafka_name = "INVALID_REQUEST"
 
 
 class InvalidGroupId(OffsetsError):
-    """A group id is no text, or none that a record's key can hold."""
+    """A group id is not a text, or the key of a record cannot hold it."""
 
     kafka_name = "INVALID_GROUP_ID"
 
 
 class UnknownTopicOrPartition(OffsetsError):
-    """What is named is no partition of a topic."""
+    """The topic or partition does not exist, or its name is not allowed."""
 
     kafka_name = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 class UnknownMemberId(OffsetsError):
-    """The group has no such member."""
+    """The group has no member with this id."""
 
     kafka_name = "UNKNOWN_MEMBER_ID"
 
 
 class IllegalGeneration(OffsetsError):
-    """The group is in another generation than the member says."""
+    """The request has another generation than the group."""
 
     kafka_name = "ILLEGAL_GENERATION"
 
 
 class FencedInstanceId(OffsetsError):
-    """Another member took the static member's place."""
+    """Another member replaced the static member."""
 
     kafka_name = "FENCED_INSTANCE_ID"
 
 
 class StaleMemberEpoch(OffsetsError):
-    """The member is in another epoch than it says."""
+    """The request has another epoch than the member."""
 
     kafka_name = "STALE_MEMBER_EPOCH"
 
 
 class RebalanceInProgress(OffsetsError):
-    """The group's members have not agreed on who reads what."""
+    """The group is rebalancing."""
 
     kafka_name = "REBALANCE_IN_PROGRESS"
 
@@ -297,38 +297,38 @@ class GroupSubscribedToTopic(OffsetsError):
 
 
 class OffsetMetadataTooLarge(OffsetsError):
-    """The note of a commit is longer than allowed."""
+    """The metadata of a commit is too long."""
 
     kafka_name = "OFFSET_METADATA_TOO_LARGE"
 
 
 class UnstableOffsetCommit(OffsetsError):
-    """An open transaction holds a commit for the partition (R17)."""
+    """An open transaction has a commit for the partition (R17)."""
 
     retriable = True
     kafka_name = "UNSTABLE_OFFSET_COMMIT"
 
 
 class InvalidCommitOffsetSize(OffsetsError):
-    """The records of a request do not fit into the log."""
+    """The records of a request are too large for the log."""
 
     kafka_name = "INVALID_COMMIT_OFFSET_SIZE"
 
 
 class OffsetOutOfRange(OffsetsError):
-    """A committed offset is no position in a topic's partition."""
+    """A committed offset is negative, or larger than 2^63-1."""
 
     kafka_name = "OFFSET_OUT_OF_RANGE"
 
 
 class InvalidProducerEpoch(OffsetsError):
-    """A newer producer took this one's place."""
+    """A newer producer fenced this producer."""
 
     kafka_name = "INVALID_PRODUCER_EPOCH"
 
 
 class ConcurrentTransactions(OffsetsError):
-    """The producer's transaction is open, or about to end."""
+    """The producer's transaction is open or ending."""
 
     retriable = True
     kafka_name = "CONCURRENT_TRANSACTIONS"
@@ -341,7 +341,7 @@ class InvalidTxnState(OffsetsError):
 
 
 class InvalidTransactionTimeout(OffsetsError):
-    """A transaction's timeout is not allowed."""
+    """The timeout of a transaction is not allowed."""
 
     kafka_name = "INVALID_TRANSACTION_TIMEOUT"
 
@@ -351,30 +351,30 @@ class UnsafeStorage(OffsetsError):
 
 
 class UnexpectedActiveGroup(OffsetsError):
-    """The log removed a group that the coordinator holds as an active one."""
+    """The log deleted a group that has members in the coordinator."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an exception of somebody else's says; of one that says nothing its kind."""
+    """First line of a foreign exception's message, or its class if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def in_one_line(error: Exception) -> str:
-    """What an exception says, in one line: of one of this package its message, of any other its kind too."""
+    """An exception in one line: the message of an error of this package, class and message of any other."""
     ours = error if isinstance(error, OffsetsError) else raised_on_executor(error)
     if ours is not None:
         return str(ours)
     lines = str(error).strip().splitlines() or [""]
-    # Py4J puts its own words before those of what failed in the JVM
+    # Py4J puts a line of its own before the message of the JVM
     said = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
     return f"{type(error).__name__}: {said}"
 
 
 @contextmanager
 def working_on(place: Callable[[], str]) -> Iterator[None]:
-    """Name the place, a file and position or a log partition and record offset, in what a task raises.
+    """Add the place, a file position or a record offset of a log partition, to exceptions of a task.
 
-    Raises TaskFailed, caused by the error, for any error that is not one of this package.
+    Raises TaskFailed, caused by the exception, for any exception that is not an error of this package.
     """
     try:
         yield
@@ -385,7 +385,7 @@ def working_on(place: Callable[[], str]) -> Iterator[None]:
 
 
 def raised_on_executor(error: Exception) -> OffsetsError | None:
-    """The error of this package that was raised here, or by a task, out of Spark's report; None for any other."""
+    """The error of this package, raised here or by a task that Spark reports; None for a foreign exception."""
     if isinstance(error, OffsetsError):
         return error
     found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the README runs, in the order in which a reader meets them.
+"""Every command and every line of Python in the README and the guides runs, in the order in which a reader meets them.
 
 `make run` runs as a user runs it: it starts the installed program and spark-submit as processes. All other commands and
 programs run in this process, beside one session of Spark: they need not start a JVM each.
@@ -35,13 +35,18 @@ LINKED = (
     "requirements.lock",
     "offsets_pipeline",
 )
+#: The README and its guides, in an order in which a reader may run all of them.
+DOCUMENTS = ("README.md", "docs/sources.md", "docs/questions.md", "docs/operations.md", "docs/coordinator.md")
 OFFSETS = ".venv/bin/offsets"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]
 
 
 def blocks(root: Path) -> list[tuple[str, str]]:
-    text = (root / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"^```(sh|python)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```(sh|python)\n(.*?)^```$", text_of(root), re.MULTILINE | re.DOTALL)
+
+
+def text_of(root: Path) -> str:
+    return "".join((root / name).read_text(encoding="utf-8") for name in DOCUMENTS)
 
 
 def commands(block: str) -> list[str]:
@@ -81,7 +86,7 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_block_is_of_a_language_that_is_run(root: Path) -> None:
-    fences = re.findall(r"^```(\w+)$", (root / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    fences = re.findall(r"^```(\w+)$", text_of(root), re.MULTILINE)
     assert fences == [language for language, _ in blocks(root)]
     assert {"sh", "python"} == set(fences)
 
@@ -121,7 +126,7 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
     assert "equal: " in output_of("verify")
     assert re.search(r"^log +\d+ +\d+ +1 ", output_of("offsets maintain"), re.MULTILINE)
     assert output_of("offsets maintain").startswith("TABLE ")  # and nothing that Delta says
-    assert output_of("log-info --store store").count("k-stable  Consumer  Stable") == 6
+    assert output_of("describe --store store --group k-stable\n").count("k-stable  Consumer  Stable") == 6
     assert "k-stable" in output_of("current_offsets GROUP BY ALL")
     assert output_of("k-reset").startswith("LOG-PARTITION")
     # of the 350 records of that capture
@@ -160,7 +165,7 @@ def test_commands_of_a_block_are_told_apart_from_what_takes_a_shell() -> None:
     assert [each for each in (written, "make run\n", *shell) if words_of(each) is not None] == []
 
 
-def test_spark_submit_is_called_in_the_readme_as_make_run_calls_it(root: Path) -> None:
+def test_spark_submit_is_called_in_the_guides_as_make_run_calls_it(root: Path) -> None:
     submits = [
         words
         for language, block in blocks(root)

@@ -1,55 +1,57 @@
-"""The commands `describe` and `log-info`: what they show of the answers, which need no Spark."""
+"""`offsets describe` and `log-info`. Neither imports Spark."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info, unfolded_records
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from offsets_pipeline.config import Settings
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state import StateReader
 
 
-def describe(options: argparse.Namespace, reader: StateReader) -> int:
-    """Show groups with their offsets, or with their members; returns the exit status.
+def describe(store: str, settings: Settings, group_ids: Sequence[str], format_: str, *, members: bool) -> int:
+    """Show these groups, or all if none is named, with offsets or members; returns the exit status.
 
-    Raises NoSuchGroup for those named that do not exist, after the others are shown.
+    Raises NoSuchGroup for named groups that do not exist, after the others are shown.
     """
-    groups = describe_groups(reader, options.group)
-    tell_unfolded(reader, options.store)
-    missing = [group_id for group_id in dict.fromkeys(options.group or ()) if group_id not in groups]
+    reader = open_reader(store, settings)
+    groups = describe_groups(reader, group_ids or None)
+    warn_of_unfolded(reader, store)
+    missing = [group_id for group_id in dict.fromkeys(group_ids) if group_id not in groups]
     if groups or not missing:
-        _show_groups(options, groups)
+        _show_groups(groups, format_, members=members)
     if missing:
         named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
         raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
     return 0
 
 
-def tell_unfolded(reader: StateReader, store: str) -> None:
-    """Say on stderr that the answers leave out records of the log, where they do, and how that is changed."""
+def warn_of_unfolded(reader: StateReader, store: str) -> None:
+    """Warn if the log has records that are not folded: answers are without them."""
     unfolded = unfolded_records(reader)
     if unfolded:
-        sys.stderr.write(
-            f"offsets: warning: {unfolded} records of {store} are not folded yet, and no answer has them: "
-            f"`offsets fold --store {shlex.quote(store)} --available-now` folds them\n"
+        warn(
+            f"{unfolded} records of {store} are not folded yet, and no answer has them: "
+            f"`offsets fold --store {shlex.quote(store)} --available-now` folds them"
         )
 
 
-def _show_groups(options: argparse.Namespace, groups: Mapping[str, GroupAnswer]) -> None:
-    if options.format == "json":
+def _show_groups(groups: Mapping[str, GroupAnswer], format_: str, *, members: bool) -> None:
+    if format_ == "json":
         write_json({"groups": groups})
-    elif options.members:
+    elif members:
         write_rows(
             ["group", "member", "instance", "client", "host", "assignment"],
             [
@@ -57,7 +59,7 @@ def _show_groups(options: argparse.Namespace, groups: Mapping[str, GroupAnswer])
                 for name, group in groups.items()
                 for each in group.members
             ],
-            options.format,
+            format_,
         )
     else:
         write_rows(
@@ -78,27 +80,28 @@ def _show_groups(options: argparse.Namespace, groups: Mapping[str, GroupAnswer])
                 for name, group in groups.items()
                 for offset in _offset_cells(group)
             ],
-            options.format,
+            format_,
         )
 
 
 def _offset_cells(group: GroupAnswer) -> list[list[object]]:
-    """One row for each offset; one of nothing for a group that holds none."""
+    """A row for each offset; for a group without offsets one empty row."""
     return [
         [each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, "yes" if each.pending else None]
         for each in group.offsets
     ] or [[None] * 6]
 
 
-def show_log(options: argparse.Namespace, reader: StateReader) -> int:
-    """Show how each log partition stands; returns the exit status."""
+def show_log(store: str, settings: Settings, format_: str) -> int:
+    """Show each log partition; returns the exit status."""
+    reader = open_reader(store, settings)
     answers = [asdict(each) for each in log_info(reader)]
-    tell_unfolded(reader, options.store)
-    if options.format == "json":
+    warn_of_unfolded(reader, store)
+    if format_ == "json":
         write_json({"log_partitions": answers})
     else:
         names = list(LogPartitionInfo.__dataclass_fields__)
-        if options.format == "table" and all(each["complete_since"] is None for each in answers):
-            names = [name for name in names if name not in OF_TOPIC]  # no topic is followed: a table has to fit
-        write_rows(names, [[each[name] for name in names] for each in answers], options.format)
+        if format_ == "table" and all(each["complete_since"] is None for each in answers):
+            names = [name for name in names if name not in OF_TOPIC]  # they are empty, and a table has to fit
+        write_rows(names, [[each[name] for name in names] for each in answers], format_)
     return 0

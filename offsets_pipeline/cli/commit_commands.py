@@ -1,4 +1,4 @@
-"""The commands of `offsets` that write to an owned store; none of them starts Spark."""
+"""`offsets commit`, `delete-group` and `delete-offsets`, which write to an owned store. None of them imports Spark."""
 
 from __future__ import annotations
 
@@ -10,49 +10,59 @@ from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from offsets_pipeline.coordinator.store import OwnedStore
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
 
     from offsets_pipeline.config import Settings
 
 
-def commit(options: argparse.Namespace, settings: Settings) -> int:
-    """Commit offsets for a group without members."""
-    offsets = {
-        where: OffsetAndMetadata(offset, options.leader_epoch, options.metadata) for where, offset in options.offsets
-    }
-    with _opened(options, settings, [options.group]) as coordinator:
-        coordinator.commit_offsets(options.group, offsets, retention_time_ms=options.retention_ms)
-    sys.stdout.write(f"{len(offsets)} offsets of group {options.group} committed in {options.store}\n")
+def commit(
+    store: str,
+    settings: Settings,
+    offsets: Sequence[tuple[tuple[str, int], int]],
+    *,
+    group: str,
+    metadata: str,
+    leader_epoch: int | None,
+    retention_ms: int | None,
+) -> int:
+    """Commit offsets of a group without members; returns the exit status."""
+    commits = {where: OffsetAndMetadata(offset, leader_epoch, metadata) for where, offset in offsets}
+    with _opened(store, settings, [group]) as coordinator:
+        coordinator.commit_offsets(group, commits, retention_time_ms=retention_ms)
+    sys.stdout.write(f"{len(commits)} offsets of group {group} committed in {store}\n")
     return 0
 
 
-def delete_group(options: argparse.Namespace, settings: Settings) -> int:
-    """Delete groups with their offsets; the first that cannot be deleted is told of, after the others are gone."""
-    with _opened(options, settings, options.group) as coordinator:
-        answers = coordinator.delete_groups(options.group)
+def delete_groups(store: str, settings: Settings, groups: Sequence[str]) -> int:
+    """Delete groups with their offsets; returns the exit status.
+
+    Raises the error of the first group that cannot be deleted, after the others are deleted.
+    """
+    with _opened(store, settings, groups) as coordinator:
+        answers = coordinator.delete_groups(list(groups))
     for group_id, error in answers.items():
         if error is None:
-            sys.stdout.write(f"group {group_id} deleted from {options.store}\n")
+            sys.stdout.write(f"group {group_id} deleted from {store}\n")
     for error in answers.values():
         if error is not None:
             raise error
     return 0
 
 
-def delete_offsets(options: argparse.Namespace, settings: Settings) -> int:
-    """Delete offsets of a group."""
-    with _opened(options, settings, [options.group]) as coordinator:
-        held = coordinator.fetch_offsets(options.group)
+def delete_offsets(store: str, settings: Settings, group: str, places: Sequence[tuple[str, int | None]]) -> int:
+    """Delete offsets of a group: of partitions, or of topics (partition None); returns the exit status."""
+    with _opened(store, settings, [group]) as coordinator:
+        held = coordinator.fetch_offsets(group)
         chosen: list[tuple[str, int]] = []
-        for topic, partition in options.places:
+        for topic, partition in places:
             chosen += [where for where in held if where.topic == topic] if partition is None else [(topic, partition)]
-        deleted = coordinator.delete_offsets(options.group, chosen)
-    sys.stdout.write(f"{deleted} offsets of group {options.group} deleted from {options.store}\n")
+        deleted = coordinator.delete_offsets(group, chosen)
+    sys.stdout.write(f"{deleted} offsets of group {group} deleted from {store}\n")
     return 0
 
 
-def _opened(options: argparse.Namespace, settings: Settings, group_ids: list[str]) -> Coordinator:
-    """A coordinator with the log partitions of these groups loaded, and no more."""
-    store = OwnedStore.open(options.store)
+def _opened(location: str, settings: Settings, group_ids: Sequence[str]) -> Coordinator:
+    """A coordinator that loads only the log partitions of these groups."""
+    store = OwnedStore.open(location)
     partitions = {store.partition_for(group_id) for group_id in group_ids}
     return Coordinator.open(store, settings, partitions=partitions, housekeeping=False)

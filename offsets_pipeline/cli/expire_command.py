@@ -1,7 +1,6 @@
-"""The job that expires offsets of an owned store, once or every so often, and the forecast of what expires when.
+"""`offsets expire-offsets`: expires offsets of an owned store, once or repeatedly, or forecasts what expires.
 
-A forecast is of any store: of an owned one by its log, as the job itself goes by it, of a mirrored one by its state
-tables, for there the broker expires.
+A forecast reads the log of an owned store, as the expiration does, and the state tables of a mirrored store.
 """
 
 from __future__ import annotations
@@ -9,13 +8,17 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.repeating import AS_SET, repeated
-from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
+from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.values import AS_SET
+from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms
+from offsets_pipeline.coordinator.expiration import MS_PER_MINUTE, forecast
 from offsets_pipeline.coordinator.retention import (
     ExpiryRun,
     expire_once,
@@ -25,11 +28,10 @@ from offsets_pipeline.coordinator.retention import (
 )
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
+from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
-from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from offsets_pipeline.clock import Clock
@@ -37,21 +39,38 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state import StateReader
     from offsets_pipeline.semantics.retention import GroupForecast
 
-_OF_FORECASTS = ("at", "within", "retention_minutes")
+
+@dataclass(frozen=True)
+class ExpireOptions:
+    """The options of the command; ``every`` is in milliseconds, ``within`` in hours."""
+
+    store: str
+    dry_run: bool
+    every: int | None
+    format_: str
+    within: int | None
+    at: str | None
+    retention_minutes: int | None
 
 
-def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: Settings, clock: Clock) -> int:
-    """The command `expire-offsets`; returns the exit status, which is 1 where a log partition failed in the one run.
+def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
+    """Expire offsets, or forecast; returns the exit status, which is 1 if a log partition failed in a single run.
 
-    Raises NotCoordinator for a mirrored store, unless a forecast is asked for; OptionNeedsAnother, ConfigError and
-    InvalidTime for options that are not allowed.
+    Raises NotCoordinator for a mirrored store without a forecast; OptionNeedsAnother, ConfigError and InvalidTime for
+    options that are not allowed.
     """
+    reader, clock = open_reader(options.store, settings), SystemClock()
     is_owned = reader.properties.kind == OWNED
     if options.dry_run:
         return _write_forecast(options, reader, settings, clock, is_owned=is_owned)
-    for name in _OF_FORECASTS:
-        if getattr(options, name) is not None:
-            raise OptionNeedsAnother(f"--{name.replace('_', '-')} is for a forecast: say --dry-run too")
+    forecasting = {
+        "--at": options.at,
+        "--within": options.within,
+        "--retention-minutes": options.retention_minutes,
+    }
+    for name, value in forecasting.items():
+        if value is not None:
+            raise OptionNeedsAnother(f"{name} is for a forecast: say --dry-run too")
     if not is_owned:
         raise NotCoordinator(
             f"{reader.location} is a mirrored store: its broker expires offsets, and only it may (R4); "
@@ -65,7 +84,7 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
             last = run
             yield run
 
-    if options.format == "table":
+    if options.format_ == "table":
         for run in runs():
             failed = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
             at = "" if options.every is None else f"{run.at}: "
@@ -73,14 +92,14 @@ def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: S
     else:
         names = [each.name for each in fields(ExpiryRun)]
         rows = (astuple(run) for run in runs())
-        if options.format == "csv":
+        if options.format_ == "csv":
             rows = ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows)
-        write_rows(names, rows, options.format)
+        write_rows(names, rows, options.format_)
     return 1 if last is not None and last.failed and options.every is None else 0
 
 
 def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None) -> Iterator[ExpiryRun]:
-    """One run; or one after the other, until SIGTERM or SIGINT."""
+    """Yield one run, or with an interval each run until SIGTERM or SIGINT."""
     if every_ms == AS_SET:
         every_ms = settings.coordinator.offsets_retention_check_interval_ms
     stopped = threading.Event()
@@ -90,7 +109,7 @@ def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None)
 
 
 def _write_forecast(
-    options: argparse.Namespace, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
+    options: ExpireOptions, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
 ) -> int:
     coordinator_settings = settings.coordinator
     if options.retention_minutes is not None:
@@ -104,14 +123,14 @@ def _write_forecast(
         if is_owned
         else _forecasts_of_tables(reader, options.store, retention_ms)
     )
-    write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format)
+    write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format_)
     return 1 if failed else 0
 
 
 def _forecasts_of_log(
     location: str, settings: Settings, clock: Clock, retention_ms: int, failed: list[int]
 ) -> Iterator[GroupForecast]:
-    """The forecasts of an owned store's groups, by its log; log partitions that do not load go to ``failed``."""
+    """Yield the forecasts of an owned store's groups; append log partitions that do not load to ``failed``."""
     with open_coordinator(location, settings, clock) as coordinator:
         for log_partition in range(coordinator.store.properties.offsets_partitions):
             error = load_if_unloaded(coordinator, log_partition)
@@ -123,9 +142,5 @@ def _forecasts_of_log(
 
 
 def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
-    # these import pyspark, which an owned store does without
-    from offsets_pipeline.cli.answers import tell_unfolded
-    from offsets_pipeline.query.holdings import held_by_groups
-
-    tell_unfolded(reader, store)
+    warn_of_unfolded(reader, store)
     return (forecast(held, retention_ms) for held in held_by_groups(reader))

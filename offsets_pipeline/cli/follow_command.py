@@ -1,11 +1,13 @@
-"""The commands `ingest-topic` and `follow`: read a topic until told to stop, and say how it goes."""
+"""`offsets ingest-topic` and `follow`: read a topic until a signal stops them."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.output import progress
+from offsets_pipeline.cli.opened import start_spark
+from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.figures import StateMetrics, TopicMetrics, Watched, batches_counted
@@ -17,26 +19,31 @@ from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.state import StateReader
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
+    from pathlib import Path
 
     from offsets_pipeline.config import Settings
 
 
-def read_topic(
-    options: argparse.Namespace, session: Callable[[Settings], SparkSession], settings: Settings, *, fold: bool
-) -> int:
-    """Land the topic in the log, and fold the log too if asked to; returns the exit status.
+@dataclass(frozen=True)
+class TopicOptions:
+    """The options of both commands; ``metrics_port`` is a host and a port."""
 
-    ``session`` starts Spark, when the options are found to be in order.
+    bootstrap_server: str
+    topic: str | None
+    options: tuple[str, ...]
+    available_now: bool
+    metrics_file: Path | None
+    metrics_port: tuple[str, int] | None
 
-    Raises what `TopicIngest` raises of the broker, the topic and the store, and MetricsUnavailable.
+
+def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: bool) -> int:
+    """Append the topic to the log, and with ``fold`` fold the log; returns the exit status.
+
+    Raises the errors of `TopicIngest`, and MetricsUnavailable.
     """
-    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.option)})
+    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
     clock, metrics = SystemClock(), Metrics()
-    observer = TopicMetrics(metrics, progress, warn, clock)
+    observer = TopicMetrics(metrics, show_status, warn, clock)
     folded = 0
 
     def on_batch(_: int, records: int) -> None:
@@ -44,11 +51,11 @@ def read_topic(
         folded += records
         metrics.add("offsets_records_folded_total", records)
         if records:
-            progress(f"{records} records folded")
+            show_status(f"{records} records folded")
 
     with Watched(metrics, options.metrics_file, options.metrics_port, observer.warned) as watched:
-        spark = session(settings)
-        ingest = TopicIngest(spark, options.store, kafka, settings, clock, observer, options.topic)
+        spark = start_spark(settings)
+        ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic)
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
@@ -59,5 +66,5 @@ def read_topic(
             else:
                 metrics.add("offsets_records_folded_total", 0)
                 read = follower.run(on_batch, observer.warned, available_now=options.available_now)
-    sys.stdout.write(f"{read} records added to {options.store}" + (f", {folded} folded\n" if fold else "\n"))
+    sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)

@@ -1,7 +1,7 @@
-"""What the commands print: tables for people, CSV for spreadsheets, JSON for programs, progress for whoever watches.
+"""The output of commands: tables for people, CSV for spreadsheets, JSON for programs, status lines for a terminal.
 
-Group ids and metadata hold whatever a client sent. No format lets them command a terminal or a spreadsheet. Only JSON
-is exact, since it has escapes of its own. A table also cuts long cells.
+Group ids and metadata come from clients. No format lets them control a terminal or a spreadsheet. Only JSON is exact,
+because JSON has escapes of its own. A table also cuts long cells.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import click
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -22,11 +24,18 @@ FORMATS = ("table", "json", "csv")
 _NOTHING = "-"
 _CELL_CHARACTERS = 100  # of a table
 _CUT = "…"
-#: A cell that begins so is a formula to a spreadsheet; the last four are the full-width forms.
+#: A spreadsheet takes a cell with this start for a formula; the last four are full-width characters.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-#: What JSON may hold as it is, but terminals obey or readers misread: DEL and C1, marks and overrides of the direction
-#: of text, line separators; and halves of a character, which no encoding has.
+#: Characters that JSON allows and that terminals obey or readers misread: DEL and C1, marks and overrides of the
+#: direction of text, line separators; and single surrogates, which UTF-8 cannot encode.
 _ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def format_option(help_: str = "Format of the output.") -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The option `--format`, one of FORMATS, as the argument ``format_``."""
+    return click.option(
+        "--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help=help_
+    )
 
 
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
@@ -52,22 +61,22 @@ def _in_json(value: object, default: Callable[[Any], Any]) -> str:
 
 
 def _in_csv(value: object) -> object:
-    """A number as it is; text with what is not printable escaped, and with a ' before what would be a formula."""
+    """Return a number unchanged; escape text that is not printable, and put a ' before a formula."""
     if value is None or isinstance(value, (int, float, Decimal)):
         return value
     text = _escaped(str(value))
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON knows
-    """A dataclass by its fields, a tenth of the time that `asdict` takes; anything else as text."""
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the fields of a dataclass, ten times as fast as `asdict`; of any other object its text."""
     if is_dataclass(value):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
     return str(value)
 
 
-def progress(text: str) -> None:
-    """Say what is going on, to a terminal only."""
+def show_status(text: str) -> None:
+    """Write a line to stderr if it is a terminal."""
     if sys.stderr.isatty():
         print(f"offsets: {text}", file=sys.stderr)
 
@@ -98,7 +107,7 @@ def _shown(value: object) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text with every character that is not printable, as NUL or a change of direction, as Python escapes it."""
+    """Escape each character that is not printable, such as NUL or a change of direction, as Python does."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

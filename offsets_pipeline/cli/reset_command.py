@@ -1,17 +1,21 @@
-"""`offsets reset-offsets`: reads what a reset is planned from, shows the plan, and commits it to an owned store."""
+"""`offsets reset-offsets`: plans a reset, shows the plan, and commits it to an owned store."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings
 from offsets_pipeline.coordinator.standings import owned_standings
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
+from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
@@ -30,7 +34,6 @@ from offsets_pipeline.offset_reset.positions import read_positions
 from offsets_pipeline.query.state import StateReader
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
@@ -41,15 +44,44 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
-#: Commits of all groups wait together: the last of very many comes late.
+#: Commits of all groups wait together, so the last of many needs long.
 _COMMIT_TIMEOUT_MS = 600_000
 _NAMED_GROUPS = 5
 
 
-def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
-    """Show what a reset commits, or commit it; what keeps groups from being reset is told after the others are."""
+@dataclass(frozen=True)
+class ResetOptions:
+    """The options of the command."""
+
+    store: str
+    groups: tuple[str, ...]
+    all_groups: bool
+    topics: tuple[tuple[str, tuple[int, ...] | None], ...]
+    all_topics: bool
+    to_earliest: bool
+    to_latest: bool
+    to_current: bool
+    to_offset: int | None
+    shift_by: int | None
+    to_datetime: str | None
+    by_duration: str | None
+    from_file: str | None
+    bootstrap_server: str | None
+    positions: str | None
+    command_config: str | None
+    execute: bool
+    dry_run: bool
+    format_: str
+    export: bool
+
+
+def reset_offsets(options: ResetOptions, settings: Settings) -> int:
+    """Show the plan of a reset, or commit it; returns the exit status.
+
+    Raises InvalidReset, NotCoordinator, and the error of groups that cannot be reset after the others are reset.
+    """
     _validate_scope(options)
-    named = list(dict.fromkeys(options.group or ()))
+    named = list(dict.fromkeys(options.groups))
     scenario = _scenario(options, named, SystemClock())
     group_ids = list(scenario.offsets) if isinstance(scenario, FromFile) else named or None
     try:
@@ -60,11 +92,8 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
                 f"{options.store} is a mirrored store: only its broker may write (R4); what --export prints is for "
                 "kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
-        from offsets_pipeline.cli.answers import tell_unfolded
-        from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings
-
         reader = StateReader(options.store)
-        tell_unfolded(reader, options.store)
+        warn_of_unfolded(reader, options.store)
         plan = _plan(options, scenario, mirrored_standings(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         return _status(plan, {})
@@ -76,20 +105,20 @@ def reset_offsets(options: argparse.Namespace, settings: Settings) -> int:
     return _status(plan, failed)
 
 
-def _validate_scope(options: argparse.Namespace) -> None:
+def _validate_scope(options: ResetOptions) -> None:
     if options.command_config is not None and options.bootstrap_server is None:
         raise InvalidReset("--command-config is for --bootstrap-server: name the broker too")
     if options.from_file is not None:
-        if options.topic or options.all_topics:
+        if options.topics or options.all_topics:
             raise InvalidReset("--from-file says by itself which partitions are reset: leave out --topic, --all-topics")
         return
-    if not (options.group or options.all_groups):
+    if not (options.groups or options.all_groups):
         raise InvalidReset("which groups? --group G (may be repeated) or --all-groups")
-    if not (options.topic or options.all_topics):
+    if not (options.topics or options.all_topics):
         raise InvalidReset("which partitions? --topic T[:P,P...] (may be repeated) or --all-topics")
 
 
-def _scenario(options: argparse.Namespace, group_ids: Sequence[str], clock: Clock) -> Scenario:
+def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> Scenario:
     plain: tuple[tuple[bool, Scenario], ...] = (
         (options.to_earliest, ToEarliest()),
         (options.to_latest, ToLatest()),
@@ -106,27 +135,29 @@ def _scenario(options: argparse.Namespace, group_ids: Sequence[str], clock: Cloc
         return _to_time(parse_time_ms(options.to_datetime))
     if options.by_duration is not None:
         return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
-    return FromFile(read_plan(Path(options.from_file), group_ids))
+    if options.from_file is not None:
+        return FromFile(read_plan(Path(options.from_file), group_ids))
+    raise AssertionError("one scenario is required")
 
 
 def _to_time(time_ms: int) -> ToTime:
-    """No record is older than 1970: to a broker, times before that have meanings of their own."""
+    """A time from 1970 on: a broker gives earlier times other meanings."""
     return ToTime(min(max(0, time_ms), MAX_OFFSET))
 
 
-def _plan(options: argparse.Namespace, scenario: Scenario, standings: Mapping[str, Standing]) -> ResetPlan:
-    return plan_reset(standings, scenario, options.topic, _positions(options, scenario, standings))
+def _plan(options: ResetOptions, scenario: Scenario, standings: Mapping[str, Standing]) -> ResetPlan:
+    return plan_reset(standings, scenario, options.topics or None, _positions(options, scenario, standings))
 
 
-def _positions(options: argparse.Namespace, scenario: Scenario, standings: Mapping[str, Standing]) -> Positions | None:
+def _positions(options: ResetOptions, scenario: Scenario, standings: Mapping[str, Standing]) -> Positions | None:
     if options.positions is not None:
         return read_positions(Path(options.positions))
     if options.bootstrap_server is None:
         return None
     if isinstance(scenario, FromFile):
         topics = {where.topic for offsets in scenario.offsets.values() for where in offsets}
-    elif options.topic:
-        topics = {topic for topic, _ in options.topic}
+    elif options.topics:
+        topics = {topic for topic, _ in options.topics}
     else:
         topics = {where.topic for standing in standings.values() for where in standing.offsets}
     config = options.command_config
@@ -139,7 +170,7 @@ def _positions(options: argparse.Namespace, scenario: Scenario, standings: Mappi
 
 
 def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[str, OffsetsError]:
-    """Commit, one commit a group; by group, why one was not carried out: the others are all the same."""
+    """Commit, one request a group; returns the errors of groups whose commit failed. The other commits are done."""
     offsets: dict[str, dict[TopicPartition, int]] = {}
     for each in planned:
         offsets.setdefault(each.group_id, {})[each.where] = each.new_offset
@@ -158,29 +189,29 @@ def _commit(coordinator: Coordinator, planned: Sequence[PlannedOffset]) -> dict[
     return failed
 
 
-def _show(options: argparse.Namespace, plan: ResetPlan, offsets: Sequence[PlannedOffset], otherwise: str) -> None:
-    """Print what is planned, or what of it was committed; ``otherwise`` is what to do with a plan."""
+def _show(options: ResetOptions, plan: ResetPlan, offsets: Sequence[PlannedOffset], otherwise: str) -> None:
+    """Print the planned or committed offsets; ``otherwise`` says how a plan is carried out."""
     for line in plan.warnings:
-        sys.stderr.write(f"offsets: warning: {line}\n")
-    if options.format == "csv":
-        # without the name of the one --group, as kafka-consumer-groups expects it with one --group
-        sys.stdout.write(plan_csv(offsets, with_groups=len(options.group or ()) != 1))
+        warn(line)
+    if options.export or options.format_ == "csv":
+        # kafka-consumer-groups expects no group names with one --group
+        sys.stdout.write(plan_csv(offsets, with_groups=len(options.groups) != 1))
     elif offsets:
         rows = [(each.group_id, *each.where, each.new_offset, each.current_offset) for each in offsets]
-        write_rows(_COLUMNS, rows, options.format)
+        write_rows(_COLUMNS, rows, options.format_)
     if offsets and not (options.execute or options.dry_run):
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
 
 
 def _status(plan: ResetPlan, failed: Mapping[str, OffsetsError]) -> int:
-    """Raises what kept groups from being reset, in one line; all but the first that failed are warnings."""
+    """Exit status 0. Raises the first error of a group that was not reset; warns of the others."""
     errors = list(failed.values())
     if plan.active:
         active = [f"{group_id!r} is {state}" for group_id, state in plan.active.items()]
         more = f", and {len(active) - _NAMED_GROUPS} more" if len(active) > _NAMED_GROUPS else ""
         errors.append(NonEmptyGroup(f"only inactive groups are reset: {', '.join(active[:_NAMED_GROUPS])}{more}"))
     for error in errors[1:]:
-        sys.stderr.write(f"offsets: warning: {error}\n")
+        warn(str(error))
     if errors:
         raise errors[0]
     return 0

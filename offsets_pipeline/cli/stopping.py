@@ -1,4 +1,4 @@
-"""Ending a command that runs on when it is told to: by SIGTERM, or by Ctrl-C."""
+"""Stop a long-running command in order, on SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ENDED_BY_SIGNAL = 128  # to which a shell adds the signal's number
 
 
 class Stopping:
-    """From here on the first SIGTERM or SIGINT calls ``stop``, in a thread of its own; later ones change nothing.
+    """Calls ``stop`` in a new thread on the first SIGTERM or SIGINT; ignores later signals.
 
-    A handler runs in the main thread, in the middle of whatever that does. It may be a call to the JVM, beside which
-    the thread cannot make another one, or the wait for the very event that is to be set, whose lock it then holds.
+    A signal handler runs in the main thread and cannot call ``stop`` itself: the main thread may be in a call to the
+    JVM, or hold the lock of the event that ``stop`` sets.
 
-    ``spark`` is the session that ``stop`` needs: SIGTERM does not end its JVM, which gets it too where a service
+    ``spark`` is a session that ``stop`` needs: its JVM then survives SIGTERM. The JVM gets the signal too if a service
     manager signals all processes of a service, or a shell a process group.
     """
 
@@ -31,23 +31,23 @@ class Stopping:
         if spark is not None:
             _leave_sigterm_to_python(spark)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
+            signal.signal(number, self._on_signal)
 
-    def _told(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         if self._number is None:
             self._number = number
             threading.Thread(target=self._stop, name="stop").start()
 
     def status(self, *, has_an_end: bool) -> int:
-        """The command's exit status: not 0 where it ``has_an_end`` of its own, and was told to stop before that."""
+        """Exit status: 128 plus the signal's number if a signal stopped a command that ``has_an_end``, else 0."""
         return _ENDED_BY_SIGNAL + self._number if has_an_end and self._number is not None else 0
 
 
 def _leave_sigterm_to_python(spark: SparkSession) -> None:
-    """Keep the JVM alive on SIGTERM until this process ends: the JVM ends then, whichever of the two started the other.
+    """Keep the JVM alive on SIGTERM until this process ends.
 
-    A JVM that this process started ignores the signal. One of spark-submit passes it on, for it may be the only
-    process that gets it (`kill`, or a container's first process).
+    A JVM that this process started ignores the signal. The JVM of spark-submit passes the signal on to this process:
+    it may be the only process that gets it (`kill`, or a container's first process).
     """
     jvm: Any = spark._jvm
     handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.output import progress
 from offsets_pipeline.delta.filesystems import absolute_path
 from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.export.ordered import OrderedLog
@@ -20,12 +19,12 @@ from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 #: segment.bytes of __consumer_offsets, a broker's default for offsets.topic.segment.bytes.
 SEGMENT_BYTES = 100 * 1024 * 1024
 _WAITING_BYTES_IN_ALL = 128 * 1024 * 1024
-_PROGRESS_RECORDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,7 @@ def export_segments(
     as_of_ms: int | None = None,
     codec: Codec = Codec.NONE,
     segment_bytes: int = SEGMENT_BYTES,
+    on_read: Callable[[int], None] = lambda _: None,
 ) -> Export:
     """Write the log of a store to segment files that a broker loads: a folder for each log partition below ``to``.
 
@@ -59,6 +59,7 @@ def export_segments(
         as_of_ms: of each log partition everything is left out from the first record on that is younger.
         codec: compresses batches of records.
         segment_bytes: how large a segment file gets, but for a batch that is larger.
+        on_read: gets the number of records that were read since its last call.
 
     Raises:
         TargetNotEmpty: there is something else at ``to``, or another export writes to it.
@@ -76,14 +77,12 @@ def export_segments(
             partition: PartitionWriter(to, partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes)
             for partition in partitions
         }
-        records = waiting_bytes = 0
+        waiting_bytes = 0
         for partition, rows in log.runs():
             waiting_bytes += writers[partition].add(rows)
             if waiting_bytes > _WAITING_BYTES_IN_ALL:
                 waiting_bytes += sum(writer.flush() for writer in writers.values())
-            before, records = records, records + rows.num_rows
-            if before // _PROGRESS_RECORDS != records // _PROGRESS_RECORDS:
-                progress(f"{records} records exported")
+            on_read(rows.num_rows)
         # the end of a log that was cut off is that of its last record
         exported = tuple(
             writer.close(0 if partition in log.ends else bounds.get(partition, (0, 0))[1])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import threading
 
+import click
 import pytest
 
-from offsets_pipeline.cli.repeating import AS_SET, add_every, repeated
+from offsets_pipeline.cli.repeating import repeated
+from offsets_pipeline.cli.values import AS_SET, every_option
 from offsets_pipeline.clock import FixedClock, due
 from offsets_pipeline.errors import CannotClean, WriteConflict
 
@@ -31,9 +32,8 @@ class Waits(threading.Event):
 
 
 def parsed(*arguments: str, default: str | None = None) -> object:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    add_every(parser, default)
-    return parser.parse_args(arguments).every
+    command = click.command()(every_option(default)(lambda every: every))
+    return command.main(list(arguments), standalone_mode=False)
 
 
 def test_interval_is_in_seconds_or_a_duration() -> None:
@@ -47,7 +47,7 @@ def test_interval_is_in_seconds_or_a_duration() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "soon", "", "PT0S", "-PT1H", "PT0.0001S", "1h", "٣"])
 def test_what_is_no_interval_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentError, match="is not allowed; it takes seconds, or a duration as PT1H30M"):
+    with pytest.raises(click.BadParameter, match="is not allowed; it takes seconds, or a duration as PT1H30M"):
         parsed(f"--every={text}")
 
 

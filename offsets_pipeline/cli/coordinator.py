@@ -1,0 +1,170 @@
+"""Commands of the group coordinator: they write to an owned store. None of them starts Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from offsets_pipeline.cli.command import COORDINATOR, PATH, command
+from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import COMMIT, HOURS, PLACE, TOPIC, every_option
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import Settings
+
+
+@command(
+    COORDINATOR,
+    "offsets commit --store owned --group billing orders:0=42 orders:1=17",
+    'offsets commit --store owned --group billing orders:0=40 --metadata "replay from 40"',
+)
+@click.argument(
+    "offsets", nargs=-1, required=True, type=COMMIT, metavar="TOPIC:PARTITION=OFFSET...", help="Offsets to commit."
+)
+@click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
+@click.option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
+@click.option("--leader-epoch", type=int, metavar="N", help="Leader epoch of the last consumed record.")
+@click.option(
+    "--retention-ms", type=int, metavar="MS", help="The offsets expire after this time (default: -1, as settings say)."
+)
+def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - CommitOptions
+    """Commit offsets of a group to an owned store."""
+    from offsets_pipeline.cli import commit_commands
+
+    return commit_commands.commit(store, settings, **options)
+
+
+@command(
+    COORDINATOR,
+    "offsets reset-offsets --store owned --group billing --topic orders --to-offset 40",
+    "offsets reset-offsets --store owned --group billing --all-topics --shift-by -10 --execute",
+    "offsets reset-offsets --store store --group billing --topic orders:0,1 --to-datetime 2026-11-20T12:00:00 "
+    "--bootstrap-server localhost:9092 --export",
+    exclusive=[
+        ("--group", "--all-groups"),
+        ("--topic", "--all-topics"),
+        (
+            "--to-earliest",
+            "--to-latest",
+            "--to-current",
+            "--to-offset",
+            "--shift-by",
+            "--to-datetime",
+            "--by-duration",
+            "--from-file",
+        ),
+        ("--bootstrap-server", "--positions"),
+        ("--execute", "--dry-run"),
+        ("--format", "--export"),
+    ],
+    required=[
+        (
+            "--to-earliest",
+            "--to-latest",
+            "--to-current",
+            "--to-offset",
+            "--shift-by",
+            "--to-datetime",
+            "--by-duration",
+            "--from-file",
+        )
+    ],
+)
+@click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
+@click.option("--all-groups", is_flag=True, help="Every consumer group.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    type=TOPIC,
+    metavar="T[:P,P...]",
+    help="All partitions of a topic, or some. May be repeated.",
+)
+@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed.")
+@click.option("--to-earliest", is_flag=True, help="To the start of each partition.")
+@click.option("--to-latest", is_flag=True, help="To the end of each partition.")
+@click.option("--to-current", is_flag=True, help="To the committed offset, or else to the end of the partition.")
+@click.option("--to-offset", type=int, metavar="N", help="To an offset, limited to the partition's start and end.")
+@click.option("--shift-by", type=int, metavar="N", help="By N, backwards if negative; limited in the same way.")
+@click.option("--to-datetime", metavar="T", help="To the first record at or after a time: ISO 8601.")
+@click.option("--by-duration", metavar="D", help="To the first record of the last D: ISO 8601, as PT1H30M.")
+@click.option("--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka.")
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker that has the topics.")
+@click.option(
+    "--positions",
+    type=PATH,
+    metavar="FILE",
+    help="In place of a broker: CSV with the header topic,partition,earliest,latest, and a column for each time with "
+    "the offset of the first record at or after it.",
+)
+@click.option(
+    "--command-config", type=PATH, metavar="FILE", help="Properties of the broker's client, those of librdkafka."
+)
+@click.option("--execute", is_flag=True, help="Commit the offsets.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan (default).")
+@format_option(help_="Format of the plan; csv is that of --export.")
+@click.option("--export", is_flag=True, help="CSV without a header, for Kafka's --from-file.")
+def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ResetOptions
+    """Plan a reset of groups' offsets, and commit it with --execute.
+
+    Has the options of kafka-consumer-groups --reset-offsets. For a mirrored store it only plans.
+    """
+    from offsets_pipeline.cli import reset_command
+
+    return reset_command.reset_offsets(reset_command.ResetOptions(store, **options), settings)
+
+
+@command(
+    COORDINATOR,
+    "offsets delete-offsets --store owned --group billing orders:1",
+    "offsets delete-offsets --store owned --group billing orders",
+)
+@click.argument(
+    "places",
+    nargs=-1,
+    required=True,
+    type=PLACE,
+    metavar="TOPIC[:PARTITION]...",
+    help="Partitions, or topics with all of their partitions.",
+)
+@click.option("--group", required=True, metavar="G", help="Group that committed the offsets.")
+def delete_offsets(store: str, settings: Settings, places: tuple[tuple[str, int | None], ...], group: str) -> int:
+    """Delete offsets of a group from an owned store."""
+    from offsets_pipeline.cli import commit_commands
+
+    return commit_commands.delete_offsets(store, settings, group, places)
+
+
+@command(COORDINATOR, "offsets delete-group --store owned --group billing --group old")
+@click.option("--group", "groups", required=True, multiple=True, metavar="G", help="This group. May be repeated.")
+def delete_group(store: str, settings: Settings, groups: tuple[str, ...]) -> int:
+    """Delete groups with their offsets from an owned store."""
+    from offsets_pipeline.cli import commit_commands
+
+    return commit_commands.delete_groups(store, settings, groups)
+
+
+@command(
+    COORDINATOR,
+    "offsets expire-offsets --store owned",
+    "offsets expire-offsets --store owned --every PT10M",
+    "offsets expire-offsets --store store --dry-run --within 168",
+    exclusive=[("--dry-run", "--every")],
+)
+@click.option("--dry-run", is_flag=True, help="Only forecast what expires, when, and by which rule; for any store.")
+@every_option(default="offsets_retention_check_interval_ms")
+@format_option()
+@click.option("--within", type=HOURS, metavar="HOURS", help="Forecast: include offsets that expire within this time.")
+@click.option("--at", metavar="T", help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970.")
+@click.option(
+    "--retention-minutes",
+    type=int,
+    metavar="N",
+    help="Forecast: the broker's offsets.retention.minutes (default: settings).",
+)
+def expire_offsets(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ExpireOptions
+    """Expire offsets of an owned store, or forecast what expires in any store."""
+    from offsets_pipeline.cli import expire_command
+
+    return expire_command.expire_offsets(expire_command.ExpireOptions(store, **options), settings)

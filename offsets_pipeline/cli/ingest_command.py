@@ -1,0 +1,38 @@
+"""`offsets ingest-segments`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.opened import start_spark
+from offsets_pipeline.cli.progress import progress_bar, tasks_of
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.ingest import segments
+from offsets_pipeline.observability.warnings import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.config import Settings
+
+
+def ingest_segments(store: str, settings: Settings, paths: Sequence[str], offsets_partitions: int | None) -> int:
+    """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
+    spark = start_spark(settings)
+    with progress_bar("reading segments", tasks_of(spark)):
+        report = segments.ingest_segments(spark, store, paths, settings, SystemClock(), offsets_partitions)
+    for file in report.files:
+        for damage in file.damage:
+            warn(
+                f"{file.source}: {damage.length} bytes at position {damage.position} in quarantine: {damage.reason}",
+            )
+        if file.torn_tail is not None:
+            warn(f"{file.source}: torn tail left out: {file.torn_tail}")
+    if report.left_out:
+        warn(f"{report.left_out} records lie before what the log was cleaned to and were left out")
+    sys.stdout.write(
+        f"{report.added} records added to {store} from {len(report.files)} segment files "
+        f"({report.offsets_partitions} log partitions)\n"
+    )
+    return 0

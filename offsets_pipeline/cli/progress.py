@@ -1,0 +1,83 @@
+"""A progress bar on stderr for work of more than two seconds, if stderr is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+_QUIET_SECONDS = 2.0
+_REFRESH_SECONDS = 0.25
+
+
+class Progress(NamedTuple):
+    """How much of the work is done; ``total`` is None while that is unknown."""
+
+    done: int
+    total: int | None
+    unit: str
+
+
+@contextmanager
+def progress_bar(
+    work: str, progress: Callable[[], Progress], *, after_seconds: float = _QUIET_SECONDS
+) -> Iterator[None]:
+    """Show a bar until the block ends; ``progress`` is called a few times a second, in a thread of its own."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_draw, args=(work, progress, after_seconds, ended), name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _draw(work: str, progress: Callable[[], Progress], after_seconds: float, ended: threading.Event) -> None:
+    if ended.wait(after_seconds):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+    )
+    # The bar disappears at the end. Only stderr is redirected: stdout has the command's output.
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, refresh_per_second=4)
+    with suppress(Exception), bar:  # a command does not fail because its bar does: Spark may stop at any time
+        task = bar.add_task(work, total=None, amount="")
+        while not ended.wait(_REFRESH_SECONDS):
+            done, total, unit = progress()
+            amount = f"{done:,}/{total:,} {unit}" if total is not None else f"{done:,} {unit}" if done else ""
+            bar.update(task, completed=done, total=total, amount=amount)
+
+
+def tasks_of(spark: SparkSession) -> Callable[[], Progress]:
+    """The tasks of the jobs that Spark runs at the moment: how many there are, and how many are done."""
+    tracker: Any = spark.sparkContext.statusTracker()
+
+    def tasks() -> Progress:
+        done = total = 0
+        for job_id in tracker.getActiveJobsIds():
+            job = tracker.getJobInfo(job_id)
+            for stage_id in job.stageIds if job is not None else ():
+                stage = tracker.getStageInfo(stage_id)
+                if stage is not None:
+                    done += stage.numCompletedTasks
+                    total += stage.numTasks
+        return Progress(done, total or None, "tasks")
+
+    return tasks

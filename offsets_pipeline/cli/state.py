@@ -1,0 +1,48 @@
+"""Commands that write or check the state tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from offsets_pipeline.cli.command import PATH, STATE, command
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import Settings
+
+
+@command(STATE, "offsets fold --store store", "offsets fold --store store --available-now")
+@click.option("--available-now", is_flag=True, help="End when all records of now are folded.")
+@click.option("--checkpoint", type=PATH, metavar="FOLDER", help="Checkpoint of the stream (default: in the store).")
+def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | None) -> int:  # noqa: FBT001
+    """Fold the log into the state tables, as a stream.
+
+    Runs until SIGTERM or Ctrl-C, or with --available-now until all records of now are folded. A crash loses and
+    repeats nothing.
+    """
+    from offsets_pipeline.cli import state_commands
+
+    return state_commands.fold(store, settings, checkpoint, available_now=available_now)
+
+
+@command(STATE, "offsets reload --store store", "offsets reload --store store --partition 0 --partition 3")
+@click.option(
+    "--partition", "partitions", type=int, multiple=True, metavar="N", help="Only this log partition. May be repeated."
+)
+def reload(store: str, settings: Settings, partitions: tuple[int, ...]) -> int:
+    """Rebuild the state tables from the log. A stream may run at the same time."""
+    from offsets_pipeline.cli import state_commands
+
+    return state_commands.reload(store, settings, partitions)
+
+
+@command(STATE, "offsets verify --store store")
+def verify(store: str, settings: Settings) -> int:
+    """Replay the log from its start and compare the result with the state tables.
+
+    The exit status is 1 if they differ.
+    """
+    from offsets_pipeline.cli import state_commands
+
+    return state_commands.verify(store, settings)

@@ -1,0 +1,86 @@
+"""`offsets fold`, `reload` and `verify`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.opened import open_store
+from offsets_pipeline.cli.output import show_status
+from offsets_pipeline.cli.progress import progress_bar, tasks_of
+from offsets_pipeline.cli.stopping import Stopping
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.errors import StateDiffers
+from offsets_pipeline.fold.reload import reload_partitions
+from offsets_pipeline.fold.stream import start_fold
+from offsets_pipeline.fold.verify import verify_store
+from offsets_pipeline.observability.warnings import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.config import Settings
+
+
+def fold(location: str, settings: Settings, checkpoint: str | None, *, available_now: bool) -> int:
+    """Fold the log until stopped, or what is there; returns the exit status."""
+    total = expired_offsets = expired_groups = 0
+
+    def on_batch(batch_id: int, records: int) -> None:
+        nonlocal total
+        total += records
+        show_status(f"batch {batch_id}: {records} records folded")
+
+    def on_expiry(offsets: int, groups: int) -> None:
+        nonlocal expired_offsets, expired_groups
+        expired_offsets += offsets
+        expired_groups += groups
+        show_status(f"{offsets} offsets and {groups} groups expired")
+
+    store = open_store(location, settings)
+    stream = start_fold(
+        store,
+        settings,
+        SystemClock(),
+        available_now=available_now,
+        checkpoint=checkpoint,
+        on_batch=on_batch,
+        on_expiry=on_expiry,
+        warn=warn,
+    )
+    stopping = Stopping(stream.stop, store.spark)
+    if available_now:
+        with progress_bar("folding", tasks_of(store.spark)):
+            stream.await_end()
+    else:
+        stream.await_end()
+    expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
+    sys.stdout.write(f"{total} records folded in {location}{expired if expired_offsets or expired_groups else ''}\n")
+    return stopping.status(has_an_end=available_now)
+
+
+def reload(location: str, settings: Settings, partitions: Sequence[int]) -> int:
+    """Rebuild the state of these log partitions, or of all; returns the exit status."""
+    store = open_store(location, settings)
+    with progress_bar("replaying", tasks_of(store.spark)):
+        records = reload_partitions(store, list(partitions) or None, settings, SystemClock())
+    sys.stdout.write(f"{records} records replayed in {location}\n")
+    return 0
+
+
+def verify(location: str, settings: Settings) -> int:
+    """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
+    store = open_store(location, settings)
+    with progress_bar("comparing", tasks_of(store.spark)):
+        result = verify_store(store)
+    if not result.equal:
+        counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
+        raise StateDiffers(
+            f"{location} differs from its log: {counts} (first: {result.examples[0]}); "
+            "`offsets reload` rebuilds the state"
+        )
+    sys.stdout.write(
+        f"equal: {result.offsets} offsets and {result.groups} groups are what the {result.records} folded records "
+        f"of {result.log_partitions} log partitions give\n"
+    )
+    return 0

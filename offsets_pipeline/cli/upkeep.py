@@ -1,0 +1,55 @@
+"""Commands that keep a store small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from offsets_pipeline.cli.command import PATH, UPKEEP, command
+from offsets_pipeline.cli.values import HOURS, every_option
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import Settings
+
+
+@command(UPKEEP, "offsets maintain --store store", "offsets maintain --store store --every PT1H")
+@click.option(
+    "--checkpoint",
+    "checkpoints",
+    type=PATH,
+    multiple=True,
+    metavar="FOLDER",
+    help="Checkpoint of a stream that reads the log, if it is outside of the store. May be repeated.",
+)
+@every_option()
+def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every: int | None) -> int:
+    """Compact the tables, and remove files that no reader needs any more. Streams may run at the same time."""
+    from offsets_pipeline.cli import upkeep_commands
+
+    return upkeep_commands.maintain(store, settings, checkpoints, every)
+
+
+@command(
+    UPKEEP,
+    "offsets clean-log --store store --dry-run",
+    "offsets clean-log --store store --older-than 168 --every PT24H",
+    exclusive=[("--dry-run", "--every")],
+)
+@click.option(
+    "--older-than",
+    type=HOURS,
+    default=0,
+    metavar="HOURS",
+    help="Keep all records younger than this (default: setting history_hours).",
+)
+@click.option("--dry-run", is_flag=True, help="Show how many records would go; remove nothing.")
+@every_option()
+def clean_log(store: str, settings: Settings, older_than: int, dry_run: bool, every: int | None) -> int:  # noqa: FBT001
+    """Remove records from the old part of the log that no replay needs.
+
+    State and answers stay the same. Removed records do not come back with the next ingest.
+    """
+    from offsets_pipeline.cli import upkeep_commands
+
+    return upkeep_commands.clean_log(store, settings, older_than, every, dry_run=dry_run)

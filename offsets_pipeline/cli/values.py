@@ -1,0 +1,125 @@
+"""Values of options and arguments: how they are written, and what a command gets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from offsets_pipeline.clock import duration_ms
+from offsets_pipeline.config import HOURS_MAX
+from offsets_pipeline.errors import InvalidTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The value of `--every` without a duration: the interval is a setting.
+AS_SET = 0
+
+_COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
+_PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
+_TOPIC = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>\d+(,\d+)*))?")
+_PORT_MAX = 65_535
+
+
+class Written(click.ParamType[Any]):
+    """A value that a function reads; the function raises ValueError with the reason for a text that is wrong."""
+
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Read the text. Raises click.BadParameter."""
+        if not isinstance(value, str):  # a default
+            return value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_commit(text: str) -> tuple[tuple[str, int], int]:
+    """TOPIC:PARTITION=OFFSET. Raises ValueError."""
+    found = _COMMIT.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not TOPIC:PARTITION=OFFSET")
+    return (found["topic"], int(found["partition"])), int(found["offset"])
+
+
+def read_place(text: str) -> tuple[str, int | None]:
+    """TOPIC:PARTITION, or TOPIC for all of its partitions. Raises ValueError."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION")
+    return found["topic"], None if found["partition"] is None else int(found["partition"])
+
+
+def read_topic(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """TOPIC:PARTITION,PARTITION..., or TOPIC for all of its partitions. Raises ValueError."""
+    found = _TOPIC.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION,PARTITION...")
+    partitions = found["partitions"]
+    return found["topic"], None if partitions is None else tuple(int(each) for each in partitions.split(","))
+
+
+def read_hours(text: str) -> int:
+    """A whole number of hours. Raises ValueError."""
+    if not text.isdecimal() or int(text) > HOURS_MAX:
+        raise ValueError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
+    return int(text)
+
+
+def read_interval(text: str) -> int:
+    """The milliseconds of an interval: a number of seconds, or a duration in ISO 8601. Raises ValueError."""
+    try:
+        every_ms = int(text) * 1000 if text.isascii() and text.isdigit() else duration_ms(text)
+    except InvalidTime:
+        every_ms = 0
+    if every_ms <= 0:
+        raise ValueError(f"{text!r} is not allowed; it takes seconds, or a duration as PT1H30M")
+    return every_ms
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """PORT or HOST:PORT; the host is 127.0.0.1 by default. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > _PORT_MAX:
+        raise ValueError(f"{text!r} is no port; it takes 0 to {_PORT_MAX}, with HOST: before it or not")
+    return host or "127.0.0.1", int(port)
+
+
+COMMIT = Written("commit", read_commit)
+PLACE = Written("place", read_place)
+TOPIC = Written("topic", read_topic)
+HOURS = Written("hours", read_hours)
+ADDRESS = Written("address", read_address)
+
+
+class _Interval(Written):
+    """`--every`: AS_SET stands for the option without a value."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Read the text. Raises click.BadParameter."""
+        return AS_SET if value == _NO_DURATION else super().convert(value, param, ctx)
+
+
+_NO_DURATION = "as set"
+INTERVAL = _Interval("duration", read_interval)
+
+
+def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
+    help_ = "Run again and again, until SIGTERM or Ctrl-C: every so many seconds, or a duration as PT1H30M"
+    if default is None:
+        return click.option("--every", type=INTERVAL, metavar="DURATION", help=f"{help_}.")
+    return click.option(
+        "--every",
+        type=INTERVAL,
+        metavar="[DURATION]",
+        is_flag=False,
+        flag_value=_NO_DURATION,
+        help=f"{help_} (default: setting {default}).",
+    )

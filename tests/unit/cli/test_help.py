@@ -1,0 +1,65 @@
+"""The help of the program and its commands, and the README's table of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.cli.command import SECTIONS, Command
+from offsets_pipeline.cli.program import offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = [each for each in offsets.commands.values() if isinstance(each, Command)]
+by_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda each: str(each.name))
+
+
+def test_readme_has_each_command_as_the_help_has_it(root: Path) -> None:
+    rows = re.findall(
+        r"^\| (\*\*\w+\*\*|`[\w-]+`) \| (.*?) ?\|$", (root / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert rows == [
+        row
+        for section in SECTIONS
+        for row in (
+            (f"**{section}**", ""),
+            *((f"`{each.name}`", each.get_short_help_str(limit=200)) for each in COMMANDS if each.section == section),
+        )
+    ]
+
+
+def test_help_lists_each_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    found = re.findall(r"^(?:(\w+):|  ([a-z]+(?:-[a-z]+)?)  .*)$", capsys.readouterr().out, re.MULTILINE)
+    listed: dict[str, list[str]] = {}
+    for section, name in found:
+        if section:
+            listed[section] = []
+        else:
+            listed[next(reversed(listed))].append(name)
+    listed.pop("Options")
+    assert list(listed) == list(SECTIONS)
+    assert sorted(name for names in listed.values() for name in names) == sorted(offsets.commands)
+
+
+@by_command
+def test_each_option_has_a_help(command: Command) -> None:
+    for parameter in command.params:
+        assert isinstance(parameter, click.Option | click.Argument)
+        assert parameter.help
+        assert parameter.help.endswith("."), parameter.help
+
+
+@by_command
+def test_examples_are_command_lines_of_the_command(command: Command) -> None:
+    assert command.examples
+    for example in command.examples:
+        program, name, *arguments = shlex.split(example)
+        assert (program, name) == ("offsets", command.name)
+        command.make_context(name, arguments)  # raises for a wrong one

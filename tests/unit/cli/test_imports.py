@@ -1,0 +1,93 @@
+"""Commands that need no Spark import none of it, and commands import what they need only when they run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.cli.program import offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PACKAGE = "offsets_pipeline"
+SPARK = {"pyspark", "delta", "py4j"}
+#: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
+WITHOUT_SPARK = {
+    "answers": {"describe", "log-info"},
+    "export_command": {"export-segments"},
+    "commit_commands": {"commit", "delete-group", "delete-offsets"},
+    "reset_command": {"reset-offsets"},
+    "expire_command": {"expire-offsets"},
+}
+WITH_SPARK = {
+    "ingest_command": {"ingest-segments"},
+    "follow_command": {"ingest-topic", "follow"},
+    "state_commands": {"fold", "reload", "verify"},
+    "sql_commands": {"sql", "create-views"},
+    "upkeep_commands": {"maintain", "clean-log"},
+}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules that a module imports when it is imported: not in functions, nor for types alone."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from (name for each in node.orelse for name in imported(each))
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported(node)
+
+
+def spark_by_way_of(root: Path, module: str) -> list[str]:
+    """The chain of imports from a module to Spark; empty if there is none."""
+    chains, seen = [[module]], {module}
+    while chains:
+        chain = chains.pop(0)
+        if chain[-1].split(".")[0] in SPARK:
+            return chain
+        path = root.joinpath(*chain[-1].split("."))
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.exists():
+            names = set(imported(ast.parse(file.read_text(encoding="utf-8")))) - seen
+            seen |= names
+            chains += [[*chain, name] for name in sorted(names)]
+    return []
+
+
+@pytest.mark.parametrize("module", [*WITHOUT_SPARK, "program"])
+def test_command_without_spark_imports_none(root: Path, module: str) -> None:
+    assert spark_by_way_of(root, f"{PACKAGE}.cli.{module}") == []
+
+
+@pytest.mark.parametrize("module", WITH_SPARK)
+def test_imports_are_followed_as_far_as_spark(root: Path, module: str) -> None:
+    assert importlib.util.find_spec(f"{PACKAGE}.cli.{module}") is not None
+    assert spark_by_way_of(root, f"{PACKAGE}.cli.{module}")[-1].split(".")[0] in SPARK
+
+
+def test_each_command_runs_in_one_of_these_modules() -> None:
+    named = [*WITHOUT_SPARK.values(), *WITH_SPARK.values()]
+    assert set().union(*named) == set(offsets.commands)
+    assert sum(map(len, named)) == len(offsets.commands)
+
+
+def test_help_imports_neither_spark_nor_arrow_nor_the_bars() -> None:
+    code = (
+        "import sys\nfrom offsets_pipeline.cli import main\nmain(['--help']), main(['fold', '--help'])\n"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'deltalake', 'rich'}\n"
+        "sys.exit(str(sorted(heavy & set(sys.modules))) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
