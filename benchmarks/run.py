@@ -23,8 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark
 from offsets_pipeline.fold.dataframes import fold_log
-from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.layers import OFFSETS
 from pyspark import cloudpickle
 
@@ -42,6 +40,8 @@ from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:

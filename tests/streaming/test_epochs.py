@@ -10,7 +10,6 @@ from deltalake import DeltaTable
 from offsets_pipeline.fold import reload, settle, stream
 from offsets_pipeline.fold.epoch_writer import EpochWriter
 from offsets_pipeline.fold.replay_writer import FilesReplayWriter, RowsReplayWriter
-from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.layers import LAYERED
 
 from offsets_pipeline.clock import FixedClock
@@ -23,6 +22,7 @@ from offsets_pipeline.query import describe
 from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.state.stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, rows_of, state_rows
