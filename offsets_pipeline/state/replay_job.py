@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta import StoredFile
+    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.state.log_reader import LogReader
 
     Finish = Callable[[Iterator[pa.RecordBatch]], "Result"]
@@ -152,7 +152,8 @@ def _few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa
 
 
 def _are_few(tables: list[pa.Table], at_most: int) -> bool:
-    return sum(each.num_rows for each in tables) <= at_most and sum(each.nbytes for each in tables) <= _FEW_BYTES
+    rows, size = sum(each.num_rows for each in tables), sum(each.nbytes for each in tables)
+    return bool(rows <= at_most and size <= _FEW_BYTES)
 
 
 def _compact(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:

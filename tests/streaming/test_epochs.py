@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
-from offsets_pipeline.fold import reload, settle, stream
-from offsets_pipeline.fold.epoch_writer import EpochWriter
-from offsets_pipeline.fold.replay_writer import FilesReplayWriter, RowsReplayWriter
-from offsets_pipeline.layers import LAYERED
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.errors import StreamFailed, WriteConflict
+from offsets_pipeline.errors import StreamFailed
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes
@@ -22,6 +18,9 @@ from offsets_pipeline.query import describe
 from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.state import compact, fold, stream
+from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.progress import FoldProgress
 from offsets_pipeline.state.stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
@@ -31,20 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.fold.state import FoldedTo
-    from offsets_pipeline.fold.summary import Summary
-
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.state.progress import PartitionProgress
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
-#: A reload writes files where it is of the whole log, else rows.
-either_reload = pytest.mark.parametrize(
-    ("writer", "log_partitions"), [(FilesReplayWriter, []), (RowsReplayWriter, [0, 1])]
-)
+either_reload = pytest.mark.parametrize("log_partitions", [[], [0, 1]], ids=["all", "two log partitions"])
 OLD, NEW = "4.2.0-kip848", "4.2.0-txn-open"
+
+
+class Died(Exception):
+    """What a test raises in the middle of a fold."""
 
 
 @pytest.fixture
@@ -79,9 +77,10 @@ def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
     return export_of(store), view_of(workbench, store), held
 
 
-def epochs_of(store: Path) -> list[set[int]]:
-    """The epochs whose rows lie in each state table."""
-    return [set(DeltaTable(store / each.table.name).to_pyarrow_table()["log_epoch"].to_pylist()) for each in LAYERED]
+def incarnations_of(store: Path) -> list[set[int]]:
+    """The incarnations whose rows each state table holds."""
+    tables = (DeltaTable(store / each.name).to_pyarrow_table() for each in STATE_TABLES)
+    return [set(table["incarnation"].to_pylist()) for table in tables]
 
 
 def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
@@ -114,19 +113,21 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     appended(store, new_log(), log_epoch=1)
     assert workbench.verify(store).equal  # of the epoch that counts
     let_it_count(workbench, store)
-    write = EpochWriter._write_progress
+    swap = FoldProgress.swap
 
-    def look_and_write(self: EpochWriter, summary: Summary, state: FoldedTo) -> None:
+    def look_and_swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
         seen.append(answers(workbench, store))
-        if len(seen) == 1:  # as if it died here: all is written but what makes it count
-            raise WriteConflict
-        write(self, summary, state)
+        if len(seen) == 1:  # as if it died here: everything is written but what names it
+            raise Died
+        swap(self, partitions)
 
-    monkeypatch.setattr(EpochWriter, "_write_progress", look_and_write)
+    monkeypatch.setattr(FoldProgress, "swap", look_and_swap)
+    with pytest.raises(StreamFailed):
+        workbench.fold(store)
     workbench.fold(store)
     assert seen == [before] * 2
     after = answers(workbench, store)
-    assert epochs_of(store) == [{0, 1}] * len(LAYERED)  # for those who began to read the older one
+    assert incarnations_of(store) == [{1, 2, 3}] * len(STATE_TABLES)  # for readers that began with the older one
     workbench.reload(store)  # of the one epoch alone
     assert answers(workbench, store) == after != before
     assert_state_is_of(store, new_log())
@@ -167,7 +168,7 @@ def test_a_running_stream_notices_an_epoch_also_where_nothing_is_appended(workbe
     finally:
         stream.stop()
     assert_state_is_of(store, new_log())
-    assert reload.switch_epoch_if_due(workbench.open(store), workbench.settings, CLOCK) is None
+    assert fold.switch_epoch_if_due(workbench.open(store), workbench.settings, CLOCK) is None
 
 
 def test_a_stream_ends_with_what_kept_an_epoch_from_taking_over(
@@ -188,12 +189,12 @@ def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
     appended(store, new_log(0, 0.5), log_epoch=1)
     let_it_count(workbench, store)
     log_is_read, go_on = threading.Event(), threading.Event()
-    write = EpochWriter._write_progress
+    swap = FoldProgress.swap
 
-    def wait_and_write(self: EpochWriter, summary: Summary, state: FoldedTo) -> None:
+    def wait_and_swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
         log_is_read.set()
         assert go_on.wait(60)
-        write(self, summary, state)
+        swap(self, partitions)
 
     def taken_over_since(of: Store) -> int:
         monkeypatch.undo()
@@ -201,59 +202,49 @@ def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
         other.join()
         return counting_epoch(of)
 
-    monkeypatch.setattr(EpochWriter, "_write_progress", wait_and_write)
+    monkeypatch.setattr(FoldProgress, "swap", wait_and_swap)
     other = threading.Thread(target=workbench.reload, args=[store])
     other.start()
     assert log_is_read.wait(60)
     appended(store, new_log(0.5), log_epoch=1)
-    monkeypatch.setattr(
-        "offsets_pipeline.fold.batch.counting_epoch", taken_over_since
-    )  # the batch has read the state by then
+    monkeypatch.setattr(fold, "counting_epoch", taken_over_since)  # the batch has read the progress by then
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
 
 @either_reload
 def test_a_reload_of_an_epoch_that_is_over_changes_nothing(
-    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any], log_partitions: list[int]
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
-    write = writer.write
+    swap = FoldProgress.swap
 
-    def after_another_took_over(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    def after_another_took_over(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
         monkeypatch.undo()
         a_new_epoch_counts(workbench, store)
         workbench.fold(store)
-        write(*arguments, **named)
+        swap(self, partitions)
 
-    monkeypatch.setattr(writer, "write", after_another_took_over)
+    monkeypatch.setattr(FoldProgress, "swap", after_another_took_over)
     workbench.reload(store, *log_partitions)
     assert_state_is_of(store, new_log())
 
 
 @either_reload
-def test_a_reload_leaves_an_epoch_alone_that_is_just_coming_in(
-    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, writer: type[Any], log_partitions: list[int]
+def test_an_epoch_that_a_reload_comes_before_takes_over_all_the_same(
+    workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    write_reload, write_epoch = writer.write, EpochWriter._write_progress
-
-    def wait_and_write(*arguments: Any, **named: Any) -> None:  # noqa: ANN401
-        begun.set()
-        assert go_on.wait(60)
-        write_reload(*arguments, **named)
-
-    def write_after_the_reload(*arguments: Any) -> None:  # noqa: ANN401
-        monkeypatch.undo()
-        go_on.set()
-        other.join()
-        write_epoch(*arguments)
-
-    monkeypatch.setattr(writer, "write", wait_and_write)
-    monkeypatch.setattr(EpochWriter, "_write_progress", write_after_the_reload)
-    other = threading.Thread(target=workbench.reload, args=[store, *log_partitions])
-    other.start()
-    assert begun.wait(60)
     a_new_epoch_counts(workbench, store)
+    older = counting_epoch(workbench.open(store)) - 1
+    swap = FoldProgress.swap
+
+    def after_a_reload(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
+        monkeypatch.undo()
+        with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the epoch counted
+            patch.setattr(fold, "counting_epoch", lambda _: older)
+            workbench.reload(store, *log_partitions)
+        swap(self, partitions)
+
+    monkeypatch.setattr(FoldProgress, "swap", after_a_reload)
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
@@ -272,17 +263,21 @@ def test_who_began_to_describe_the_older_epoch_goes_on_with_it(
 
     monkeypatch.setattr(describe, "_topic_names", after_another_took_over)
     assert export_of(store) == before
-    assert epochs_of(store) == [{1}] * len(LAYERED)
+    assert incarnations_of(store) == [{2}] * len(STATE_TABLES)
     assert export_of(store) != before
 
 
 def test_what_an_older_epoch_left_goes_once_nobody_reads_it_any_more(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settle, "_REST_SECONDS", 0)
+    monkeypatch.setattr(compact, "_REST_SECONDS", 0)
+    compactor = compact.Compactor(workbench.open(store), workbench.settings.fold)
+    compactor.after_fold(0)
     a_new_epoch_counts(workbench, store)
     workbench.fold(store)
-    assert epochs_of(store) == [{1}] * len(LAYERED)
+    compactor.after_fold(1)
+    compactor.close()
+    assert incarnations_of(store) == [{2}] * len(STATE_TABLES)
     assert_state_is_of(store, new_log())
 
 

@@ -127,16 +127,16 @@ def test_compaction_beside_another_writer_loses_nothing(
     log.commit(("g", "t", 0), 7)
     log.commit(("late", "t", 0), 8)
     appended(location, log.rows)
-    act = {
+    acts: dict[str, Callable[[], object]] = {
         "a fold": lambda: workbench.fold(location),
         "a reload": lambda: workbench.reload(location),
         "another compaction": lambda: compact(store, OFFSETS),
-    }[by]
+    }
     whole = TableFolder.commit
 
     def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
         monkeypatch.setattr(TableFolder, "commit", whole)
-        act()
+        acts[by]()
         return whole(self, *arguments, **named)
 
     monkeypatch.setattr(TableFolder, "commit", commit)
