@@ -12,6 +12,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from delta.tables import DeltaTable
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -85,13 +86,13 @@ def merge_by_recipe(store: Store) -> None:
         .where("number = 1")
         .withColumn("commit_timestamp", F.timestamp_millis("commit_timestamp_ms"))
         .withColumn("expire_timestamp", F.lit(None).cast("timestamp"))
-        .withColumn("log_epoch", F.lit(0))
         .withColumn("misplaced", F.lit(False))
-        .withColumn("settled", F.lit(True))
+        .withColumn("base", F.lit(True))
+        .withColumn("incarnation", F.lit(1))
         .select(COMMITTED_OFFSETS.names())
     )
     (
-        store.delta(COMMITTED_OFFSETS.name)
+        DeltaTable.forPath(store.spark, store.table(COMMITTED_OFFSETS.name).folder)
         .alias("t")
         .merge(newest.alias("s"), "t.group_id = s.group_id AND t.topic = s.topic AND t.partition = s.partition")
         .whenMatchedUpdateAll(condition="s.record_offset > t.record_offset")

@@ -22,8 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark
-from offsets_pipeline.fold.dataframes import fold_log
-from offsets_pipeline.layers import OFFSETS
 from pyspark import cloudpickle
 
 from benchmarks import recipe
@@ -41,6 +39,9 @@ from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.log_reader import LogRange, LogReader
+from offsets_pipeline.state.merge_on_read import OFFSETS
+from offsets_pipeline.state.replay_job import ReplayStart, replay_log
 from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
@@ -314,7 +315,7 @@ class Bench:
 
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
         log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
-        identities = store.latest(OFFSETS).count()
+        identities = store.newest(OFFSETS).count()
         table.add_size("segment files", _data(log), f"{log.bytes_per_record:.1f} bytes a record")
         table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
         table.add_size(
@@ -327,13 +328,18 @@ def _data(log: GeneratedLog) -> str:
 
 
 def _fold_alone(store: Store) -> None:
-    fold_log(store, None, counting_epoch(store)).write.format("noop").mode("overwrite").save()
+    count = store.properties.offsets_partitions
+    reader = LogReader(store.table(LOG.name), LogRange(dict.fromkeys(range(count), 0), log_epoch=counting_epoch(store)))
+    files = store.table(LOG.name).snapshot().files()
+    replay_log(
+        store.spark, reader, files, ReplayStart(count), 0, lambda effects: sum(each.num_rows for each in effects)
+    )
 
 
 def _offsets(store: Store) -> pa.Table:
     """The newest row of each identity."""
     name = COMMITTED_OFFSETS.name
-    rows = StateReader(store.location).select(OFFSETS.latest(name), name)
+    rows = StateReader(store.location).select(OFFSETS.newest(name, "TRUE"), name)
     return rows.cast(
         pa.schema([(each.name, pa.string() if each.type == pa.string_view() else each.type) for each in rows.schema])
     )
