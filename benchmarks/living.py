@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.generate import Shape, generate
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.ingest.segments import ingest_segments
@@ -27,7 +28,6 @@ from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

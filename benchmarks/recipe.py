@@ -15,7 +15,7 @@ import pandas as pd
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from offsets_pipeline.tables import COMMITTED_OFFSETS, LOG
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -30,6 +30,7 @@ from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate
 from benchmarks.living import FULL, QUICK, measure_living
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
 from offsets_pipeline.fold.dataframes import fold_log
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
@@ -42,7 +43,6 @@ from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.tables import COMMITTED_OFFSETS, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

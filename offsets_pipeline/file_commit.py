@@ -17,22 +17,22 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-from offsets_pipeline.delta_protocol import COLUMN_MAPPING, CONSTRAINT
+from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import COLUMN_MAPPING, CONSTRAINT
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, option, scala_seq
 from offsets_pipeline.retry import CONFLICTS
-from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta_reader import StoredFile
+    from offsets_pipeline.delta.data_file import WrittenFile
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
-    from offsets_pipeline.tables import Table
-    from offsets_pipeline.written_file import WrittenFile
 
 #: The application whose transactions append what lies before other rows of a log: a cleaning has to notice them.
 PAST = "offsets-past"

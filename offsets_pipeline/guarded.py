@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.retry import CONFLICTS
-from offsets_pipeline.written_file import APPLICATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import Store
-    from offsets_pipeline.tables import Table
 
 
 class GuardedWriter:

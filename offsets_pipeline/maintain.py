@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.fold.settle import layers_of, settle
 from offsets_pipeline.layers import LAYERED
@@ -21,7 +22,6 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import holds_older
 from offsets_pipeline.retry import CONFLICTS
 from offsets_pipeline.store import absolute
-from offsets_pipeline.tables import LOG, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

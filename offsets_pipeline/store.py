@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
-from offsets_pipeline.delta_protocol import unreadable
+from offsets_pipeline.delta.filesystems import arrow_path
+from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.delta.protocol import unreadable
+from offsets_pipeline.delta.schemas import LOG, TABLES, Table
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.filesystems import arrow_path
 from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, newest_snapshot
 from offsets_pipeline.retry import CONFLICTS, with_retries
-from offsets_pipeline.store_properties import CREATION, MIRRORED, OWNED, StoreProperties
-from offsets_pipeline.tables import LOG, TABLES, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +148,7 @@ class Store:
     def snapshot(self, name: str, version: int | None = None) -> DataFrame:
         """The table as of one version, the newest one by default, also if it is read again later."""
         version = self.version(name) if version is None else version
-        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")  # noqa: S608
+        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")
 
     def latest(self, layered: LayeredTable, where: str = "TRUE") -> DataFrame:
         """The newest row of each key of a state table in layers; ``where`` is a condition on the log epoch."""
@@ -220,7 +220,7 @@ class Store:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, needs_delta.
 
         A file that ``needs_delta`` is not read as it lies there: rows of it were deleted without rewriting it, or the
-        table requires more of its readers (delta_protocol.py).
+        table requires more of its readers (delta/protocol.py).
         """
         return self.files_of(self._newest(name))
 

@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, read_segment
 from offsets_pipeline.store import MIRRORED, StoreProperties
-from offsets_pipeline.tables import LOG, LOG_PARTITIONS
 from tests.logs import CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from offsets_pipeline.tables import Table
+    from offsets_pipeline.delta.schemas import Table
 
 LOG_SCHEMA = to_arrow_schema(LOG.schema(), timezone="UTC")
 _BOUNDS_SCHEMA = to_arrow_schema(LOG_PARTITIONS.schema(), timezone="UTC")

@@ -18,8 +18,6 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms
-from offsets_pipeline.coordinator.expiration import MS_PER_MINUTE, forecast
-from offsets_pipeline.coordinator.forecast import ForecastRow, forecast_rows
 from offsets_pipeline.coordinator.retention import (
     ExpiryRun,
     expire_once,
@@ -27,17 +25,19 @@ from offsets_pipeline.coordinator.retention import (
     open_coordinator,
     warn_of_partition,
 )
+from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
 from offsets_pipeline.query.holdings import held_by_groups
-from offsets_pipeline.store_properties import OWNED
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.coordinator.expiration import GroupForecast
     from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.semantics.retention import GroupForecast
 
 
 @dataclass(frozen=True)

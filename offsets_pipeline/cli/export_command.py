@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.progress import Progress, progress_bar
 from offsets_pipeline.clock import parse_time_ms, shown_time
-from offsets_pipeline.delta_reader import stored_files
+from offsets_pipeline.delta.reader import stored_files
 from offsets_pipeline.errors import TargetNotEmpty
 from offsets_pipeline.export import segments
 from offsets_pipeline.record.compression import Codec

@@ -11,6 +11,7 @@ from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings
 from offsets_pipeline.coordinator.standings import owned_standings
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
@@ -30,7 +31,6 @@ from offsets_pipeline.offset_reset.plan import (
 )
 from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
 from offsets_pipeline.offset_reset.positions import read_positions
-from offsets_pipeline.query.standings import mirrored_standings
 from offsets_pipeline.query.state import StateReader
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.coordinator.state import TopicPartition
     from offsets_pipeline.offset_reset.plan import PlannedOffset, ResetPlan, Standing
     from offsets_pipeline.offset_reset.positions import Positions
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
 #: Commits of all groups wait together, so the last of many needs long.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.opened import open_reader, start_spark
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.delta_reader import UNREADABLE
+from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.query.sql import create_lasting_views, run_query
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.log import OwnedLog
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
@@ -23,7 +24,6 @@ from offsets_pipeline.errors import (
     RequestTimedOut,
     UndecodableRecord,
 )
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.appender import Handler
     from offsets_pipeline.coordinator.loading import Loading
-    from offsets_pipeline.coordinator.state import PartitionState
+    from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)
 

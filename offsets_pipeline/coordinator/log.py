@@ -15,19 +15,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from offsets_pipeline.coordinator.producers import Producers
-from offsets_pipeline.coordinator.storage import Commit, storage_of
-from offsets_pipeline.delta_protocol import UNDO, changes_rules, parsed, takes_rows
-from offsets_pipeline.delta_reader import answer, file_paths, refuse_unreadable, unmet_by_writer
+from offsets_pipeline.delta.data_file import APPLICATION, WrittenFile, new_file_name
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
+from offsets_pipeline.delta.reader import answer, file_paths, refuse_unreadable, unmet_by_writer
+from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
+from offsets_pipeline.delta.storage import Commit, storage_of
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, StoreReplaced, UnsupportedTable, WriteConflict
-from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.tables import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
-from offsets_pipeline.written_file import APPLICATION, WrittenFile, new_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from offsets_pipeline.delta_protocol import Action
+    from offsets_pipeline.delta.protocol import Action
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from offsets_pipeline.clock import due, shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.delta_reader import UNREADABLE
+from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage, in_one_line
 from offsets_pipeline.observability.warnings import warn
 

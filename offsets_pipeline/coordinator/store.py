@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.storage import LocalStorage
-from offsets_pipeline.delta_protocol import CONSTRAINT, DELTA_LOG, delta_type
+from offsets_pipeline.delta.properties import CREATION, OWNED, StoreProperties
+from offsets_pipeline.delta.protocol import CONSTRAINT, DELTA_LOG, delta_type
+from offsets_pipeline.delta.schemas import LOG, TABLES, Table
+from offsets_pipeline.delta.storage import LocalStorage
 from offsets_pipeline.errors import InvalidPartitionCount, NotAStore, NotCoordinator, StoreMismatch, WriteConflict
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.state import StateReader
-from offsets_pipeline.store_properties import CREATION, OWNED, StoreProperties
-from offsets_pipeline.tables import LOG, TABLES, Table
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 from pyarrow import dataset as ds
 
-from offsets_pipeline.delta_reader import refuse_unreadable
+from offsets_pipeline.delta.reader import refuse_unreadable
+from offsets_pipeline.delta.schemas import RECORD_COLUMNS
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.tables import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

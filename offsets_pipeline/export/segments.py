@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.delta.filesystems import absolute_path
+from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
-from offsets_pipeline.filesystems import absolute_path
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable

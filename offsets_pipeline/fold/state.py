@@ -28,23 +28,23 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from offsets_pipeline.fold.dataframes import pending_arrays
-from offsets_pipeline.fold.effects import PENDING, TOPIC
-from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
-from offsets_pipeline.fold.summary import Progress
-from offsets_pipeline.guarded import GuardedWriter
-from offsets_pipeline.layers import LAYERED, RECORDS
-from offsets_pipeline.log.notes import merge_topic_names
-from offsets_pipeline.retry import with_retries
-from offsets_pipeline.small_table import files_and_rows
-from offsets_pipeline.store import timestamp_of
-from offsets_pipeline.tables import (
+from offsets_pipeline.delta.data_file import written_file
+from offsets_pipeline.delta.schemas import (
     FOLD_PROGRESS,
     LOG_EPOCH,
     QUARANTINE,
     TOPICS,
 )
-from offsets_pipeline.written_file import written_file
+from offsets_pipeline.delta.small_table import files_and_rows
+from offsets_pipeline.fold.dataframes import pending_arrays
+from offsets_pipeline.fold.summary import Progress
+from offsets_pipeline.guarded import GuardedWriter
+from offsets_pipeline.layers import LAYERED, RECORDS
+from offsets_pipeline.log.notes import merge_topic_names
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.effects import PENDING, TOPIC
+from offsets_pipeline.semantics.effects import QUARANTINE as QUARANTINE_KIND
+from offsets_pipeline.store import timestamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -250,7 +250,7 @@ class StateWriter(ABC):
             for row in progress
         )
         columns = "log_partition, log_epoch, folded_to, records, unknown_records"
-        return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")  # noqa: S608 - numbers
+        return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")
 
 
 def combined_records(records: DataFrame, *more: Column) -> DataFrame:

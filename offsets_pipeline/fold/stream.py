@@ -10,6 +10,8 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_gate import BatchGate, GateClosedError
 from offsets_pipeline.coordinator.retention import StreamExpiry
+from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
@@ -17,8 +19,6 @@ from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import absolute
-from offsets_pipeline.store_properties import OWNED
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
+from offsets_pipeline.delta.filesystems import absolute_path, open_path
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
-from offsets_pipeline.filesystems import absolute_path, open_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.schemas import RECORD_COLUMNS
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.ingest.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
-from offsets_pipeline.tables import RECORD_COLUMNS
+from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.log.file_writer import LogFilePlace
-    from offsets_pipeline.written_file import WrittenFile
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4

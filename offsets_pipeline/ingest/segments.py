@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
@@ -26,13 +27,12 @@ from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, 
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes, cleaned_to, is_followed
-from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.log.rows import place_of
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import timestamp_of
-from offsets_pipeline.tables import LOG
-from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
-from offsets_pipeline.tables import LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
-    from offsets_pipeline.store_properties import StoreProperties
 
 
 @dataclass(frozen=True)

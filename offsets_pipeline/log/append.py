@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
-from offsets_pipeline.log.rows import place_of
-from offsets_pipeline.tables import LOG, LOG_EPOCH
-from offsets_pipeline.written_file import WrittenFile
+from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

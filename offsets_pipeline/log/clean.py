@@ -1,7 +1,7 @@
 """Cleaning the table `log` (R23): its old part is rewritten so that what a replay needs stays.
 
 1. Tasks read the files, each some, and send on what may stay: where it lies, and what decides.
-2. Tasks that have all of some log partitions choose (cleaning.py), and say by file which rows stay.
+2. Tasks that have all of some log partitions choose (semantics/survivors.py), and say by file which rows stay.
 3. Tasks write these rows to new files; a file that loses nothing is left alone.
 4. log_partitions   before which record offset history is incomplete now
 5. log              the new files in place of the old ones, in one commit
@@ -22,6 +22,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_EPOCH
 from offsets_pipeline.errors import CannotClean
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
@@ -29,8 +31,6 @@ from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.files import LogFile, shared_out
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG, LOG_EPOCH
-from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -157,7 +157,7 @@ class _Cleaning:
         ends = {partition: end - 1 for partition, end in folded_to.items()}
         if before_ms is not None:
             log = self._store.spark.sql(
-                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._commit.version}"  # noqa: S608
+                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._commit.version}"
             )
             log = log.where(F.col("log_epoch") == epoch)
             young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))

@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
-from offsets_pipeline.log import cleaning
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.log.rows import place_of
+from offsets_pipeline.semantics import survivors
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.log.file_writer import LogFilePlace
-    from offsets_pipeline.written_file import WrittenFile
 
 Bools = npt.NDArray[np.bool_]
 
@@ -35,7 +35,7 @@ Bools = npt.NDArray[np.bool_]
 CANDIDATES = pa.schema(
     [
         pa.field("log_partition", pa.int32(), nullable=False),
-        *cleaning.SCHEMA,
+        *survivors.SCHEMA,
         pa.field("file", pa.int32(), nullable=False),
         pa.field("position", pa.int32(), nullable=False),
     ]
@@ -165,7 +165,7 @@ def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
         with working_on(partial(place_of, table)):
-            stays = table.select(["file", "position"]).filter(pa.array(cleaning.survivors(table)))
+            stays = table.select(["file", "position"]).filter(pa.array(survivors.survivors(table)))
         file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
         numbers = np.unique(file)
         positions = [np.sort(position[file == number]).astype("<i4").tobytes() for number in numbers]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta_reader import UNREADABLE, answer, newest_table
-from offsets_pipeline.tables import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from offsets_pipeline.store import Store
@@ -42,7 +42,7 @@ def _one_of(store: Store, name: str, which: str, otherwise: int) -> int:
     chosen = f"{which}(log_epoch)"
     try:
         table = newest_table(store.arrow_folder(name))
-        query = f"SELECT {chosen} AS epoch FROM {name}"  # noqa: S608 - a table of the program's own
+        query = f"SELECT {chosen} AS epoch FROM {name}"
         found = answer(query, **{name: table}).read_all().to_pylist()[0]["epoch"]
     except UNREADABLE:
         row = store.read(name).selectExpr(chosen).first()

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from offsets_pipeline.filesystems import open_path
-from offsets_pipeline.tables import LOG, LOG_EPOCH
-from offsets_pipeline.written_file import COMPRESSION, WrittenFile, new_file_name
+from offsets_pipeline.delta.data_file import COMPRESSION, WrittenFile, new_file_name
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.tables import LOG, LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

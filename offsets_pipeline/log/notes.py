@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from offsets_pipeline.clock import EPOCH
+from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS, Table
+from offsets_pipeline.delta.small_table import SmallTable, read_rows
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.small_table import SmallTable, read_rows
 from offsets_pipeline.store import Store, timestamp_of
-from offsets_pipeline.tables import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import BrokerUnreachable, ClientMissing, MalformedFile, NoSuchPath
 from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup
-from offsets_pipeline.fold.groups import EMPTY
+from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from offsets_pipeline.coordinator.state import TopicPartition
     from offsets_pipeline.offset_reset.positions import Position, Positions
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
     #: Topics, each with the partitions that are meant, or None for all of them.
     Topics = Sequence[tuple[str, Sequence[int] | None]]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from offsets_pipeline.coordinator.state import TopicPartition
     from offsets_pipeline.offset_reset.plan import PlannedOffset
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4
 # What Jackson, which Kafka writes with, puts in quotes: what is longer, or has a character below the hyphen or a \.

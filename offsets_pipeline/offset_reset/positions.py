@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from offsets_pipeline.coordinator.state import TopicPartition
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _HEADER = ["topic", "partition", "earliest", "latest"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta_reader import stored_files
-from offsets_pipeline.tables import LOG_EPOCH
+from offsets_pipeline.delta.reader import stored_files
+from offsets_pipeline.delta.schemas import LOG_EPOCH
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
-from offsets_pipeline.delta_reader import answer
+from offsets_pipeline.delta.properties import StoreProperties
+from offsets_pipeline.delta.reader import answer
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import NoSuchStore, NotAStore, UnsupportedTable, first_line
-from offsets_pipeline.store_properties import StoreProperties
-from offsets_pipeline.tables import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

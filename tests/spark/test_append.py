@@ -15,7 +15,7 @@ from offsets_pipeline.ingest import segments
 from offsets_pipeline.ingest.segment_files import find_log
 from offsets_pipeline.ingest.segment_reader import write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batches_of, write_segment
 from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.store import Store
-    from offsets_pipeline.written_file import WrittenFile
     from tests.spark.stores import Workbench
 
 CAPTURE = "4.2.0-txn-open"  # has transactions, markers and tombstones

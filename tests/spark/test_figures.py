@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta_reader import UNREADABLE
+from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.figures import StateMetrics
 from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.log.notes import LogNotes

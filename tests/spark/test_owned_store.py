@@ -11,17 +11,17 @@ import pytest
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta.properties import CREATION
+from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.errors import InvalidProducerEpoch, UnsupportedTable, WriteConflict
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.files import log_files
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import OWNED, Store, StoreProperties
-from offsets_pipeline.store_properties import CREATION
-from offsets_pipeline.tables import LOG, TABLES
 from tests.logs import commit_key, commit_value
 from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of
 from tests.unit.coordinator.groups import stable

@@ -9,13 +9,13 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
+from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
-from offsets_pipeline.tables import TABLES
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of
 

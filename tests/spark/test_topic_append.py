@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.delta.data_file import WrittenFile
     from tests.spark.stores import Workbench
 
 EPOCH = 3

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.fold.summary import Summary
-    from offsets_pipeline.log.rows import LogRow
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, Table
 from offsets_pipeline.errors import NoSuchStore, WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold import reload
@@ -23,7 +24,6 @@ from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, OFFSETS
 from offsets_pipeline.store import Store
-from offsets_pipeline.tables import COMMITTED_OFFSETS, Table
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline import figures
+from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import MetricsUnavailable
 from offsets_pipeline.figures import LogExtent, Watched
-from offsets_pipeline.filesystems import open_path
 from offsets_pipeline.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator import appender, storage
+from offsets_pipeline.coordinator import appender
 from offsets_pipeline.coordinator.requests import MemberOfGroup
+from offsets_pipeline.delta import storage
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,

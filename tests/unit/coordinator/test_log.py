@@ -12,8 +12,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from offsets_pipeline.coordinator import log as log_module
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS, OwnedLog, Record
-from offsets_pipeline.coordinator.storage import LocalStorage, ObjectStorage, storage_of
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
+from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, storage_of
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
     LogMovedOn,
@@ -24,8 +26,6 @@ from offsets_pipeline.errors import (
     UnsafeStorage,
     WriteConflict,
 )
-from offsets_pipeline.tables import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.written_file import APPLICATION
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, append, log_of, opened
 
@@ -241,13 +241,13 @@ def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
     "folder", ["/data/store/log", "file:///data/store/log", "hdfs://n/store", "gs://b/s", "abfss://c@a/s"]
 )
 def test_where_two_writers_are_kept_apart_a_log_may_lie(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.coordinator.storage.open_path", lambda _: (None, ""))
+    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
     assert storage_of(folder, {}) is not None
 
 
 @pytest.mark.parametrize("folder", ["s3://bucket/store", "s3a://bucket/store"])
 def test_on_s3_it_takes_a_locking_provider(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.coordinator.storage.open_path", lambda _: (None, ""))
+    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
     for environment in ({}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {"AWS_S3_LOCKING_PROVIDER": "none"}):
         with pytest.raises(UnsafeStorage, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
             storage_of(folder, environment)

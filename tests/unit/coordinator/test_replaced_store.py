@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.coordinator import log as log_module
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.coordinator.storage import LocalStorage, ObjectStorage
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage
 from offsets_pipeline.errors import StoreReplaced
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened

@@ -11,8 +11,8 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import commit_key, commit_value
 from tests.unit.coordinator.groups import of_kip848, share_group, stable
 from tests.unit.coordinator.stores import append_rows, log_of, opened, references_of

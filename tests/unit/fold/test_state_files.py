@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.fold import state_files
-from offsets_pipeline.fold.effects import EFFECT_SCHEMA
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.fold.state_files import state_file, write_state_files
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.effects import EFFECT_SCHEMA
 from tests.logs import LogPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.delta.data_file import WrittenFile
 
 TABLES = ("committed_offsets", "group_records", "groups")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offsets_pipeline.delta.data_file import WrittenFile
 from offsets_pipeline.ingest.topic_append import _writer
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
-from offsets_pipeline.written_file import WrittenFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
 from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
 from offsets_pipeline.ingest.topic_plan import (
@@ -16,7 +17,6 @@ from offsets_pipeline.ingest.topic_plan import (
     check_topic,
     plan_reading,
 )
-from offsets_pipeline.store_properties import MIRRORED, StoreProperties
 
 TOPIC = TopicDescription("cluster", "id", 2)
 BOUNDS = {0: TopicBounds(0, 30, 30), 1: TopicBounds(5, 40, 42)}

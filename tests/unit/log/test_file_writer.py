@@ -15,7 +15,7 @@ from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.written_file import WrittenFile
+    from offsets_pipeline.delta.data_file import WrittenFile
 
 NOW_MS = 1_795_000_000_123
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
@@ -22,6 +21,7 @@ from offsets_pipeline.offset_reset.plan import (
     plan_reset,
 )
 from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from offsets_pipeline.offset_reset.plan import ResetPlan

@@ -1,0 +1,1 @@
+"""Delta tables: creating, reading, committing and compacting them without Spark."""

@@ -1,0 +1,156 @@
+"""What this program reads and writes of Delta's protocol: pure functions over the actions of a table's log.
+
+A table says in its actions `protocol` and `metaData` what it requires of readers and writers. Parquet files that this
+program opens itself, and commits that it writes itself, have to meet that, or must not be opened and written.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from offsets_pipeline.delta.schemas import Table
+
+Action = dict[str, Any]
+
+DELTA_LOG = "_delta_log"
+DELETION_VECTORS = "deletionVectors"
+COLUMN_MAPPING = "delta.columnMapping.mode"
+CONSTRAINT = "delta.constraints."  # and a name: a property that is a CHECK constraint
+#: What a message about a requirement advises.
+UNDO = "undo it with Spark: ALTER TABLE ... SET TBLPROPERTIES, DROP CONSTRAINT or DROP FEATURE"
+
+_READER_VERSION, _WRITER_VERSION = 3, 7
+#: Of these a file's rows are as they lie in it, if `unreadable` finds no column mapping and no file has deleted rows.
+_READER_FEATURES = frozenset({"columnMapping", DELETION_VECTORS, "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+#: Of these an append of plain rows needs nothing, as long as `unwritable` finds none of them in use.
+_WRITER_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",  # readers take what a commit only adds from its data files
+        "checkConstraints",
+        "columnMapping",
+        DELETION_VECTORS,
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "vacuumProtocolCheck",
+    }
+)
+_IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+_OF_COLUMNS = ("delta.generationExpression", "delta.identity.", "delta.invariants")  # beginnings of a field's metadata
+_PRIMITIVES = {
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+
+
+def commit_name(version: int) -> str:
+    """The name of a commit's file in the folder `_delta_log`."""
+    return f"{version:020d}.json"
+
+
+def parsed(text: bytes) -> list[Action]:
+    """The actions of a commit's file."""
+    return [json.loads(line) for line in text.splitlines() if line]
+
+
+def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
+    """The type's name in a table's schema."""
+    if pa.types.is_list(arrow_type):
+        return {"type": "array", "elementType": delta_type(arrow_type.value_type), "containsNull": True}
+    if pa.types.is_struct(arrow_type):
+        return {
+            "type": "struct",
+            "fields": [
+                {"name": each.name, "type": delta_type(each.type), "nullable": each.nullable, "metadata": {}}
+                for each in arrow_type
+            ],
+        }
+    return _PRIMITIVES[arrow_type]
+
+
+def changes_rules(actions: Sequence[Action]) -> bool:
+    """Whether a commit changes what the table requires of its readers and writers."""
+    return any("protocol" in action or "metaData" in action for action in actions)
+
+
+def takes_rows(actions: Sequence[Action]) -> bool:
+    """Whether a commit deletes or changes rows that were there; rearranging them (OPTIMIZE, a cleaning) does not."""
+    return any(
+        ("remove" in action and action["remove"]["dataChange"])
+        or ("add" in action and action["add"].get("deletionVector") is not None)
+        for action in actions
+    )
+
+
+def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) -> str | None:
+    """What a table requires of a reader of its Parquet files that this program does not do; None: it requires nothing.
+
+    ``protocol`` are the fields of the action of that name. Deletion vectors are not looked at: files have them.
+    """
+    if protocol["minReaderVersion"] > _READER_VERSION:
+        return f"reader version {protocol['minReaderVersion']}"
+    unknown = sorted(set(protocol.get("readerFeatures") or ()) - _READER_FEATURES)
+    if unknown:
+        return f"the reader feature {unknown[0]!r}"
+    if configuration.get(COLUMN_MAPPING, "none") != "none":
+        return f"column mapping ({COLUMN_MAPPING})"
+    return None
+
+
+def unwritable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table) -> str | None:
+    """What appending plain rows to a table takes that this program does not do; None: it may append.
+
+    ``protocol`` and ``metadata`` are the fields of these actions, ``table`` is what the program made it as.
+    """
+    reason = unreadable(protocol, metadata["configuration"])
+    if reason is not None:
+        return reason
+    if protocol["minWriterVersion"] > _WRITER_VERSION:
+        return f"writer version {protocol['minWriterVersion']}"
+    unknown = sorted(set(protocol.get("writerFeatures") or ()) - _WRITER_FEATURES)
+    if unknown:
+        return f"the writer feature {unknown[0]!r}"
+    return next(_in_use(metadata, table), None)
+
+
+def _in_use(metadata: Mapping[str, Any], table: Table) -> Iterator[str]:
+    configuration = metadata["configuration"]
+    if configuration.get(_IN_COMMIT_TIMESTAMPS) == "true":
+        yield f"the writer feature 'inCommitTimestamp' ({_IN_COMMIT_TIMESTAMPS})"
+    for name, condition in sorted(configuration.items()):
+        if name.startswith(CONSTRAINT) and table.properties.get(name) != condition:
+            yield f"the constraint {name.removeprefix(CONSTRAINT)} ({condition})"
+    if tuple(metadata["partitionColumns"]) != table.partitioned_by:
+        yield f"partition columns ({', '.join(metadata['partitionColumns'])})"
+    fields = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
+    yield from _of_columns(fields, table)
+
+
+def _of_columns(fields: dict[str, dict[str, Any]], table: Table) -> Iterator[str]:
+    for name, field in fields.items():
+        for key in sorted(field["metadata"]):
+            if key.startswith(_OF_COLUMNS):
+                yield f"{key} of column {name}"
+    for column in table.columns:
+        if column.name not in fields:
+            yield f"a schema without the column {column.name}"
+        elif (found := fields.pop(column.name)["type"]) != delta_type(column.type):
+            yield f"the type {found} of column {column.name}"
+    for name, field in fields.items():
+        if not field["nullable"]:
+            yield f"a value of column {name}"
