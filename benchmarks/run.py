@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark
+from offsets_pipeline.fold.dataframes import fold_log
+from offsets_pipeline.layers import OFFSETS
 from pyspark import cloudpickle
 
 from benchmarks import recipe
@@ -31,17 +33,15 @@ from benchmarks.living import FULL, QUICK, measure_living
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
-from offsets_pipeline.fold.dataframes import fold_log
-from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.ingest.segments import ingest_segments
-from offsets_pipeline.layers import OFFSETS
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:

@@ -134,14 +134,14 @@ class FoldSettings(_Section):
     driver_rows: int = _setting(50_000, _WholeNumber(0, _INT32_MAX))
     """Rows of a batch that are folded in the driver, without tasks of Spark: 0 is none."""
 
-    settle_rows: int = _setting(100_000, _WholeNumber(1, _INT32_MAX))
-    """Rows that a stream may append on top of a state table before it settles them, which rewrites the table."""
+    compact_rows: int = _setting(100_000, _WholeNumber(1, _INT32_MAX))
+    """Delta rows of a state table at which a stream compacts it, which rewrites the table."""
 
-    settle_percent: int = _setting(5, _WholeNumber(0, 100))
-    """The same as a share of the settled rows: the larger of the two counts."""
+    compact_percent: int = _setting(5, _WholeNumber(0, 100))
+    """The same as a percentage of the base rows: the larger of the two numbers counts."""
 
-    settle_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
-    """Files that may lie on top, however few rows they hold."""
+    compact_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
+    """Delta files at which a stream compacts a state table, however few rows they hold."""
 
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""

@@ -57,7 +57,27 @@ class TargetNotEmpty(OffsetsError):
 
 
 class UnsupportedTable(OffsetsError):
-    """A Delta table requires a feature that this program does not support."""
+    """A table requires of its readers or writers a Delta feature that this program does not support."""
+
+
+class DamagedTable(OffsetsError):
+    """A file of a table is missing or corrupt; the message names it and says how to recover."""
+
+
+class NoSuchTable(OffsetsError):
+    """There is no Delta table at the path."""
+
+
+class StorageFailed(OffsetsError):
+    """The storage of a table could not be read or written; the message has the storage's reason."""
+
+    retriable = True
+
+
+class CommitUnknown(StorageFailed):
+    """The storage failed during a commit, so the commit may be there."""
+
+    retriable = False
 
 
 class OptionNeedsAnother(OffsetsError):
@@ -327,7 +347,7 @@ class InvalidTransactionTimeout(OffsetsError):
 
 
 class UnsafeStorage(OffsetsError):
-    """The storage has no atomic put-if-absent: two writers could overwrite each other."""
+    """The storage has no atomic put-if-absent, so commits of two writers could overwrite each other."""
 
 
 class UnexpectedActiveGroup(OffsetsError):

@@ -14,9 +14,9 @@ from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.reader import file_paths
 from offsets_pipeline.errors import first_line
 from offsets_pipeline.ingest.topic import TopicObserver
-from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -170,9 +170,9 @@ class StateMetrics:
     def count(self) -> None:
         """Look into the tables. Raises one of `UNREADABLE`, or what opening the store raises."""
         tables = self._reader()
-        answering = f"log_epoch = {tables.log_epoch('groups', 'committed_offsets')}"
-        groups = f"({DESCRIBED.latest('groups', answering)})"
-        offsets = f"({OFFSETS.latest('committed_offsets', answering)})"
+        named = tables.named("groups", "committed_offsets")
+        groups = f"({DESCRIBED.newest('groups', named)})"
+        offsets = f"({OFFSETS.newest('committed_offsets', named)})"
         (alive,) = tables.rows(
             f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",
             "groups",
@@ -195,7 +195,7 @@ class StateMetrics:
         folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
         behind = dict.fromkeys(range(tables.offsets_partitions), 0)
         for at, (first, last) in self._extent.look(tables.table("log"), counting["epoch"]).items():
-            behind[at] = max(0, last + 1 - folded_to.get(at, first))
+            behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
         self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
 
 

@@ -16,11 +16,10 @@ from pyspark.sql import functions as F
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
-from offsets_pipeline.fold.settle import layers_of, settle
-from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.epochs import holds_older
 from offsets_pipeline.retry import CONFLICTS
+from offsets_pipeline.state.compact import compact, sizes_of
+from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.store import absolute
 
 if TYPE_CHECKING:
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.layers import LayeredTable
+    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
-_SETTLE_ATTEMPTS = 5  # against a stream that goes on appending
 _LEAST_TASKS = 8
 _MARGIN_MS = 60_000  # clocks of several machines differ
 _CONF = {
@@ -71,7 +69,7 @@ def maintain_store(
     cannot be, WriteConflict where others who rewrite the log came first too often.
     """
     unread = _first_unread_version(store, checkpoints)
-    layered = {each.table.name: each for each in LAYERED}
+    state_tables = {each.name: each for each in STATE_TABLES}
     done = []
     # VACUUM lists folders in so many tasks, by default in ten thousand
     tasks = str(max(_LEAST_TASKS, store.spark.sparkContext.defaultParallelism))
@@ -80,8 +78,8 @@ def maintain_store(
             before = _live_files(store, table.name)
             if table is LOG and settings is not None and settings.log.history_hours:
                 clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR)
-            if table.name in layered:
-                _settle(store, layered[table.name])
+            if table.name in state_tables:
+                _compact(store, state_tables[table.name])
             else:
                 with suppress(*CONFLICTS):  # somebody rewrote the same files: the next time will do
                     store.spark.sql(f"OPTIMIZE {store.table_name(table.name)}")  # in Python a path may have no backtick
@@ -90,15 +88,14 @@ def maintain_store(
     return done
 
 
-def _settle(store: Store, layered: LayeredTable) -> None:
-    """Settle a table on top of which anything lies, or that holds what an older epoch of the log left.
+def _compact(store: Store, table: StateTable) -> None:
+    """Compact a state table that has delta files, or files of incarnations that are no longer named.
 
-    Where a stream always comes first, the next time will do.
+    If a stream compacts the table at the same time, the next run does it.
     """
-    for _ in range(_SETTLE_ATTEMPTS):
-        is_due = layers_of(store, layered).files_on_top or holds_older(store, layered.table.name)
-        if not is_due or settle(store, layered):
-            return
+    sizes = sizes_of(store, table)
+    if sizes.delta_files or sizes.dropped_files:
+        compact(store, table)
 
 
 def _vacuum(store: Store, name: str, clock: Clock, unread: int | None) -> int:

@@ -22,9 +22,11 @@ from offsets_pipeline.delta.filesystems import arrow_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
 from offsets_pipeline.delta.protocol import unreadable
 from offsets_pipeline.delta.schemas import LOG, TABLES, Table
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, newest_snapshot
 from offsets_pipeline.retry import CONFLICTS, with_retries
+from offsets_pipeline.state.merge_on_read import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrameWriter, SparkSession
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.layers import LayeredTable
+    from offsets_pipeline.state.merge_on_read import StateTable
 
 __all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
 
@@ -53,6 +55,7 @@ class Store:
         self.location = location
         self.properties = properties
         self._created_here = False
+        self._folders: dict[str, TableFolder] = {}
 
     @classmethod
     def open(cls, spark: SparkSession, location: str) -> Store:
@@ -150,9 +153,18 @@ class Store:
         version = self.version(name) if version is None else version
         return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")
 
-    def latest(self, layered: LayeredTable, where: str = "TRUE") -> DataFrame:
-        """The newest row of each key of a state table in layers; ``where`` is a condition on the log epoch."""
-        return self.spark.sql(layered.latest_in_spark(self.table_name(layered.table.name), where))
+    def newest(self, table: StateTable) -> DataFrame:
+        """The rows of a state table that count (state/merge_on_read.py)."""
+        return self.spark.sql(
+            table.newest_in_spark(self.table_name(table.name), named_by(self.table_name("fold_progress")))
+        )
+
+    def table(self, name: str) -> TableFolder:
+        """The table's folder, through which it is read and written without Spark."""
+        if name not in self._folders:
+            (schema,) = (each for each in TABLES if each.name == name)
+            self._folders[name] = TableFolder(self.arrow_folder(name), schema)
+        return self._folders[name]
 
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""

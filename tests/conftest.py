@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 # others than tests assert here, and are to say as much
-pytest.register_assert_rewrite("tests.unit.coordinator.states")
+pytest.register_assert_rewrite("tests.replays", "tests.unit.fold.state_tables")
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_FIXTURES = ("spark", "kafka")
@@ -33,8 +33,8 @@ SEED = os.environ.get("OFFSETS_TEST_SEED")
 USUAL_SEED = 20261121
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("fresh", deadline=None, database=None, print_blob=True)
-hypothesis.settings.load_profile("fresh" if SEED else "repeatable")
+hypothesis.settings.register_profile(LONG, deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile(LONG if SEED else "repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:

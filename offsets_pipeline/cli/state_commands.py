@@ -11,10 +11,10 @@ from offsets_pipeline.cli.progress import progress_bar, tasks_of
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import StateDiffers
-from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.stream import start_fold
-from offsets_pipeline.fold.verify import verify_store
 from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.state.verify import verify_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def verify(location: str, settings: Settings) -> int:
     """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
     store = open_store(location, settings)
     with progress_bar("comparing", tasks_of(store.spark)):
-        result = verify_store(store)
+        result = verify_store(store, settings.fold)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
         raise StateDiffers(

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS
 from offsets_pipeline.errors import (
+    CommitUnknown,
     CoordinatorNotAvailable,
+    OffsetsError,
     RequestTimedOut,
     StoreReplaced,
     UnsupportedTable,
@@ -203,7 +205,7 @@ class Appender:
         round_.refuse()
         if append is None:
             return None
-        return append, self._log.write(append, now_ms, durable=any(request.durable for request, _ in round_.taken))
+        return append, self._log.write(append, durable=any(request.durable for request, _ in round_.taken))
 
     def _accept(self, append: PreparedAppend, text: bytes) -> None:
         """Take into the states what was written; from here on nothing may say that it was not."""
@@ -265,6 +267,9 @@ class Appender:
                 self._changed.notify_all()
         kind = type(error) if isinstance(error, (StoreReplaced, UnsupportedTable)) else CoordinatorNotAvailable
         for request in requests:
-            failed = kind(f"{request.what}: {error}; it was not written")
+            if isinstance(error, CommitUnknown):
+                failed: OffsetsError = RequestTimedOut(f"{request.what}: {error}; it may have been written")
+            else:
+                failed = kind(f"{request.what}: {error}; it was not written")
             failed.__cause__ = error
             request.done.set_exception(failed)

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import CoordinatorSettings
     from offsets_pipeline.coordinator.log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
+    from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.group_description import GroupDescription
-    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
 #: What a broker's `message.max.bytes` allows by default: the records of one request are one batch there.
 MAX_REQUEST_BYTES = 1_048_588
@@ -143,10 +144,10 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         if transactional:
             raise IllegalGeneration(f"group {group_id!r} does not exist, so it has no generation {member.generation}")
         raise NoSuchGroup(f"no group {group_id!r}: commit without a generation to make a simple group of that name")
-    refuse_share_group(group_id, group.kind)
+    refuse_share_group(group_id, group.group_type)
     if member.generation < 0 and group.is_empty:
         return
-    if group.kind == CLASSIC:
+    if group.group_type == CLASSIC:
         _validate_classic(group_id, group.description, member, transactional=transactional)
     elif not (transactional and member.is_nobody):  # older clients of transactions name no member
         _validate_epoch(group_id, group.description, member, transactional=transactional)
@@ -229,5 +230,5 @@ def fetch_offsets(
 
 def _validate_fetch(group_id: str, group: Group, member: MemberOfGroup) -> None:
     names_itself = bool(member.member_id) or member.generation != UNKNOWN_GENERATION
-    if group.kind != CLASSIC and names_itself:
+    if group.group_type != CLASSIC and names_itself:
         _validate_epoch(group_id, group.description, member, transactional=False)

@@ -225,7 +225,7 @@ class Coordinator(TransactionalCoordinator):
         """The groups of the log partitions that are loaded here, in one of these states, of these types (none: any)."""
         with self._lock:
             listings = [
-                GroupListing(group_id, group.kind, group.description.state, group.description.protocol_type)
+                GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
                 for state in self._loaded_states()
                 for group_id, group in state.groups.items()
             ]

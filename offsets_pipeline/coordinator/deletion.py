@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.coordinator.log import Record
-    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.semantics.group import Group
+    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
 
 def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
@@ -38,8 +39,8 @@ def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[To
     GroupSubscribedToTopic.
     """
     group = _existing(state, group_id)
-    refuse_share_group(group_id, group.kind)
-    if group.kind == CLASSIC and not group.is_empty and group.description.protocol_type != CONSUMER_PROTOCOL_TYPE:
+    refuse_share_group(group_id, group.group_type)
+    if group.group_type == CLASSIC and not group.is_empty and group.description.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise NonEmptyGroup(
             f"group {group_id!r} is active with protocol {group.description.protocol_type!r}: stop its members first"
         )

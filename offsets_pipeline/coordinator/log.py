@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,34 +9,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from offsets_pipeline.coordinator.producers import Producers
-from offsets_pipeline.delta.data_file import APPLICATION, WrittenFile, new_file_name
-from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.data_file import APPLICATION, FAST
 from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
-from offsets_pipeline.delta.reader import answer, file_paths, refuse_unreadable, unmet_by_writer
 from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
-from offsets_pipeline.delta.storage import Commit, storage_of
-from offsets_pipeline.errors import LogMovedOn, NoSuchStore, StoreReplaced, UnsupportedTable, WriteConflict
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from offsets_pipeline.delta.protocol import Action
-
-_LOG = logging.getLogger(__name__)
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 _TABLE_SCHEMA = LOG.arrow_schema()
 ROW_SCHEMA = pa.schema([_TABLE_SCHEMA.field(name).with_nullable(nullable=True) for name in RECORD_COLUMNS])
 _POSITION_COLUMNS = [name for name in RECORD_COLUMNS if name not in {"key", "value"}]
 
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
-
-_BATCH_ROWS = 65_536
 
 #: Whoever did not look for so long may have missed that Delta removed old commits: by default it keeps them for days.
 _LOST_TOUCH_SECONDS = 3_600.0
@@ -81,9 +72,9 @@ class OwnedLog:
 
     def __init__(self, folder: str, offsets_partitions: int, source: str) -> None:
         self._store_folder = folder
-        self._folder = f"{folder}/{LOG.name}"
+        self._table = TableFolder(f"{folder}/{LOG.name}", LOG)
+        self._folder = self._table.folder
         self._source = source
-        self._storage = storage_of(self._folder)
         self._looked_at = time.monotonic()
         self.version = -1
         self.number = -1
@@ -99,11 +90,11 @@ class OwnedLog:
         Raises NoSuchStore where there is none, StoreReplaced where it is not the one that was open before,
         UnsupportedTable where only Spark can read it.
         """
-        table = self._table()
+        found = self._snapshot()
         for partition, end in self._noted_ends():
             self.ends[partition] = max(self.ends[partition], end)
         transactional: list[pa.Table] = []
-        for rows in _scan(table, self._folder, list(RECORD_COLUMNS) if partitions else _POSITION_COLUMNS):
+        for rows in _scan(found, list(RECORD_COLUMNS) if partitions else _POSITION_COLUMNS):
             self._note_ends(rows)
             if rows["producer_id"].null_count < rows.num_rows:
                 transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
@@ -112,11 +103,9 @@ class OwnedLog:
         self.producers = Producers()
         if transactional:
             self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
-        self._table_id, self._unwritable = _id_of(table), unmet_by_writer(table, LOG)
-        self.version = table.version()
-        self._last = self._storage.read_commit(self.version)
-        last = table.transaction_version(APPLICATION)
-        self.number = -1 if last is None else last
+        self._table_id, self._unwritable = found.table_id, found.unmet
+        self.version, self._last = found.version, found.text
+        self.number = found.transaction(APPLICATION)
         self._looked_at = time.monotonic()
 
     def catch_up(self) -> Iterator[pa.Table]:
@@ -131,7 +120,7 @@ class OwnedLog:
             if takes_rows(actions):
                 raise LogMovedOn(f"version {self.version + 1} of {self._folder} deletes or changes records")
             if changes_rules(actions):
-                self._unwritable = unmet_by_writer(self._table(), LOG)
+                self._unwritable = self._snapshot().unmet
             rows = self._new_rows(actions)
             self.version += 1
             self._last = text
@@ -140,17 +129,17 @@ class OwnedLog:
                 self._note_ends(rows)
                 self.producers.replay(rows)
                 yield rows
-        if now - self._looked_at > _LOST_TOUCH_SECONDS and self._table().version() > self.version:
+        if now - self._looked_at > _LOST_TOUCH_SECONDS and self._snapshot().version > self.version:
             raise self._moved_on()
         self._looked_at = now
 
     def _next_commit(self) -> bytes | None:
         """The text of the commit behind `version`, None where there is none yet. Raises as `catch_up`."""
-        text = self._storage.read_commit(self.version + 1)
+        text = self._table.commit_file(self.version + 1)
         # only now: so what was read follows the commit that is known
-        if self._storage.is_unchanged(self.version, self._last):
+        if self._table.is_unchanged(self.version, self._last):
             return text
-        if self._storage.read_commit(self.version) is None and self._table().version() > self.version:
+        if self._table.commit_file(self.version) is None and self._snapshot().version > self.version:
             raise self._moved_on()
         raise self._replaced()
 
@@ -169,8 +158,7 @@ class OwnedLog:
         At least those before `version`. May run while another thread uses the log. Raises StoreReplaced and
         UnsupportedTable as `open`.
         """
-        table = self._table()
-        for rows in _scan(table, self._folder, list(RECORD_COLUMNS)):
+        for rows in _scan(self._snapshot(), list(RECORD_COLUMNS)):
             yield _of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
@@ -178,7 +166,7 @@ class OwnedLog:
 
         ``meanwhile`` is called again and again while it waits.
         """
-        return self._storage.turn(meanwhile)
+        return self._table.storage.turn(meanwhile)
 
     def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
         """Give records their record offsets: gapless, from each log partition's end on (R2).
@@ -215,26 +203,19 @@ class OwnedLog:
             rows = rows.sort_by(_IN_ORDER)
         return PreparedAppend(self.version + 1, self.number + 1, rows, ends, self._last)
 
-    def write(self, append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+    def write(self, append: PreparedAppend, *, durable: bool) -> bytes:
         """Append, all of it or nothing; returns the text of the commit, which `accept` takes.
 
         May run while another thread uses the log.
 
-        Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
+        Raises WriteConflict if another writer appended meanwhile, StorageFailed if the storage fails: then nothing was
+        written. Raises CommitUnknown if the storage fails so that nobody can tell.
         """
         if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
             raise WriteConflict(f"{self._folder} may have moved on since version {append.version - 1}")
-        name = new_file_name()
-        size = self._storage.write_rows(name, append.rows, durable=durable)
-        lowest, highest = _bounds(append.rows, now_ms)
-        written = WrittenFile(name, size, append.rows.num_rows, lowest, highest)
-        try:
-            return self._storage.commit(
-                Commit(append.version, append.number, written, now_ms, append.previous), durable=durable
-            )
-        except WriteConflict:
-            self._storage.remove(name)
-            raise
+        file = self._table.write_file(append.rows, compression=FAST)
+        advance = {APPLICATION: append.number}
+        return self._table.append_next(file, append.version, append.previous, advance, durable=durable)
 
     def accept(self, append: PreparedAppend, text: bytes) -> pa.Table | None:
         """Note that what `write` wrote is there, in a commit of this text.
@@ -252,32 +233,29 @@ class OwnedLog:
 
     def checkpoint(self) -> None:
         """Sum up Delta's own log, so that it is read fast from here on; to fail at it does no harm."""
-        try:
-            DeltaTable(self._folder).create_checkpoint()
-        except (DeltaError, OSError) as error:
-            _LOG.warning("no checkpoint of %s: %s", self._folder, error)
+        self._table.checkpoint()
 
-    def _table(self) -> DeltaTable:
+    def _snapshot(self) -> Snapshot:
         """The table as it is now. Raises as `open`."""
         version = self.version  # another thread may append meanwhile
         try:
-            table = DeltaTable(self._folder)
-        except TableNotFoundError:
+            found = TableFolder(self._folder, LOG).snapshot()
+        except NoSuchTable:
             if self._table_id is None:
                 raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path") from None
             raise self._replaced() from None
-        if self._table_id not in {None, _id_of(table)} or table.version() < version:
+        if self._table_id not in {None, found.table_id} or found.version < version:
             raise self._replaced()
-        refuse_unreadable(table)
-        return table
+        found.files()  # raises UnsupportedTable
+        return found
 
     def _noted_ends(self) -> Iterator[tuple[int, int]]:
         """Ends that are kept where the last records were cleaned away (R2, R23)."""
         try:
-            table = DeltaTable(f"{self._store_folder}/{LOG_PARTITIONS.name}")
-        except TableNotFoundError:
+            table = TableFolder(f"{self._store_folder}/{LOG_PARTITIONS.name}", LOG_PARTITIONS).snapshot()
+        except NoSuchTable:
             return iter(())
-        noted = answer("SELECT log_partition, end_offset FROM log_partitions", log_partitions=table).read_all()
+        noted = table.query("SELECT log_partition, end_offset FROM log_partitions").read_all()
         return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
 
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
@@ -285,9 +263,7 @@ class OwnedLog:
         added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
         if not added:
             return ROW_SCHEMA.empty_table()
-        rows = pa.concat_tables(
-            _with_schema(self._storage.read_rows(name, RECORD_COLUMNS), ROW_SCHEMA) for name in added
-        )
+        rows = pa.concat_tables(_with_schema(self._table.read_file(name, RECORD_COLUMNS), ROW_SCHEMA) for name in added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: cleaning adds what was there before
         if len(added) > 1 or not _ascends(rows):
@@ -299,10 +275,6 @@ class OwnedLog:
         highest = np.array(self.ends, dtype=np.int64)
         np.maximum.at(highest, partitions, rows["record_offset"].to_numpy() + 1)
         self.ends = highest.tolist()
-
-
-def _id_of(table: DeltaTable) -> str:
-    return str(table.metadata().id)
 
 
 def _transactions(actions: Sequence[Action]) -> Iterator[int]:
@@ -320,29 +292,13 @@ def _ascends(rows: pa.Table) -> bool:
     return bool(np.all((step > 0) | ((step == 0) & (np.diff(offsets) > 0))))
 
 
-def _bounds(rows: pa.Table, now_ms: int) -> tuple[dict[str, int | str], dict[str, int | str]]:
-    """The lowest and the highest value of each column that the table keeps statistics of."""
-    bounds = {name: pc.min_max(rows[name]).as_py() for name in ("log_partition", "record_offset")}
-    seconds, milliseconds = divmod(now_ms, 1000)
-    appended_at = f"{np.datetime64(seconds, 's')}.{milliseconds:03d}Z"
-    same: dict[str, int | str] = {"log_epoch": LOG_EPOCH, "appended_at": appended_at}
-    lowest, highest = ({name: each[which] for name, each in bounds.items()} | same for which in ("min", "max"))
-    return lowest, highest
-
-
 def _of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
     wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
     return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
-def _scan(table: DeltaTable, folder: str, columns: list[str]) -> Iterator[pa.Table]:
+def _scan(snapshot: Snapshot, columns: list[str]) -> Iterator[pa.Table]:
     """Columns of all files of a snapshot, a stretch of one file at a time."""
-    system, _ = open_path(folder)
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
-    for file_path in file_paths(table):
-        with (
-            system.open_input_file(open_path(file_path)[1]) as source,
-            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file,
-        ):
-            for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
-                yield _with_schema(pa.Table.from_batches([batch]), schema)
+    for batch in snapshot.batches(columns):
+        yield _with_schema(pa.Table.from_batches([batch]), schema)

@@ -15,7 +15,8 @@ from offsets_pipeline.semantics.log_row import COMMIT
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
     from offsets_pipeline.record.schema import Fields
-    from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+    from offsets_pipeline.semantics.group import Group
+    from offsets_pipeline.semantics.partition_state import TopicPartition
 
 #: The one version of a commit's value that has an expire timestamp (R7).
 _EXPIRING_VERSION = 1
@@ -91,7 +92,7 @@ def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version:
 
 def group_tombstones(log_partition: int, group_id: str, group: Group) -> list[Record]:
     """Tombstones of all records of a group, its own last; also of a simple group, which has none (R21)."""
-    removing = _REMOVING_TYPE[group.kind]
+    removing = _REMOVING_TYPE[group.group_type]
     names = sorted((name for name in group.records if name[0] != removing), reverse=True)
     return [Record(log_partition, _group_key(name[0], group_id, name[1]), None) for name in [*names, (removing, "")]]
 

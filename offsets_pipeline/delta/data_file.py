@@ -1,7 +1,4 @@
-"""Files that lie in a table's folder and belong to the table once a commit of Delta names them.
-
-Free of Spark: tasks write such files, and so do programs without a JVM.
-"""
+"""Parquet files in a table's folder. A file belongs to the table once a commit adds it; tasks write them too."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import json
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,20 +19,22 @@ from offsets_pipeline.delta.filesystems import open_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: The application whose transactions make writers of one table notice each other: each takes the next number.
+#: The application whose transactions (Delta's `txn` actions) number the appends to a log and the writes of progress.
 APPLICATION = "offsets"
 
-_ROW_GROUP_ROWS = 50_000  # of the state: a group's rows lie in one or two, whoever asks for one group reads little
-#: Measured on the log: three fifths of what snappy leaves, for a quarter more time to write (docs/adr/0007).
+_ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups
+#: Measured on the log: three fifths of the size of snappy, for a quarter more time to write (docs/adr/0007).
 COMPRESSION = "zstd"
+#: For a few rows: settings that make large files small take longer than the rows do.
+FAST = "snappy"
 
 
 @dataclass(frozen=True)
-class WrittenFile:
-    """A file that lies in a table's folder; it belongs to the table once a commit names it.
+class AddFile:
+    """A file in a table's folder, as a commit adds it.
 
     ``name`` is its path within that folder. ``lowest`` and ``highest`` bound columns without nulls, in the order of the
-    table's statistics; ``partition`` is what its place among the table's partitions says.
+    table's statistics; ``partition`` holds the values of the partition columns as Delta's protocol writes them.
     """
 
     name: str
@@ -45,7 +45,7 @@ class WrittenFile:
     partition: Mapping[str, str] = field(default_factory=dict)
 
     def add_action(self, *, is_change: bool = True) -> dict[str, Any]:
-        """The fields of the action of Delta's protocol that adds it, with its statistics; a change brings rows."""
+        """Return the fields of the `add` action, with statistics. ``is_change``: the file brings new rows."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.lowest,
@@ -62,31 +62,62 @@ class WrittenFile:
         }
 
     def as_text(self) -> str:
-        """The file as text, as a task hands it to the driver."""
+        """Return the file as text, for the way from a task to the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> WrittenFile:
-        """The file out of that text."""
+    def of_text(cls, text: str) -> AddFile:
+        """Return the file out of that text."""
         return cls(**json.loads(text))
 
 
-def new_file_name() -> str:
-    """A name that no two tasks or attempts give to their files."""
-    return f"part-{uuid.uuid4()}.{COMPRESSION}.parquet"
+#: The former name, until the state writer uses the new one.
+WrittenFile = AddFile
+
+
+def new_file_name(compression: str = COMPRESSION) -> str:
+    """Return a unique file name; no two tasks or attempts get the same."""
+    return f"part-{uuid.uuid4()}.{compression}.parquet"
 
 
 def written_file(
-    folder: str, rows: pa.Table, bounded: Sequence[str], partition: Mapping[str, str] | None = None
-) -> WrittenFile:
-    """Write rows to a new file in a table's folder; ``bounded`` are columns without nulls to keep statistics of."""
+    folder: str,
+    rows: pa.Table,
+    bounded: Sequence[str],
+    partition: Mapping[str, str] | None = None,
+    compression: str = COMPRESSION,
+) -> AddFile:
+    """Write rows to a new file in a table's folder; removes the file again if that fails.
+
+    ``bounded`` names columns without nulls to keep statistics of. With ``compression=FAST`` the file takes the least
+    time to write, for a few rows. Raises OSError.
+    """
     system, path = open_path(folder)
     place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
     if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)
-    name = place + new_file_name()
-    with system.open_output_stream(f"{path}/{name}") as sink:
-        pq.write_table(rows, sink, row_group_size=_ROW_GROUP_ROWS, compression=COMPRESSION, store_schema=False)
-        size = int(sink.tell())
-    lowest, highest = ({each: choose(rows[each]).as_py() for each in bounded} for choose in (pc.min, pc.max))
-    return WrittenFile(name, size, rows.num_rows, lowest, highest, partition or {})
+    name = place + new_file_name(compression)
+    options: dict[str, Any] = {"row_group_size": _ROW_GROUP_ROWS} if compression != FAST else {"use_dictionary": False}
+    try:
+        with system.open_output_stream(f"{path}/{name}") as sink:
+            pq.write_table(rows, sink, compression=compression, store_schema=False, **options)
+            size = int(sink.tell())
+    except BaseException:
+        if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
+            system.delete_file(f"{path}/{name}")
+        raise
+    bounds = [pc.min_max(rows[each]) for each in bounded] if rows.num_rows else []
+    lowest, highest = (
+        {name: in_statistics(each[which]) for name, each in zip(bounded, bounds, strict=False)}
+        for which in ("min", "max")
+    )
+    return AddFile(name, size, rows.num_rows, lowest, highest, partition or {})
+
+
+def in_statistics(bound: pa.Scalar) -> int | str:
+    """Return a bound as Delta's statistics have it: a timestamp as text in the same order."""
+    if not pa.types.is_timestamp(bound.type):
+        found: int | str = bound.as_py()
+        return found
+    at = datetime.fromtimestamp(bound.value // 1000 / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

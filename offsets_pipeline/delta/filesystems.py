@@ -1,4 +1,4 @@
-"""Files by path or URI, through Arrow: in tasks, where Hadoop's file systems cannot be reached."""
+"""Files by path or URI through Arrow. Tasks use this too: Hadoop's file systems are out of their reach."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def open_path(path: str) -> tuple[fs.FileSystem, str]:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(path)
         return found
     return fs.LocalFileSystem(), path
+
+
+def children(path: str) -> set[str]:
+    """Return the names in a folder; an empty set if it does not exist. Raises NotADirectoryError for a file."""
+    system, folder = open_path(path)
+    if system.get_file_info(folder).type == fs.FileType.File:
+        raise NotADirectoryError(f"{path} is a file")
+    return {each.base_name for each in system.get_file_info(fs.FileSelector(folder, allow_not_found=True))}
 
 
 def absolute_path(path: str) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored"
 OWNED = "owned"
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null

@@ -7,13 +7,16 @@ program opens itself, and commits that it writes itself, have to meet that, or m
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.schemas import Table
 
 Action = dict[str, Any]
@@ -46,6 +49,10 @@ _WRITER_FEATURES = frozenset(
     }
 )
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
+_APPEND_ONLY = "delta.appendOnly"
+_ENGINE = "offsets_pipeline"
+#: What Delta asks of readers and writers of a plain table, and of one with constraints.
+_READER, _WRITER, _WRITER_WITH_CONSTRAINTS = 1, 2, 3
 _OF_COLUMNS = ("delta.generationExpression", "delta.identity.", "delta.invariants")  # beginnings of a field's metadata
 _PRIMITIVES = {
     pa.int16(): "short",
@@ -61,6 +68,124 @@ _PRIMITIVES = {
 def commit_name(version: int) -> str:
     """The name of a commit's file in the folder `_delta_log`."""
     return f"{version:020d}.json"
+
+
+def commit_path(version: int) -> str:
+    """The path of a commit's file within the table's folder."""
+    return f"{DELTA_LOG}/{version:020d}.json"
+
+
+def encoded(actions: Iterable[Action]) -> bytes:
+    """The file of a commit of these actions."""
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
+    """The actions of version 0 of a table, with ``properties`` beside the table's own."""
+    now_ms = time.time_ns() // 1_000_000
+    configuration = {**table.properties, **properties}
+    constrained = any(key.startswith(CONSTRAINT) for key in configuration)
+    parameters = {
+        "partitionBy": json.dumps(table.partitioned_by),
+        "clusterBy": "[]",
+        "description": table.comment,
+        "isManaged": "false",
+        "properties": json.dumps(configuration),
+    }
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "description": table.comment,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": schema_fields(table)}),
+        "partitionColumns": list(table.partitioned_by),
+        "configuration": configuration,
+        "createdTime": now_ms,
+    }
+    protocol = {
+        "minReaderVersion": _READER,
+        "minWriterVersion": _WRITER_WITH_CONSTRAINTS if constrained else _WRITER,
+    }
+    return [
+        commit_info("CREATE TABLE", parameters, is_blind=True, timestamp_ms=now_ms),
+        {"metaData": metadata},
+        {"protocol": protocol},
+    ]
+
+
+def schema_fields(table: Table) -> list[dict[str, Any]]:
+    """The fields of a table's schema string."""
+    return [
+        {
+            "name": column.name,
+            "type": delta_type(column.type),
+            "nullable": column.nullable,
+            "metadata": {"comment": column.comment},
+        }
+        for column in table.columns
+    ]
+
+
+def commit_info(
+    operation: str,
+    parameters: Mapping[str, str],
+    *,
+    is_blind: bool,
+    timestamp_ms: int | None = None,
+    metrics: Mapping[str, int] | None = None,
+) -> Action:
+    """The action that describes a commit in the table's history; its `txnId` makes each commit's file unique."""
+    info: dict[str, Any] = {
+        "timestamp": time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+        "operation": operation,
+        "operationParameters": parameters,
+        "isBlindAppend": is_blind,
+        "engineInfo": _ENGINE,
+        "txnId": str(uuid.uuid4()),
+    }
+    if metrics is not None:
+        info["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
+    return {"commitInfo": info}
+
+
+def write_actions(
+    add: Sequence[AddFile],
+    remove: Sequence[Mapping[str, Any]],
+    advance: Mapping[str, int],
+    *,
+    is_change: bool,
+    operation: str,
+    metadata: Mapping[str, Any] | None = None,
+    timestamp_ms: int | None = None,
+) -> list[Action]:
+    """The actions of a commit. ``remove`` has the fields path, size and partitionValues of each file that goes."""
+    now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    metrics = {
+        "numFiles": len(add),
+        "numRemovedFiles": len(remove),
+        "numOutputRows": sum(file.rows for file in add),
+        "numOutputBytes": sum(file.size for file in add),
+    }
+    mode = {"mode": "Overwrite" if remove else "Append", "partitionBy": "[]"}
+    is_blind = not remove and metadata is None and not advance
+    actions = [commit_info(operation, mode, is_blind=is_blind, timestamp_ms=now_ms, metrics=metrics)]
+    if metadata is not None:
+        actions.append({"metaData": metadata})
+    actions += [
+        {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}}
+        for application, version in advance.items()
+    ]
+    actions += [
+        {
+            "remove": {
+                **file,
+                "deletionTimestamp": now_ms,
+                "dataChange": is_change,
+                "extendedFileMetadata": True,
+            }
+        }
+        for file in remove
+    ]
+    return actions + [{"add": file.add_action(is_change=is_change)} for file in add]
 
 
 def parsed(text: bytes) -> list[Action]:
@@ -110,6 +235,11 @@ def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) ->
     if configuration.get(COLUMN_MAPPING, "none") != "none":
         return f"column mapping ({COLUMN_MAPPING})"
     return None
+
+
+def refuses_removal(metadata: Mapping[str, Any]) -> bool:
+    """Whether the table's owner forbids deleting and changing rows."""
+    return str(metadata["configuration"].get(_APPEND_ONLY, "false")) == "true"
 
 
 def unwritable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table) -> str | None:

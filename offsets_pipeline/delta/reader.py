@@ -1,7 +1,8 @@
-"""Reading tables of a store without Spark: answers in a fraction of the time that a job takes to start."""
+"""Reading one version of a table through `deltalake`: its files, its rows, and queries in SQL."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -16,65 +17,107 @@ from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, 
 from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.delta.schemas import Table
+
+_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of a table: its name there, bytes, rows as far as the table tells, and its place among partitions."""
+    """A file of a table: its path in the table's folder, size in bytes, rows, partition values and statistics.
+
+    ``rows`` is 0 and ``lowest`` and ``highest`` are empty if the table keeps no statistics of the file.
+    """
 
     name: str
     size: int
     rows: int
     partition: Mapping[str, str] = field(default_factory=dict)
+    lowest: Mapping[str, Any] = field(default_factory=dict)
+    highest: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_action(cls, action: Mapping[str, Any]) -> StoredFile:
+        """Return the file that an `add` action adds."""
+        stats = json.loads(action.get("stats") or "{}")
+        return cls(
+            action["path"],
+            action["size"],
+            stats.get("numRecords", 0),
+            action.get("partitionValues") or {},
+            stats.get("minValues", {}),
+            stats.get("maxValues", {}),
+        )
+
+    def removal(self) -> dict[str, Any]:
+        """Return what a `remove` action says of the file."""
+        return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
 
 
-#: What reading raises where the storage is out of reach from here, a file is gone, or only Spark can read the table.
+#: Errors of reading: the storage is out of reach, a file is gone, or the table has a feature that is not supported.
 UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
 
 
 def newest_table(folder: str) -> DeltaTable:
-    """The table in a folder, a path or a URI. Raises one of UNREADABLE."""
+    """Return the newest version of the table in a folder, a path or a URI. Raises one of UNREADABLE."""
     return DeltaTable(folder)
 
 
 def table_as_of(folder: str, version: int) -> DeltaTable:
-    """The same, as of one of its versions."""
+    """Return a version of the table. Raises one of UNREADABLE."""
     return DeltaTable(folder, version=version)
 
 
 def refuse_unreadable(table: DeltaTable) -> None:
-    """Raise UnsupportedTable where the rows of the table are not just what its Parquet files hold."""
-    protocol = _protocol(table)
+    """Raise UnsupportedTable if the table's rows differ from the contents of its Parquet files."""
+    protocol = protocol_of(table)
     reason = unreadable(protocol, table.metadata().configuration)
     if reason is not None:
-        raise UnsupportedTable(
-            f"the files of {table.table_uri} cannot be read without Spark: the table requires {reason}; {UNDO}"
-        )
+        raise with_feature(str(table.table_uri), reason)
     if DELETION_VECTORS in (protocol["readerFeatures"] or ()) and any(
         batch.num_rows for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors())
     ):
-        raise UnsupportedTable(
-            f"the files of {table.table_uri} cannot be read without Spark: rows of them were deleted without rewriting "
-            f"them (deletion vectors); REORG TABLE delta.`{table.table_uri}` APPLY (PURGE) rewrites them"
-        )
+        raise with_deletion_vectors(str(table.table_uri))
+
+
+def with_feature(folder: str, feature: str) -> UnsupportedTable:
+    """Return the error about a table that requires a feature of its readers."""
+    return UnsupportedTable(f"the files of {folder} cannot be read without Spark: the table requires {feature}; {UNDO}")
+
+
+def with_deletion_vectors(folder: str) -> UnsupportedTable:
+    """Return the error about a table of which rows were deleted without rewriting files."""
+    return UnsupportedTable(
+        f"the files of {folder} cannot be read without Spark: rows of them were deleted without rewriting "
+        f"them (deletion vectors); REORG TABLE delta.`{folder}` APPLY (PURGE) rewrites them"
+    )
 
 
 def unmet_by_writer(table: DeltaTable, made_as: Table) -> str | None:
-    """What appending rows to a table of this program takes that the program does not do; None: it may append."""
-    metadata = table.metadata()
+    """Return the requirement of a table that this program's appends do not meet; None: it may append."""
+    return unwritable(protocol_of(table), metadata_of(table), made_as)
+
+
+def metadata_of(table: DeltaTable) -> dict[str, Any]:
+    """Return the fields of the table's action `metaData`."""
+    found = table.metadata()
     fields = {
-        "configuration": metadata.configuration,
-        "partitionColumns": metadata.partition_columns,
+        "id": str(found.id),
+        "name": found.name,
+        "description": found.description,
+        "format": {"provider": "parquet", "options": {}},
         "schemaString": table.schema().to_json(),
+        "partitionColumns": list(found.partition_columns),
+        "configuration": dict(found.configuration),
+        "createdTime": found.created_time,
     }
-    return unwritable(_protocol(table), fields, made_as)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _protocol(table: DeltaTable) -> dict[str, Any]:
-    """The fields of the table's action `protocol`."""
+def protocol_of(table: DeltaTable) -> dict[str, Any]:
+    """Return the fields of the table's action `protocol`."""
     found = table.protocol()
     return {
         "minReaderVersion": found.min_reader_version,
@@ -85,26 +128,34 @@ def _protocol(table: DeltaTable) -> dict[str, Any]:
 
 
 def stored_files(table: DeltaTable) -> list[StoredFile]:
-    """The files of a table. Raises UnsupportedTable as `refuse_unreadable`."""
+    """Return the files of a table. Raises UnsupportedTable as `refuse_unreadable`."""
     refuse_unreadable(table)
     actions = pa.table(table.get_add_actions())
-    partitions = actions["partition"].to_pylist() if "partition" in actions.column_names else []
-    partitions = partitions or [{}] * actions.num_rows
+
+    def column(name: str) -> list[Any]:
+        return actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
+
     return [
-        StoredFile(path, size, rows or 0, {name: _in_protocol(value) for name, value in (partition or {}).items()})
-        for path, size, rows, partition in zip(
-            *(actions[name].to_pylist() for name in ("path", "size_bytes", "num_records")), partitions, strict=True
+        StoredFile(path, size, rows or 0, {key: _in_protocol(each) for key, each in (partition or {}).items()}, *bounds)
+        for path, size, rows, partition, *bounds in zip(
+            *(column(name) for name in ("path", "size_bytes", "num_records", "partition")),
+            *([_known(each) for each in column(name)] for name in ("min", "max")),
+            strict=True,
         )
     ]
 
 
+def _known(bounds: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
+
+
 def _in_protocol(value: object) -> str:
-    """The value of a partition column as Delta's protocol has it."""
+    """The value of a partition column as Delta's protocol writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def file_paths(table: DeltaTable) -> list[str]:
-    """The files of a table as `open_path` takes them: a path as it is on disk, or a URI, which is encoded.
+    """Return the files of a table for `open_path`: a local path, or an encoded URI.
 
     Raises UnsupportedTable as `refuse_unreadable`.
     """
@@ -113,17 +164,27 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 
 def whole(table: DeltaTable) -> pa.Table:
-    """All rows of a small table without partitions; in pieces, none for no rows. Raises as `file_paths`."""
-    pieces = []
-    for file in file_paths(table):
-        system, path = open_path(file)
-        with system.open_input_file(path) as source:
-            pieces.append(pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False))
+    """Return all rows of a small table without partitions. Raises as `file_paths`."""
+    pieces = [rows_of(file) for file in file_paths(table)]
     return pa.concat_tables(pieces) if pieces else pa.table({})
 
 
+def rows_of(path: str) -> pa.Table:
+    """Return all rows of a Parquet file. Raises OSError or ArrowException."""
+    system, name = open_path(path)
+    with system.open_input_file(name) as source:
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False)
+
+
+def batches_of(path: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Return columns of a Parquet file, 65,536 rows at a time."""
+    system, name = open_path(path)
+    with system.open_input_file(name) as source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+        yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
+
+
 def answer(query: str, **tables: DeltaTable) -> pa.RecordBatchReader:
-    """The answer to a query in DataFusion's SQL over these tables, by their names there."""
+    """Return the answer to a query in DataFusion's SQL over these tables, by their names there."""
     builder = QueryBuilder()
     for name, table in tables.items():
         builder.register(name, table)
@@ -131,5 +192,5 @@ def answer(query: str, **tables: DeltaTable) -> pa.RecordBatchReader:
 
 
 def quoted(text: str) -> str:
-    """The text as a string literal in SQL."""
+    """Return the text as a string literal in SQL."""
     return "'" + text.replace("'", "''") + "'"

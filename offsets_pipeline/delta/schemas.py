@@ -11,7 +11,10 @@ quarantine              what did not decode, with the reason and the raw bytes (
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
 
-The three tables with a column `settled` have two layers (layers.py): query them through the views.
+The three tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them
+through the views. A reader without the views finds each key once, as of the last compaction, with
+
+    SELECT ... FROM committed_offsets JOIN fold_progress USING (log_partition, incarnation) WHERE base
 """
 
 from __future__ import annotations
@@ -91,7 +94,10 @@ _MISPLACED = Column(
     "misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False
 )
 
-_SETTLED = Column("settled", _BOOLEAN, "in the layer with each key once; else on top, and newer", nullable=False)
+_INCARNATION = Column(
+    "incarnation", _INT, "a row counts if fold_progress names its incarnation for its log partition", nullable=False
+)
+_BASE = Column("base", _BOOLEAN, "in a file with each key once; else of a later fold", nullable=False)
 
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
@@ -181,13 +187,13 @@ COMMITTED_OFFSETS = Table(
         Column("topic", _STRING, "the topic", nullable=False),
         Column("partition", _INT, "the topic's partition", nullable=False),
         *_COMMIT_VALUE,
-        _LOG_EPOCH,
         _RECORD_OFFSET,
         _MISPLACED,
-        _SETTLED,
+        _BASE,
+        _INCARNATION,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
-    partitioned_by=("settled",),
+    partitioned_by=("base", "incarnation"),
 )
 
 GROUP_RECORDS = Table(
@@ -201,11 +207,11 @@ GROUP_RECORDS = Table(
         Column("value_offset", _LONG, "record offset of the last value"),
         Column("value", _BINARY, "the last value, raw"),
         Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
-        _LOG_EPOCH,
-        _SETTLED,
+        _BASE,
+        _INCARNATION,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id"},
-    partitioned_by=("settled",),
+    partitioned_by=("base", "incarnation"),
 )
 
 _MEMBER = pa.struct(
@@ -240,13 +246,13 @@ GROUPS = Table(
         Column("leader", _STRING, "member id of a classic group's leader"),
         Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, where the log tells"),
         Column("members", pa.list_(_MEMBER), "its members, by member id"),
-        _LOG_EPOCH,
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
-        _SETTLED,
+        _BASE,
+        _INCARNATION,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,state"},
-    partitioned_by=("settled",),
+    partitioned_by=("base", "incarnation"),
 )
 
 TOPICS = Table(
@@ -296,10 +302,11 @@ _PENDING = pa.struct(
 
 FOLD_PROGRESS = Table(
     "fold_progress",
-    "How far each log partition is folded, and the open transactions there: they move together or not at all.",
+    "How far each log partition is folded, and its open transactions: one commit changes both.",
     (
         _LOG_PARTITION,
         _LOG_EPOCH,
+        Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),

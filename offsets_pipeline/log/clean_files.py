@@ -104,9 +104,11 @@ class FilesOfTable:
 def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """The records of these files that a cleaning has to look at, CANDIDATES; plain commits compacted already."""
     parts = (rows for file in numbers for rows in _located(files, file, bounds))
-    compacted = [compact_early(rows, {}) for rows in gathered(parts, COMPACT_ROWS)]
+    compacted = [compact_early(rows, {}, keep_producers=True) for rows in gathered(parts, COMPACT_ROWS)]
     if compacted:
-        yield from compact_early(pa.concat_tables(compacted), {}).select(CANDIDATES.names).to_batches()
+        yield from (
+            compact_early(pa.concat_tables(compacted), {}, keep_producers=True).select(CANDIDATES.names).to_batches()
+        )
 
 
 def _located(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:

@@ -26,12 +26,6 @@ def folded_epoch(store: Store) -> int:
     return _newest(store, FOLD_PROGRESS.name)
 
 
-def holds_older(store: Store, name: str) -> bool:
-    """Whether a state table holds rows of an epoch that the state tables answer from no more."""
-    epoch = folded_epoch(store)
-    return _one_of(store, name, "min", epoch) < epoch
-
-
 def _newest(store: Store, name: str) -> int:
     """The highest epoch in a small table of the store; the first one where it holds no row."""
     return _one_of(store, name, "max", LOG_EPOCH)

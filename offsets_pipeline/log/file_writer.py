@@ -6,7 +6,6 @@ The table's constraints hold by what stands here (file_commit.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from offsets_pipeline.delta.data_file import COMPRESSION, WrittenFile, new_file_name
+from offsets_pipeline.delta.data_file import COMPRESSION, AddFile, in_statistics, new_file_name
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
 
@@ -62,7 +61,7 @@ class LogFileWriter:
         self._system, self._folder = open_path(place.folder)
         self._waiting: list[pa.RecordBatch] = []
         self._file: _OpenFile | None = None
-        self._written: list[WrittenFile] = []
+        self._written: list[AddFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows of one log partition."""
@@ -74,7 +73,7 @@ class LogFileWriter:
             self._end_row_group()
         self._waiting.append(rows)
 
-    def close(self) -> list[WrittenFile]:
+    def close(self) -> list[AddFile]:
         """Write what still waits; returns all files."""
         self._end_row_group()
         self._end_file()
@@ -118,7 +117,7 @@ class _OpenFile:
         """Add a row group; returns how many bytes the file has."""
         bounds = [pc.min_max(rows[name]) for name in _BOUNDED]
         self._bounds += [
-            {name: _in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
+            {name: in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
             for which in ("min", "max")
         ]
         lowest = {name: bound["min"].as_py() for name, bound in zip(_PLACE, bounds, strict=False)}
@@ -128,7 +127,7 @@ class _OpenFile:
         self._rows += rows.num_rows
         return int(self._sink.tell())
 
-    def close(self) -> WrittenFile:
+    def close(self) -> AddFile:
         """End the file."""
         self._parquet.close()
         size = int(self._sink.tell())
@@ -136,15 +135,7 @@ class _OpenFile:
         lowest, highest = (
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
-        return WrittenFile(self._name, size, self._rows, lowest, highest)
-
-
-def _in_statistics(bound: pa.Scalar) -> int | str:
-    """As Delta's statistics have it: a timestamp as text that sorts as it does."""
-    if not pa.types.is_timestamp(bound.type):
-        return int(bound.as_py())
-    at = datetime.fromtimestamp(bound.value // 1000 / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return AddFile(self._name, size, self._rows, lowest, highest)
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from offsets_pipeline.query.state import StateReader
+
+#: Of two names of one topic id the lesser counts (R35).
+_NAMES = "SELECT topic_id, min(topic) AS topic FROM topics GROUP BY topic_id"
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class GroupAnswer:
 
 def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
     """Describe all groups that are listed, or of these the ones that exist, by group id."""
-    only = f"log_epoch = {reader.log_epoch('groups', 'committed_offsets')}"
+    only = reader.named("groups", "committed_offsets")
     offsets_partitions = reader.offsets_partitions
     if group_ids is not None:  # R1: what lies elsewhere answers nothing, and need not be read
         homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
@@ -68,7 +71,7 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
     with_offsets: set[str] = set()
     # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
     for row in reader.rows(
-        f"SELECT *, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets FROM ({DESCRIBED.latest('groups', only)}) g "
+        f"SELECT *, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets FROM ({DESCRIBED.newest('groups', only)}) g "
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY misplaced DESC, group_id",
         "groups",
     ):
@@ -86,7 +89,7 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
 def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, int, int | None, str]]]:
     columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({OFFSETS.latest('committed_offsets', only)}) o "
+        f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
         # a negative committed offset answers as no offset, a tombstone has none
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
@@ -108,7 +111,7 @@ def pending_by_group(reader: StateReader, group_ids: Collection[str] | None = No
 
 
 def _topic_names(reader: StateReader) -> dict[str, str]:
-    return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
+    return {row["topic_id"]: row["topic"] for row in reader.rows(_NAMES, "topics")}
 
 
 def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:

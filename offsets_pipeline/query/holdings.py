@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from offsets_pipeline.layers import OFFSETS, RECORDS
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import Holdings
+from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +36,14 @@ class Times(NamedTuple):
 
 def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
     """What each group of a store holds, by its state tables, one group after the other."""
-    of_epoch = f"log_epoch = {reader.log_epoch('committed_offsets', 'group_records')}"
+    named = reader.named("committed_offsets", "group_records")
     offsets_partitions = reader.offsets_partitions
     pending = pending_by_group(reader)
     offsets = _of_groups(
         reader.stream(
             f"""
             SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
-            FROM ({OFFSETS.latest("committed_offsets", of_epoch)}) o
+            FROM ({OFFSETS.newest("committed_offsets", named)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
             """,
@@ -53,7 +54,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
         reader.stream(
             f"""
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
-            FROM ({RECORDS.latest("group_records", of_epoch)}) r
+            FROM ({RECORDS.newest("group_records", named)}) r
             ORDER BY log_partition, group_id
             """,
             "group_records",

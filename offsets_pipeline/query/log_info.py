@@ -117,7 +117,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 log_partition=partition,
                 start=bound["start_offset"],
                 end=max(bound["end_offset"], held["last"] + 1),
-                folded_to=fold["folded_to"],
+                folded_to=fold["folded_to"] or None,
                 records=held["records"],
                 quarantined=quarantined.get(partition, 0),
                 unknown=fold["unknown_records"],

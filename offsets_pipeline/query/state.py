@@ -13,6 +13,7 @@ from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import NoSuchStore, NotAStore, UnsupportedTable, first_line
+from offsets_pipeline.state.merge_on_read import named_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,25 +60,25 @@ class StateReader:
         found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
         return found
 
-    def log_epoch(self, *names: str) -> int:
-        """The epoch of the log that the state answers from (docs/adr/0014).
+    def named(self, *names: str) -> str:
+        """SQL condition for the rows of these tables that `fold_progress` names (state/merge_on_read.py).
 
-        From here on these tables are read as of a moment at which they held all rows of that epoch.
+        From here on the tables are read as of a moment at which they held all rows of these incarnations.
         """
         while True:
-            epoch = self._folded_epoch()
+            incarnations = self._incarnations()
             for name in names:
                 self.table(name)
             kept = self._tables.pop("fold_progress")
-            if self._folded_epoch() == epoch:  # so nobody settled the rows of that epoch away meanwhile
+            if self._incarnations() == incarnations:  # so no compaction dropped rows of these meanwhile
                 self._tables["fold_progress"] = kept
-                return epoch
+                return named_rows(incarnations)
             for name in names:
                 del self._tables[name]
 
-    def _folded_epoch(self) -> int:
-        (found,) = self.rows("SELECT coalesce(max(log_epoch), 0) AS newest FROM fold_progress", "fold_progress")
-        return int(found["newest"])
+    def _incarnations(self) -> dict[int, int]:
+        rows = self.rows("SELECT log_partition, incarnation FROM fold_progress", "fold_progress")
+        return {row["log_partition"]: row["incarnation"] for row in rows}
 
     def _properties(self) -> StoreProperties:
         try:

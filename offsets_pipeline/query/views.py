@@ -13,26 +13,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPICS
 from offsets_pipeline.errors import NoSuchStore
-from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, named_by
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VIEWS = {
-    # A group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none. Which
-    # groups hide offsets is asked of the table itself: of any other group only rows on top are looked at.
+    # A group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
-            SELECT log_partition, group_id FROM {groups_in_layers}
-            WHERE ({hides_offsets} OR NOT settled) AND {of_epoch}
-            GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
+            SELECT log_partition, group_id FROM {groups} WHERE {hides_offsets}
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
@@ -101,10 +98,10 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
-    names["groups_in_layers"] = names[DESCRIBED.table.name]
-    # all rows that count change at once, when that table does (docs/adr/0014)
-    names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"
-    for layered in (OFFSETS, DESCRIBED):
-        names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name], names['of_epoch'])})"
+    named = named_by(names[FOLD_PROGRESS.name])
+    for table in (OFFSETS, DESCRIBED):
+        names[table.name] = f"({table.newest_in_spark(names[table.name], named)})"
+    # of two names of one topic id the lesser counts (R35)
+    names[TOPICS.name] = f"(SELECT topic_id, min(topic) AS topic FROM {names[TOPICS.name]} GROUP BY topic_id)"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     return {name: query.format(**names) for name, query in _VIEWS.items()}

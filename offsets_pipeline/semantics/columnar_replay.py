@@ -31,7 +31,7 @@ from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS, effect_ro
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
-from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes, outcomes_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,6 +57,7 @@ INPUT_SCHEMA = pa.schema(
 
 _COMPACT_AT_ROWS = 1_000_000
 _COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
+_MARKER_COLUMNS = ["log_partition", "record_offset", "producer_id", "control_type"]
 _NO_COMMITS = INPUT_SCHEMA.empty_table().select(_COMMIT_COLUMNS)
 _RESULT_ROWS = 250_000  # rows of one batch of effects
 
@@ -90,18 +91,18 @@ class Replay:
         table = self._unfolded(table)
         if not table.num_rows:
             return
+        outcome = outcomes_within(table)
         control = table["control_type"].is_valid()
         if pc.any(control).as_py():
             ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
-            self._markers.append(
-                table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"])
-            )
-            table = table.filter(pc.invert(control))
+            self._markers.append(table.filter(ends).select(_MARKER_COLUMNS))
+            data = pc.invert(control)
+            table, outcome = table.filter(data), outcome[data.to_numpy().astype(np.bool_)]
         commits = are_commits(table["key"])
         if commits.all():
-            self._add_commits(table)
+            self._add_commits(table, outcome)
         else:
-            self._add_commits(table.filter(pa.array(commits)))
+            self._add_commits(table.filter(pa.array(commits)), outcome[commits])
             self._add_others(table.filter(pa.array(~commits)))
         waiting = sum(each.num_rows for each in self._plain) - self._compacted_rows
         if waiting > max(_COMPACT_AT_ROWS, self._compacted_rows):
@@ -128,7 +129,7 @@ class Replay:
                 self._records[log_partition] = self._records.get(log_partition, 0) + int(records[fresh].sum())
         return table if keep.all() else table.filter(pa.array(keep))
 
-    def _add_commits(self, table: pa.Table) -> None:
+    def _add_commits(self, table: pa.Table, outcome: npt.NDArray[np.int8]) -> None:
         if not table.num_rows:
             return
         table = table.select(_COMMIT_COLUMNS).combine_chunks()
@@ -136,12 +137,13 @@ class Replay:
         self._groups.add_topic_names(commits.topic_names())
         if not commits.valid.all():
             self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it says why, and puts it into quarantine
-            table = table.filter(pa.array(commits.valid))
+            table, outcome = table.filter(pa.array(commits.valid)), outcome[commits.valid]
         # R12: a tombstone applies at once, also one with a producer id
-        transactional = pc.and_(table["producer_id"].is_valid(), table["value"].is_valid())
-        if pc.any(transactional).as_py():
-            self._transactional.append(table.filter(transactional))
-            table = table.filter(pc.invert(transactional))
+        transactional = _mask(pc.and_(table["producer_id"].is_valid(), table["value"].is_valid()))
+        if transactional.any():
+            self._note_aborted(table.filter(pa.array(transactional & (outcome == ABORTED))))
+            self._transactional.append(table.filter(pa.array(transactional & (outcome == OPEN))))
+            table = table.filter(pa.array(~transactional | (outcome == COMMITTED)))
         self._plain.append(table)
 
     def _add_others(self, table: pa.Table) -> None:
@@ -190,24 +192,20 @@ class Replay:
         table = pa.concat_tables(self._transactional).combine_chunks()
         # what was carried in for a log partition without new records stays as it is
         table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
-        markers = pa.concat_tables(self._markers) if self._markers else None
-        none = np.zeros(0, dtype=np.int64)
-        outcome = outcomes(
-            table["log_partition"].to_numpy(),
-            table["producer_id"].to_numpy(),
-            table["record_offset"].to_numpy(),
-            none if markers is None else markers["log_partition"].to_numpy(),
-            none if markers is None else markers["producer_id"].to_numpy(),
-            none if markers is None else markers["record_offset"].to_numpy(),
-            none.astype(np.bool_)
-            if markers is None
-            else pc.equal(markers["control_type"], COMMIT).to_numpy().astype(np.bool_),
+        columns = table.select(_MARKER_COLUMNS[:-1]).append_column(
+            "control_type", pa.nulls(table.num_rows, pa.string())
         )
+        outcome = outcomes(pa.concat_tables([columns, *self._markers]))[: table.num_rows]
         self._plain.append(table.filter(pa.array(outcome == COMMITTED)))
-        aborted = table.filter(pa.array((outcome != COMMITTED) & (outcome != OPEN)))
-        if aborted.num_rows:  # R14: it made its group all the same
-            self._note_group_commits(_parsed(aborted), aborted)
+        self._note_aborted(table.filter(pa.array(outcome == ABORTED)))
         return table.filter(pa.array(outcome == OPEN))
+
+    def _note_aborted(self, table: pa.Table) -> None:
+        """R14: an aborted commit makes its group all the same; of each key the last one says so."""
+        if table.num_rows:
+            code = paired(codes_of(table["key"]), table["log_partition"].to_numpy())
+            last = table.take(pa.array(last_of_each(code, table["record_offset"].to_numpy())))
+            self._note_group_commits(_parsed(last), last)
 
     def _offset_effects(self, pending: pa.Table | None) -> Iterator[pa.RecordBatch]:
         table = self._plain[0] if self._plain else _NO_COMMITS
@@ -297,6 +295,10 @@ class Replay:
 
 def _parsed(table: pa.Table) -> CommitColumns:
     return parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+
+
+def _mask(column: pa.ChunkedArray) -> Bools:
+    return np.asarray(column.to_numpy(), dtype=np.bool_)
 
 
 def _timestamps(milliseconds: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, outcomes_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,13 +90,17 @@ def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
-    """Rows of the replay's INPUT_SCHEMA without those that others of them make superfluous.
+def compact_early(table: pa.Table, folded_to: Mapping[int, int], *, keep_producers: bool = False) -> pa.Table:
+    """Rows of the replay's INPUT_SCHEMA without those that other rows make superfluous.
 
-    Of the plain commits that decode, the last value and the last tombstone of each key stay, and for each topic id that
-    the last value does not tell one that does (R35). A row that stays then stands for the records that went. All else
-    stays as it is: transactions wait for their markers, a record that does not decode for its quarantine (R6), one that
-    came late for being noticed. Rows behind the folded position go (R15).
+    Of the commits that decode and are visible, the last value and the last tombstone of each key stay, and for each
+    topic id that the last value does not name one that does (R35). Commits are visible if they are plain, or if their
+    COMMIT marker is surely among these rows (`outcomes_within`). A visible commit becomes plain: its producer id goes,
+    unless ``keep_producers``. Of aborted commits the last of a key stays where no visible one is later: it made its
+    group (R14). A row that stays then stands for the records that went.
+
+    All else stays as it is: other transactional records wait for their markers, a record that does not decode for its
+    quarantine (R6), one that came late for being noticed. Rows behind the folded position go (R15).
 
     ``key`` may be dictionary-encoded, as it comes from a file; then each key is looked at once.
     """
@@ -115,13 +120,20 @@ def compact_early(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
             decodes[start:end],
             legacy[start:end],
             folded_to.get(int(partition[start]), 0),
+            keep_producers=keep_producers,
         )
         for start, end in pairwise(bounds)
     )
 
 
 def _compact_log_partition(
-    rows: pa.Table, code: Int64s, key_decodes: Bools, legacy_key: Bools, folded_to: int
+    rows: pa.Table,
+    code: Int64s,
+    key_decodes: Bools,
+    legacy_key: Bools,
+    folded_to: int,
+    *,
+    keep_producers: bool,
 ) -> pa.Table:
     offset = rows["record_offset"].to_numpy()
     records = rows["records"].to_numpy()
@@ -129,28 +141,51 @@ def _compact_log_partition(
     tombstone = values.is_null().to_numpy(zero_copy_only=False)
     fresh = (records > 0) & ~_bools(rows["backfill"])
     known = fresh & (offset < folded_to)
-    plain = fresh & ~known & key_decodes
-    if rows["control_type"].null_count < len(rows):
-        plain &= _bools(rows["control_type"].is_null())
-    if rows["producer_id"].null_count < len(rows):  # R12: a tombstone applies at once, also one with a producer id
-        plain &= _bools(rows["producer_id"].is_null()) | tombstone
     decodes, topic_id = decodable_values(values, legacy_key)
-    plain &= decodes
-    commits = np.flatnonzero(plain)
-    last = commits[last_of_each(code[commits] * 2 + tombstone[commits], offset[commits])]
-    last = np.concatenate([last, _telling_more(code, topic_id, plain, last[~tombstone[last]])])
+    commits = fresh & ~known & key_decodes & decodes
+    if rows["control_type"].null_count < len(rows):
+        commits &= _bools(rows["control_type"].is_null())
+    visible, aborted, committed = commits, None, None
+    if rows["producer_id"].null_count < len(rows):
+        plain = _bools(rows["producer_id"].is_null()) | tombstone  # R12: a tombstone applies at once
+        outcome = outcomes_within(rows)
+        committed = commits & ~plain & (outcome == COMMITTED)
+        aborted = commits & ~plain & (outcome == ABORTED)
+        visible = commits & plain | committed
+        commits = visible | aborted
+    last = _last_commits(code, offset, tombstone, visible, aborted)
+    last_values = last[~tombstone[last]]
+    last = np.unique(np.concatenate([last, _telling_more(code, topic_id, commits, last_values)]))
     stands_for = records.copy()
     if len(last):
         stands_for[last[0]] += records[commits].sum() - records[last].sum()
-    stays = np.sort(np.concatenate([np.flatnonzero(~known & ~plain), last]))
-    place = rows.schema.get_field_index("records")
-    left = rows.set_column(place, rows.schema.field("records"), pa.array(stands_for)).take(pa.array(stays))
+    stays = np.sort(np.concatenate([np.flatnonzero(~known & ~commits), last]))
+    left = _with(rows, "records", pa.array(stands_for))
+    if committed is not None and not keep_producers:
+        visible_producers = pc.if_else(pa.array(committed), pa.scalar(None, pa.int64()), rows["producer_id"])
+        left = _with(left, "producer_id", visible_producers)
+    left = left.take(pa.array(stays))
     place = rows.schema.get_field_index("key")
     return left.set_column(place, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
 
 
-def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, plain: Bools, last: Int64s) -> Int64s:
-    """A row for each topic id that plain commits of a key tell and the ``last`` of the key does not: few, or none."""
+def _last_commits(code: Int64s, offset: Int64s, tombstone: Bools, visible: Bools, aborted: Bools | None) -> Int64s:
+    """The last visible value and tombstone of each key, and the last aborted value where no visible value is later."""
+    at = np.flatnonzero(visible)
+    last = at[last_of_each(code[at] * 2 + tombstone[at], offset[at])]
+    if aborted is None or not aborted.any():
+        return last
+    at = np.flatnonzero(visible & ~tombstone | aborted)
+    newest = at[last_of_each(code[at], offset[at])]
+    return np.concatenate([last, newest[aborted[newest]]])
+
+
+def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
+
+
+def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, commits: Bools, last: Int64s) -> Int64s:
+    """A row for each topic id that commits of a key name and the ``last`` of the key does not: few, or none (R35)."""
     if topic_id is None:
         return last[:0]
     differs = np.zeros(len(code), dtype=np.bool_)
@@ -160,7 +195,7 @@ def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, plain: B
         told[code[last]] = word[last]
         differs |= word != told.take(code)
         tells |= word != 0
-    more = np.flatnonzero(differs & tells & plain)
+    more = np.flatnonzero(differs & tells & commits)
     if not len(more):
         return more
     triples = np.column_stack([code[more], *(word[more] for word in topic_id)])

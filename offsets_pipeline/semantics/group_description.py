@@ -1,4 +1,4 @@
-"""What a group is, from the facts about its records: existence, kind, state, members (R14, R33, R34)."""
+"""What a group is, from its records: existence, type, state, members (R14, R33, R34)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_EPOCH = -1
 _RECONCILED_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # "stable" in types 8 and 22 (R33)
 
 
-class KindTypes(NamedTuple):
+class RecordTypes(NamedTuple):
     """The record types that hold the parts of a group which is not classic."""
 
     group: int
@@ -42,9 +42,9 @@ class KindTypes(NamedTuple):
 
 
 _TYPES = {
-    CONSUMER: KindTypes(3, 5, 6, 8),
-    SHARE: KindTypes(11, 10, 12, 14),
-    STREAMS: KindTypes(17, 19, 20, 22),
+    CONSUMER: RecordTypes(3, 5, 6, 8),
+    SHARE: RecordTypes(11, 10, 12, 14),
+    STREAMS: RecordTypes(17, 19, 20, 22),
 }
 
 
@@ -69,7 +69,7 @@ class AssignedPartition:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a group. Timeouts in milliseconds; what a kind of group does not store is None."""
+    """A member of a group. Timeouts in milliseconds; a field that the group type does not store is None."""
 
     member_id: str
     instance_id: str | None
@@ -100,46 +100,72 @@ class GroupDescription:
     members: list[Member] = field(default_factory=list)
 
 
-def live_records(rows: Iterable[GroupRecordRow]) -> tuple[str, dict[tuple[int, str], bytes]] | None:
-    """The kind of the group and the last value of each of its records; None where the group does not exist (R14).
+class Existence(NamedTuple):
+    """Whether a group exists (R14). ``group_type`` is None if it does not.
 
-    A group lives from the last tombstone that removed it on. Its kind is that of its newest value; a record that
-    is older than a value of another kind belongs to a group that was replaced.
+    ``removed`` is the record offset of the last tombstone that removed the group, and ``newest`` that of the newest
+    value of each group type; -1 for none. A value at ``floor`` or below belongs to a removed or replaced group.
     """
-    rows = list(rows)
-    removed = max((_at(row.tombstone_offset) for row in rows if row.record_type in GROUP_REMOVING_TYPES), default=-1)
+
+    group_type: str | None
+    removed: int
+    newest: dict[str, int]
+    floor: int
+
+
+def existence(rows: Iterable[GroupRecordRow]) -> Existence:
+    """What the records of a group say about its existence (R14).
+
+    A group lives from the last tombstone that removed it on. Its type is that of its newest value. A group with commits
+    alone is a simple one.
+    """
+    removed = commit = -1
     newest = dict.fromkeys((CLASSIC, CONSUMER, SHARE, STREAMS), -1)
-    commit = -1
     for row in rows:
         if row.record_type == COMMIT_RECORD_TYPE:
             commit = max(commit, _at(row.value_offset))
-        else:
-            kind = GROUP_TYPE_OF_RECORD_TYPE[row.record_type]
-            newest[kind] = max(newest[kind], _at(row.value_offset))
-    kind = max(newest, key=lambda name: newest[name])
-    if newest[kind] <= removed:
-        return (CLASSIC, {}) if commit > removed else None  # a simple group
-    floor = max(removed, *(offset for name, offset in newest.items() if name != kind))
-    return kind, {
-        (row.record_type, row.record_key): row.value
-        for row in rows
-        if row.value is not None
-        and row.record_type != COMMIT_RECORD_TYPE
-        and GROUP_TYPE_OF_RECORD_TYPE[row.record_type] == kind
-        and _at(row.value_offset) > max(floor, _at(row.tombstone_offset))
+            continue
+        group_type = GROUP_TYPE_OF_RECORD_TYPE[row.record_type]
+        newest[group_type] = max(newest[group_type], _at(row.value_offset))
+        if row.record_type in GROUP_REMOVING_TYPES:
+            removed = max(removed, _at(row.tombstone_offset))
+    last = max(newest, key=lambda name: newest[name])
+    if newest[last] <= removed:
+        return Existence(CLASSIC if commit > removed else None, removed, newest, newest[last])
+    floor = max(removed, *(offset for name, offset in newest.items() if name != last))
+    return Existence(last, removed, newest, floor)
+
+
+def live_records(rows: Iterable[GroupRecordRow]) -> tuple[str, dict[tuple[int, str], bytes]] | None:
+    """The type of the group and the last value of each of its records; None if the group does not exist (R14)."""
+    rows = list(rows)
+    group = existence(rows)
+    if group.group_type is None:
+        return None
+    return group.group_type, {
+        (row.record_type, row.record_key): row.value for row in rows if row.value is not None and is_live(row, group)
     }
+
+
+def is_live(row: GroupRecordRow, group: Existence) -> bool:
+    """Whether the last value of a key is a record of the group that exists now (R14)."""
+    return (
+        row.record_type != COMMIT_RECORD_TYPE
+        and GROUP_TYPE_OF_RECORD_TYPE[row.record_type] == group.group_type
+        and _at(row.value_offset) > max(group.floor, _at(row.tombstone_offset))
+    )
 
 
 def _at(offset: int | None) -> int:
     return -1 if offset is None else offset
 
 
-def describe_group(kind: str, values: Mapping[tuple[int, str], bytes]) -> GroupDescription:
+def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> GroupDescription:
     """Describe a group that exists by the last values of its records (R33, R34)."""
     records = {name: decode_value(name[0], value).fields for name, value in values.items()}
-    if kind == CLASSIC:
+    if group_type == CLASSIC:
         return _classic(records.get((GROUP_METADATA, "")))
-    types = _TYPES[kind]
+    types = _TYPES[group_type]
     group = records.get((types.group, ""), {})
     target = records.get((types.target, ""), {})
     members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
@@ -148,21 +174,21 @@ def describe_group(kind: str, values: Mapping[tuple[int, str], bytes]) -> GroupD
     assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
     if not members:
         state = EMPTY
-    elif kind == SHARE:
+    elif group_type == SHARE:
         state = STABLE
-    elif kind == STREAMS and not _topology_is_valid(group, records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))):
+    elif group_type == STREAMS and not _topology_is_valid(group, records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))):
         state = NOT_READY
     elif group_epoch > assignment_epoch:
         state = ASSIGNING
-    elif all(_is_reconciled(kind, current[name], assignment_epoch) for name in members):
+    elif all(_is_reconciled(group_type, current[name], assignment_epoch) for name in members):
         state = STABLE
     else:
         state = RECONCILING
     return GroupDescription(
-        group_type=kind,
+        group_type=group_type,
         state=state,
-        protocol_type=kind.lower(),
-        protocol=_server_assignor(members.values()) if kind == CONSUMER else None,
+        protocol_type=group_type.lower(),
+        protocol=_server_assignor(members.values()) if group_type == CONSUMER else None,
         group_epoch=group_epoch,
         assignment_epoch=assignment_epoch,
         members=[_member(name, members[name], current[name]) for name in sorted(members)],
@@ -174,8 +200,8 @@ def _topology_is_valid(group: Fields, topology: Fields | None) -> bool:
     return topology is not None and topology["epoch"] == (_NO_EPOCH if validated is None else validated)
 
 
-def _is_reconciled(kind: str, current: Fields, assignment_epoch: int) -> bool:
-    return current.get("state") == _RECONCILED_MEMBER_STATE[kind] and current["member_epoch"] == assignment_epoch
+def _is_reconciled(group_type: str, current: Fields, assignment_epoch: int) -> bool:
+    return current.get("state") == _RECONCILED_MEMBER_STATE[group_type] and current["member_epoch"] == assignment_epoch
 
 
 def _server_assignor(members: Iterable[Fields]) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, effect_rows
-from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,7 +67,7 @@ class GroupFacts:
                 self._records[name] = fact._replace(tombstone_offset=record_offset)
         elif fact.value_offset is None or record_offset > fact.value_offset:
             self._records[name] = fact._replace(value_offset=record_offset, value=value)
-        for topic in _named_topics(key.record_type, fields):
+        for topic in named_topics(key.record_type, fields):
             self._topics[topic] = log_partition
 
     def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
@@ -126,18 +126,3 @@ class GroupFacts:
                     "topic": pa.array([topic for _, topic in self._topics], pa.string()),
                 },
             )
-
-
-def _named_topics(record_type: int, fields: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """The (topic id, topic name) pairs that a value tells: types 4 and 15 (R35)."""
-    if fields is None:
-        return
-    if record_type == 4:
-        lists = [fields["topics"]]
-    elif record_type == 15:
-        lists = [fields.get(name) or [] for name in ("initializing_topics", "initialized_topics", "deleting_topics")]
-    else:
-        return
-    for topics in lists:
-        for topic in topics:
-            yield topic["topic_id"], topic["topic_name"]

@@ -33,7 +33,7 @@ _MEMBER = pa.struct(
     ]
 )
 
-#: A row of the table `groups`, without the column that names its layer.
+#: A row of the table `groups`, without its partition columns.
 SCHEMA = pa.schema(
     [
         pa.field("log_partition", pa.int32(), nullable=False),
@@ -48,7 +48,6 @@ SCHEMA = pa.schema(
         pa.field("leader", pa.string()),
         pa.field("state_timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("members", pa.list_(_MEMBER)),
-        pa.field("log_epoch", pa.int32(), nullable=False),
         pa.field("record_offset", pa.int64(), nullable=False),
         pa.field("misplaced", pa.bool_(), nullable=False),
     ]
@@ -64,11 +63,11 @@ def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Ite
     ``records`` are rows of `group_records` of whole groups, those of each group one behind the other.
     """
     done: list[dict[str, object]] = []
-    group: tuple[int, str, int] | None = None
+    group: tuple[int, str] | None = None
     of_group: list[GroupRecordRow] = []
     for batch in records:
         for row in batch.to_pylist():
-            at = (row["log_partition"], row["group_id"], row["log_epoch"])
+            at = (row["log_partition"], row["group_id"])
             if at != group:
                 if group is not None:
                     done.append(_described(group, of_group, offsets_partitions))
@@ -87,15 +86,12 @@ def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Ite
         yield pa.RecordBatch.from_pylist(done, schema=SCHEMA)
 
 
-def _described(
-    group: tuple[int, str, int], records: list[GroupRecordRow], offsets_partitions: int
-) -> dict[str, object]:
-    log_partition, group_id, log_epoch = group
+def _described(group: tuple[int, str], records: list[GroupRecordRow], offsets_partitions: int) -> dict[str, object]:
+    log_partition, group_id = group
     newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
     common = {
         "log_partition": log_partition,
         "group_id": group_id,
-        "log_epoch": log_epoch,
         "record_offset": newest,
         "misplaced": partition_for(group_id, offsets_partitions) != log_partition,
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from offsets_pipeline.record.decode import DecodedKey
 
 CLASSIC = "Classic"
@@ -15,7 +17,7 @@ STREAMS = "Streams"
 OFFSET_COMMIT_TYPES = frozenset({0, 1})
 GROUP_METADATA = 2
 
-#: The kind of group that a value of this record type creates. Types 9 and 18 create none (R14).
+#: The type of the group that a value of this record type creates. Types 9 and 18 create none (R14).
 GROUP_TYPE_OF_RECORD_TYPE = {
     GROUP_METADATA: CLASSIC,
     **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), CONSUMER),
@@ -28,6 +30,19 @@ GROUP_REMOVING_TYPES = frozenset({2, 3, 11, 17})
 
 
 def record_key_of(key: DecodedKey) -> str:
-    """What tells apart the records of one type in a group: a member id, a regular expression, or nothing."""
+    """The record key: the member id, the regular expression or "", which tells records of one type in a group apart."""
     text: str = key.fields.get("member_id") or key.fields.get("regular_expression") or ""
     return text
+
+
+#: The lists of a group record's value that name topic ids, by record type (R35).
+_NAMING_LISTS = {4: ("topics",), 15: ("initializing_topics", "initialized_topics", "deleting_topics")}
+
+
+def named_topics(record_type: int, value: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """The (topic id, topic name) pairs in a value of a group's record; none in a tombstone (R35)."""
+    if value is None:
+        return
+    for name in _NAMING_LISTS.get(record_type, ()):
+        for topic in value.get(name) or ():
+            yield topic["topic_id"], topic["topic_name"]

@@ -16,7 +16,8 @@ from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.semantics.group import Group
+    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
 MS_PER_MINUTE = 60_000
 _AT_ONCE = -(2**63)
@@ -143,7 +144,7 @@ class GroupForecast:
 def rule_of(group: Group, topic: str) -> Rule:
     """What decides about the offsets that a group holds for a topic (R18)."""
     description = group.description
-    if group.kind == CLASSIC:
+    if group.group_type == CLASSIC:
         if not description.protocol_type:
             return Rule.SIMPLE_GROUP
         if description.state == EMPTY:
@@ -151,7 +152,7 @@ def rule_of(group: Group, topic: str) -> Rule:
         if description.protocol_type != CONSUMER_PROTOCOL_TYPE or description.state != STABLE:
             return Rule.ACTIVE_GROUP
         return Rule.SUBSCRIBED if group.is_subscribed_to(topic) else Rule.NOT_SUBSCRIBED_CLASSIC
-    if group.kind in {CONSUMER, STREAMS}:
+    if group.group_type in {CONSUMER, STREAMS}:
         return Rule.SUBSCRIBED if group.is_subscribed_to(topic) else Rule.NOT_SUBSCRIBED
     return Rule.ACTIVE_GROUP
 
@@ -163,7 +164,7 @@ def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
         held.group_id,
         [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
         # what a share group holds lies elsewhere
-        may_go=group.kind in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
+        may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
         has_open_transaction=bool(held.pending),
     )
 

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def subscribed_topics(
-    kind: str, group: GroupDescription, records: Mapping[tuple[int, str], bytes]
+    group_type: str, group: GroupDescription, records: Mapping[tuple[int, str], bytes]
 ) -> frozenset[str] | None:
-    """The topics; None where members subscribe to what the log does not tell."""
-    if kind == CLASSIC:
+    """The topics; None if the log does not contain the subscription of a member."""
+    if group_type == CLASSIC:
         return _of_classic(group)
-    if kind == STREAMS:
+    if group_type == STREAMS:
         return _of_streams(group, records)
     topics = {topic for member in group.members for topic in member.subscribed_topics or ()}
-    if kind == CONSUMER:
+    if group_type == CONSUMER:
         for regex in {member.subscribed_regex for member in group.members if member.subscribed_regex}:
             value = records.get((RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION, regex))
             if value is not None:
@@ -33,7 +33,7 @@ def subscribed_topics(
 
 def _of_classic(group: GroupDescription) -> frozenset[str] | None:
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.members:
-        return frozenset()  # members of another protocol subscribe to nothing that Kafka knows of
+        return frozenset()  # Kafka knows no subscriptions of other protocols
     if group.protocol is None or any(member.subscribed_topics is None for member in group.members):
         return None
     return frozenset(topic for member in group.members for topic in member.subscribed_topics or ())

@@ -4,7 +4,7 @@ Kept is what a replay needs to come to the same state, and whatever follows then
 
 - of each identity the highest visible commit, where no tombstone lies behind it (R10), and every record of an open
   transaction (R11);
-- of each group that exists the last values of its records, the newest value that tells its kind, and a commit above its
+- of each group that exists the last values of its records, the newest value of each group type, and a commit above its
   last removal where nothing else proves that it exists (R14);
 - of each raw key that this program cannot read, unknown or corrupt, the last record (R6);
 - the last tombstone of each key until it is old enough, and longer where a record is kept that it hides;
@@ -29,7 +29,8 @@ from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, last_of_each
-from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES, GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.transactions import next_markers
 
@@ -83,20 +84,20 @@ class _Cleaning:
 
     def _read_transactions(self) -> None:
         """Find the marker of each record of a transaction (R11)."""
-        controls = self._rows["control_type"]
-        markers = np.flatnonzero(_mask(pc.is_in(controls, pa.array([COMMIT, ABORT]))) & self._in_transaction)
-        members = np.flatnonzero(self._data & self._in_transaction)
-        producers = pc.fill_null(self._rows["producer_id"], 0).to_numpy()
-        here, of_markers = np.zeros(len(members), dtype=np.int64), np.zeros(len(markers), dtype=np.int64)
-        found = next_markers(here, producers[members], members, of_markers, producers[markers], markers)
+        commits = _mask(pc.fill_null(pc.equal(self._rows["control_type"], COMMIT), fill_value=False))
+        aborts = _mask(pc.fill_null(pc.equal(self._rows["control_type"], ABORT), fill_value=False))
+        is_marker = (commits | aborts) & self._in_transaction
+        rows = np.flatnonzero((self._data | is_marker) & self._in_transaction)
+        producers = codes_of(self._rows["producer_id"].take(pa.array(rows)))
+        found = next_markers(producers, rows, is_marker[rows])
+        members, found = rows[self._data[rows]], found[self._data[rows]]
+        ended = members[found >= 0]
         self._marker = np.full(self._count, _NONE, dtype=np.int64)
-        ended = found >= 0
-        self._marker[members[ended]] = markers[found[ended]]
+        self._marker[ended] = rows[found[found >= 0]]
         self._open = np.zeros(self._count, dtype=np.bool_)
-        self._open[members[~ended]] = True
-        commits = _mask(pc.fill_null(pc.equal(controls, COMMIT), fill_value=False))
+        self._open[members[found < 0]] = True
         self._aborted = np.zeros(self._count, dtype=np.bool_)
-        self._aborted[members[ended]] = ~commits[markers[found[ended]]]
+        self._aborted[ended] = aborts[self._marker[ended]]
 
     def _read_commits(self) -> None:
         """Find the offset commits that decode, and give each identity and each of their groups a small integer."""
@@ -158,8 +159,9 @@ class _Cleaning:
         values = np.flatnonzero(~self._tombstone[self._commits])  # also of pending and aborted ones
         newest = self._highest_by_group(values)
         kept = self._highest_by_group(values[keep[self._commits[values]]])
-        removed = np.array([self._groups.removed(name) for name in self._groups_of_commits], dtype=np.int64)
-        simple = np.array([not self._groups.has_values(name) for name in self._groups_of_commits], dtype=np.bool_)
+        groups = [self._groups.existence(name) for name in self._groups_of_commits]
+        removed = np.array([group.removed for group in groups], dtype=np.int64)
+        simple = np.array([group.group_type is None for group in groups], dtype=np.bool_)
         keep[newest[simple & (newest > removed) & (kept <= removed)]] = True
 
     def _highest_by_group(self, commits: Int64s) -> Int64s:
@@ -195,6 +197,13 @@ class _Group(NamedTuple):
     values: dict[tuple[int, str], list[int]]
     tombstones: dict[tuple[int, str], int]
 
+    def records(self) -> list[GroupRecordRow]:
+        """The facts about its records, with positions for record offsets."""
+        return [
+            GroupRecordRow(*at, max(self.values.get(at, ()), default=None), None, self.tombstones.get(at))
+            for at in self.values.keys() | self.tombstones.keys()
+        ]
+
 
 class _GroupRecords:
     """The records of groups, one by one: they are few."""
@@ -203,7 +212,7 @@ class _GroupRecords:
         self._groups: dict[str, _Group] = {name: _Group({}, {}) for name in more_groups}
 
     def add(self, row: int, key: bytes | None, value: bytes | None) -> bool:
-        """Take a record; False for one that means nothing to a replay. Rows come in ascending order."""
+        """Take a record, in ascending order; False if the replay ignores it."""
         try:
             decoded = decode_key(key)
             if value is not None:
@@ -220,29 +229,18 @@ class _GroupRecords:
             group.values.setdefault(at, []).append(row)
         return True
 
-    def removed(self, group_id: str) -> int:
-        """The last tombstone that removed the group (R14); -1 for none."""
-        tombstones = self._groups[group_id].tombstones
-        return max((row for (kind, _), row in tombstones.items() if kind in GROUP_REMOVING_TYPES), default=_NONE)
-
-    def has_values(self, group_id: str) -> bool:
-        """Whether the group is there by a record of its own, and not by commits alone."""
-        removed = self.removed(group_id)
-        return any(rows[-1] > removed for rows in self._groups[group_id].values.values())
+    def existence(self, group_id: str) -> Existence:
+        """Whether the group exists by records of its own, commits left out (R14)."""
+        return existence(self._groups[group_id].records())
 
     def live_values(self) -> list[int]:
-        """The last values of records of groups that are there, and of each kind the newest value."""
+        """The last values of records of groups that exist, and the newest value of each group type."""
         live: list[int] = []
-        for name, group in self._groups.items():
-            removed = self.removed(name)
-            newest: dict[str, int] = {}
-            for at, rows in group.values.items():
-                kind = GROUP_TYPE_OF_RECORD_TYPE[at[0]]
-                if rows[-1] > max(removed, newest.get(kind, _NONE)):
-                    newest[kind] = rows[-1]
-                if rows[-1] > max(removed, group.tombstones.get(at, _NONE)):
-                    live.append(rows[-1])
-            live += newest.values()
+        for group in self._groups.values():
+            records = group.records()
+            found = existence(records)
+            live += [row.value_offset for row in records if row.value_offset is not None and is_live(row, found)]
+            live += [newest for newest in found.newest.values() if newest > found.removed]
         return live
 
     def last_tombstones(self) -> Int64s:
@@ -270,8 +268,9 @@ class _GroupRecords:
                 first = min(first, kept)
                 if kept < group.tombstones.get(at, _NONE):
                     hiding.append(group.tombstones[at])
-            if first < self.removed(name):
-                hiding.append(self.removed(name))
+            removed = self.existence(name).removed
+            if first < removed:
+                hiding.append(removed)
         return hiding
 
 

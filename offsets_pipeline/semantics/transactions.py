@@ -1,64 +1,103 @@
-"""Which transactional records a marker has decided, for whole columns of them (R11)."""
+"""The outcome of transactional records, for whole columns (R11). Row by row `PartitionState` decides it."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 COMMITTED = 1
 ABORTED = 0
 OPEN = -1
 
+_SMALL_CODES = 1 << 16
 
-def outcomes(
-    log_partition: Int64s,
-    producer_id: Int64s,
-    record_offset: Int64s,
-    marker_log_partition: Int64s,
-    marker_producer_id: Int64s,
-    marker_record_offset: Int64s,
-    marker_commits: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each record, by the next marker of its producer in its log partition (R11).
 
-    Markers match by producer id alone: an epoch says nothing here. Records and markers come in any order.
+def outcomes(rows: pa.Table) -> npt.NDArray[np.int8]:
+    """COMMITTED, ABORTED or OPEN for each row: what the next marker of its producer in its log partition says (R11).
+
+    ``rows`` has the columns log_partition, record_offset, producer_id and control_type, in any order. Rows without a
+    producer id, and markers themselves, are OPEN. The caller hands over all records between a record and its marker,
+    or else all markers.
     """
-    marker = next_markers(
-        log_partition,
-        producer_id,
-        record_offset,
-        marker_log_partition,
-        marker_producer_id,
-        marker_record_offset,
-    )
-    outcome = np.full(len(record_offset), OPEN, dtype=np.int8)
-    ended = marker >= 0
-    outcome[ended] = np.where(marker_commits[marker[ended]], COMMITTED, ABORTED)
+    return _outcomes(rows, rows["log_partition"].to_numpy())
+
+
+def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
+    """`outcomes` for some rows of the log: OPEN also for a record whose next marker may be missing from the rows.
+
+    A record is decided here if the rows contain every record offset from the record to a marker of its producer, so
+    that no other marker lies between. A decided record then is as plain as one without a producer id: a tombstone
+    between record and marker hides it by its record offset (R10), as it emptied the transaction (R12).
+    """
+    if rows["control_type"].null_count == rows.num_rows:
+        return np.full(rows.num_rows, OPEN, dtype=np.int8)
+    partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
+    order = np.arange(rows.num_rows)
+    if np.any(np.diff(partition) < 0) or np.any((np.diff(offset) < 0) & (np.diff(partition) == 0)):
+        order = np.lexsort((offset, partition))
+    step = np.diff(offset[order])
+    is_gap = (np.diff(partition[order]) != 0) | (step > 1)
+    run = np.empty(rows.num_rows, dtype=np.int64)
+    run[order] = np.concatenate([[0], np.cumsum(is_gap)])
+    return _outcomes(rows, run)
+
+
+def next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
+    """The position of the marker that ends the transaction of each row (R11); -1 for an open transaction.
+
+    ``transaction_of`` numbers the producers of each log partition, from 0. A marker ends itself.
+    """
+    count = len(record_offset)
+    order = np.arange(count)
+    if np.any(np.diff(record_offset) < 0):
+        order = np.argsort(record_offset, kind="stable")
+    code = transaction_of[order]
+    if code.max(initial=0) < _SMALL_CODES:
+        code = code.astype(np.uint16)  # numpy sorts these by radix, in linear time
+    order = order[np.argsort(code, kind="stable")]
+    following = np.minimum.accumulate(np.where(is_marker[order], np.arange(count), count)[::-1])[::-1]
+    found = following < count
+    candidate = order[np.where(found, following, 0)] if count else order
+    found &= transaction_of[candidate] == transaction_of[order]
+    marker = np.empty(count, dtype=np.int64)
+    marker[order] = np.where(found, candidate, -1)
+    return marker
+
+
+def _outcomes(rows: pa.Table, part: Int64s) -> npt.NDArray[np.int8]:
+    """``part`` numbers the parts of the log that know nothing of each other."""
+    outcome = np.full(rows.num_rows, OPEN, dtype=np.int8)
+    commits = _equal(rows["control_type"], COMMIT)
+    is_marker = commits | _equal(rows["control_type"], ABORT)
+    is_data = np.asarray(rows["control_type"].is_null().to_numpy(), dtype=np.bool_)
+    in_transaction = np.flatnonzero((is_data | is_marker) & rows["producer_id"].is_valid().to_numpy())
+    if not len(in_transaction):
+        return outcome
+    producers = rows["producer_id"].take(pa.array(in_transaction)).combine_chunks()
+    codes = _numbered(producers) * (int(part.max()) + 1) + part[in_transaction]
+    if int(codes.max()) >= max(_SMALL_CODES, 8 * len(codes)):
+        codes = _numbered(pa.array(codes))
+    offset = rows["record_offset"].to_numpy()[in_transaction]
+    marker = next_markers(codes, offset, is_marker[in_transaction])
+    ended = (marker >= 0) & is_data[in_transaction]
+    outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
     return outcome
 
 
-def next_markers(
-    log_partition: Int64s,
-    producer_id: Int64s,
-    record_offset: Int64s,
-    marker_log_partition: Int64s,
-    marker_producer_id: Int64s,
-    marker_record_offset: Int64s,
-) -> Int64s:
-    """Which of the markers ends the transaction of each record (R11); -1 for an open one. As `outcomes`."""
-    records, markers = len(record_offset), len(marker_record_offset)
-    partitions = np.concatenate([log_partition, marker_log_partition])
-    producers = np.concatenate([producer_id, marker_producer_id])
-    offsets = np.concatenate([record_offset, marker_record_offset])
-    beyond = records + markers
-    position = np.arange(beyond)
-    order = np.lexsort((offsets, producers, partitions))
-    following = np.minimum.accumulate(np.where((position >= records)[order], position, beyond)[::-1])[::-1]
-    found = following < beyond
-    candidate = order[np.where(found, following, 0)] if beyond else order
-    found &= (partitions[candidate] == partitions[order]) & (producers[candidate] == producers[order])
-    marker = np.empty(beyond, dtype=np.int64)
-    marker[order] = np.where(found, candidate - records, -1)
-    return marker[:records]
+def _numbered(values: pa.Array) -> Int64s:
+    """A small number for each value, the same for equal values."""
+    encoded = values.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> Bools:
+    return np.asarray(pc.fill_null(pc.equal(column, value), fill_value=False).to_numpy(), dtype=np.bool_)

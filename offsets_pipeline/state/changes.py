@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from offsets_pipeline.delta import AddFile, TableFolder
+    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.known import KnownGroups
 
     Group = tuple[int, str]

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from offsets_pipeline.config import FoldSettings
-    from offsets_pipeline.delta import AddFile, Snapshot, StoredFile, TableFolder
+    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.store import Store
 
 _LOOK_EVERY = 10  # folds

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import note_quarantine, note_topics
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.known import KnownGroups
@@ -27,6 +26,7 @@ from offsets_pipeline.state.log_reader import LogRange, LogReader
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
 from offsets_pipeline.state.progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
+from offsets_pipeline.state.side_tables import note_quarantine, note_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.store import Store
 
 #: Delta application whose transactions number the incarnations of the state.
@@ -112,8 +112,8 @@ def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: 
     _check(changes, settings)
     if changes.records:
         _append(store, changes)
-        note_quarantine(store, changes.quarantine, progress.log_epoch, settings, clock)
-        note_topics(store, changes.topics, settings)
+        note_quarantine(store, changes.quarantine, progress.log_epoch, clock.now_ms(), settings.fold)
+        note_topics(store, changes.topics)
         progress.swap(progress.partitions | _moved(progress.partitions, changes, clock))
     return changes
 
@@ -143,11 +143,16 @@ class _Rebuild:
         changes = self._replay(start, None)
         _append(self._store, changes)
         moved = _moved(start, changes, self._clock)
-        ends = {at: each.folded_to for at, each in moved.items()}
-        note_quarantine(self._store, changes.quarantine, self._log_epoch, self._settings, self._clock, replayed_to=ends)
-        note_topics(self._store, changes.topics, self._settings)
+        self._note(changes, {at: each.folded_to for at, each in moved.items()})
         self._swap(moved)
         return changes
+
+    def _note(self, changes: Changes, replayed_to: Mapping[int, int] | None = None) -> None:
+        now_ms = self._clock.now_ms()
+        note_quarantine(
+            self._store, changes.quarantine, self._log_epoch, now_ms, self._settings.fold, replayed_to=replayed_to
+        )
+        note_topics(self._store, changes.topics)
 
     def _reserve_incarnation(self) -> int:
         """A number for the incarnation that no other replay has or will have."""
@@ -186,8 +191,7 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in moved.items()}
         changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations))
         _append(self._store, changes)
-        note_quarantine(self._store, changes.quarantine, self._log_epoch, self._settings, self._clock)
-        note_topics(self._store, changes.topics, self._settings)
+        self._note(changes)
         return _moved(late, changes, self._clock)
 
     def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:

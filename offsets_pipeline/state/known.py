@@ -14,7 +14,8 @@ from offsets_pipeline.state.merge_on_read import DESCRIBED, RECORDS, StateTable,
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import StoredFile, TableFolder
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.table_folder import TableFolder
 
     Group = tuple[int, str]
 

@@ -22,20 +22,13 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import StoredFile, TableFolder
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.table_folder import TableFolder
 
-#: Columns that a replay reads. Files of several writers differ in nullability and in the width of bytes.
-SCHEMA = pa.schema(
-    {
-        "log_partition": pa.int32(),
-        "record_offset": pa.int64(),
-        "key": pa.dictionary(pa.int32(), pa.binary()),
-        "value": pa.binary(),
-        "producer_id": pa.int64(),
-        "control_type": pa.string(),
-        "backfill": pa.bool_(),
-    }
-)
+_KEY = INPUT_SCHEMA.get_field_index("key")
+#: INPUT_SCHEMA with each distinct key once. Files of several writers differ in nullability and in the width of bytes.
+SCHEMA = INPUT_SCHEMA.set(_KEY, pa.field("key", pa.dictionary(pa.int32(), pa.binary())))
+_COLUMNS = [name for name in SCHEMA.names if name != "records"]
 _END = 2**63 - 1
 
 
@@ -97,12 +90,11 @@ class LogReader:
     def _rows(self, file: StoredFile) -> Iterator[pa.Table]:
         with self.log.open_file(file, read_dictionary=["key"]) as parquet:
             for group in range(parquet.num_row_groups):
-                read = parquet.read_row_group(group, columns=[*SCHEMA.names, "log_epoch"], use_threads=False)
+                read = parquet.read_row_group(group, columns=[*_COLUMNS, "log_epoch"], use_threads=False)
                 rows = self.range.select(read)
                 if rows.num_rows:
-                    ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
-                    columns = [rows[each.name].cast(each.type) for each in SCHEMA]
-                    yield pa.table([*columns, ones], [*SCHEMA.names, "records"]).select(INPUT_SCHEMA.names)
+                    rows = rows.append_column("records", pa.array(np.ones(rows.num_rows, dtype=np.int64)))
+                    yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in SCHEMA], schema=SCHEMA)
 
 
 def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:

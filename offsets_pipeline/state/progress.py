@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.delta import Snapshot, TableFolder
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.delta.table_folder import TableFolder
 
 _SCHEMA = FOLD_PROGRESS.arrow_schema()
 #: Incarnation of the state before the first fold: no row has it.

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.notes import cleaned_to
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
@@ -27,8 +28,7 @@ from offsets_pipeline.state.replay_job import ReplayStart, replay_log
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.progress import PartitionProgress
     from offsets_pipeline.store import Store
 
@@ -157,7 +157,7 @@ class _Comparison:
         return offsets.filter(pa.array(~(is_tombstone & (offsets["record_offset"].to_numpy() < cleaned[partition]))))
 
 
-def verify_store(store: Store, settings: Settings) -> Verification:
+def verify_store(store: Store, settings: FoldSettings | None = None) -> Verification:
     """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
 
     Looks at no records that are appended meanwhile. A stream that folds meanwhile may cause a difference: stop it.
@@ -174,9 +174,10 @@ def verify_store(store: Store, settings: Settings) -> Verification:
         store.properties.offsets_partitions,
         cleaned_to(store, progress.log_epoch),
     )
+    driver_rows = (settings or FoldSettings()).driver_rows
     whole, compared = Verification(), set()
     start = ReplayStart(store.properties.offsets_partitions)
-    for partitions, each in replay_log(store.spark, reader, files, start, settings.fold.driver_rows, comparison):
+    for partitions, each in replay_log(store.spark, reader, files, start, driver_rows, comparison):
         compared |= partitions
         whole.add(each)
     of_others = comparison.compare(

@@ -17,8 +17,7 @@ import pytest
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import replay
-from tests.unit.coordinator.states import as_reference, of_reference
+from tests.replays import Replayed, replay
 from tests.unit.coordinator.stores import log_of, opened
 
 if TYPE_CHECKING:
@@ -96,12 +95,12 @@ def assert_answers_what_is_in_the_log(store: Path) -> None:
     with opened(store) as coordinator:
         for partition, rows in log_of(store).items():
             state = coordinator._partitions.state(partition)
-            assert as_reference(state) == of_reference(replay(rows, partition, PARTITIONS))
+            assert Replayed.of(state) == replay(rows, partition, PARTITIONS)
         for group_id in {group_id for group_id, _, _ in commits_in(store)}:
             found = replay(log_of(store)[partition_for(group_id, PARTITIONS)], partition_for(group_id, PARTITIONS), 4)
             assert {where: each.offset for where, each in coordinator.fetch_offsets(group_id).items()} == {
                 identity[1:]: offset.committed_offset
-                for identity, offset in found.current_offsets().items()
+                for identity, offset in found.current.items()
                 if identity[0] == group_id
             }
 

@@ -21,11 +21,11 @@ from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.semantics.group_types import CONSUMER, GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.semantics.specification import ReferenceState, replay
 from tests.compare import compare, compared_offsets
 from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
 from tests.logs import CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
+from tests.replays import Replayed, replay
 from tests.spark.stores import export_of
 from tests.unit.coordinator.groups import assignment, subscription
 from tests.unit.coordinator.stores import NOW_MS, opened
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.semantics.specification import Group
     from tests.kafka.brokers import Answer, KafkaJvm
+    from tests.replays import DecodedGroup
 
 
 # what a 4.x broker loads; a value that is too short fails its log partition there
@@ -85,7 +85,7 @@ def reference_answers(rows: dict[int, list[LogRow]], offsets_partitions: int) ->
     return {"groups": groups}
 
 
-def last_values(rows: Iterable[LogRow], state: ReferenceState) -> dict[tuple[str, int, str], bytes]:
+def last_values(rows: Iterable[LogRow], state: Replayed) -> dict[tuple[str, int, str], bytes]:
     found = {}
     for row in rows:
         if row.control_type is None and row.value is not None and row.record_offset not in state.quarantined:
@@ -99,16 +99,16 @@ def last_values(rows: Iterable[LogRow], state: ReferenceState) -> dict[tuple[str
 
 
 def reference_group(
-    group_id: str, group: Group, values: dict[tuple[str, int, str], bytes], state: ReferenceState
+    group_id: str, group: DecodedGroup, values: dict[tuple[str, int, str], bytes], state: Replayed
 ) -> Answer:
-    described = describe_group(group.kind, {name: values[group_id, *name] for name in group.records})
+    described = describe_group(group.group_type, {name: values[group_id, *name] for name in group.records})
     offsets = [
         offset_answer(*identity[1:], offset.committed_offset, offset.leader_epoch, offset.metadata)
-        for identity, offset in state.current_offsets().items()
+        for identity, offset in state.current.items()
         if identity[0] == group_id
     ]
     answer = group_answer(group_id, described, offsets, state.offsets_partitions)
-    if group.kind == CONSUMER:  # that broker has no topics of these ids
+    if group.group_type == CONSUMER:  # that broker has no topics of these ids
         for member in answer["members"]:
             member["assignment"] = []
     return answer
@@ -178,11 +178,11 @@ def test_broker_waits_with_stable_reads_for_exported_transactions_that_are_open(
     stable: dict[str, set[tuple[str, int]]] = {}
     for at, of_one in rows.items():
         state = replay(of_one, at, n)
-        for identity in state.unstable():
+        for identity in state.unstable:
             stable.setdefault(identity[0], set())
-        for identity in state.current_offsets().keys() - state.unstable():
+        for identity in state.current.keys() - state.unstable:
             stable.setdefault(identity[0], set()).add(identity[1:])
-    unstable = sum(len(replay(of_one, at, n).unstable()) for at, of_one in rows.items())
+    unstable = sum(len(replay(of_one, at, n).unstable) for at, of_one in rows.items())
     with kafka.broker(exported(log_store(tmp_path / "store", n, [capture_log(name)])), n) as broker:
         assert {group_id: set(broker.stable_offsets(group_id)) for group_id in stable} == stable
     assert unstable > 3
@@ -305,7 +305,7 @@ def test_broker_answers_about_an_exported_owned_store_what_its_coordinator_answe
             assert compare(reference_answers(rows, n), broker.groups()) == []
             began = {key: start for key, (_, start, _) in broker.producers().items() if start is not None}
             assert began == open_transactions(rows)
-            unstable = {identity for at, each in rows.items() for identity in replay(each, at, n).unstable()}
+            unstable = {identity for at, each in rows.items() for identity in replay(each, at, n).unstable}
             assert unstable
             for group_id in {identity[0] for identity in unstable}:
                 places = {identity[1:] for identity in unstable if identity[0] == group_id}

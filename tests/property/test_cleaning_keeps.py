@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.semantics.compaction import compact_early
-from offsets_pipeline.semantics.specification import ReferenceState, replay
 from offsets_pipeline.semantics.survivors import SCHEMA, survivors
 from tests.logs import input_table
-from tests.property.coordinator_logs import cleaned as cleaned_by_broker
-from tests.property.coordinator_logs import coordinator_logs
-from tests.property.random_logs import logs
+from tests.property.broker_cleaning import cleaned as cleaned_by_broker
+from tests.random_logs import LEGAL, examples, logs
+from tests.replays import Replayed, replay
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
@@ -22,16 +21,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
 
-FIXED = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
-    max_examples=400,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-any_log = st.one_of(
-    logs(max_records=40).map(lambda log: log.partitions[0]), coordinator_logs(max_steps=40).filter(bool)
-)
+FIXED = examples(400)
+legal_logs = logs(LEGAL, max_steps=40).map(lambda log: log.partitions[0])
+any_log = st.one_of(logs(max_steps=40).map(lambda log: log.partitions[0]), legal_logs)
 
 
 def cleaned(
@@ -45,15 +37,18 @@ def cleaned(
     table = table.set_column(table.schema.get_field_index("backfill"), SCHEMA.field("backfill"), backfill)
     table = table.append_column(SCHEMA.field("aged"), pa.array([offset < aged_to for offset in offsets], pa.bool_()))
     if below:  # as tasks do that read parts of a log partition
-        parts = [compact_early(table.slice(at, chunk_rows), {}) for at in range(0, len(below), chunk_rows)]
+        parts = [
+            compact_early(table.slice(at, chunk_rows), {}, keep_producers=True)
+            for at in range(0, len(below), chunk_rows)
+        ]
         table = pa.concat_tables(parts).sort_by("record_offset")
     kept = set(table.filter(pa.array(survivors(table)))["record_offset"].to_pylist())
     return [row for row in rows if row.record_offset >= up_to or row.record_offset in kept]
 
 
-def said(state: ReferenceState) -> dict[str, object]:
+def said(state: Replayed) -> dict[str, object]:
     """All that a replay knows but for what it counts, names that no record is left to tell, and how far it read."""
-    not_compared = ("quarantined", "unknown_records", "topic_names", "folded_to")
+    not_compared = ("quarantined", "unknown_records", "topic_names", "end")
     return {name: value for name, value in vars(state).items() if name not in not_compared} | {
         # a producer whose transactions ended is remembered or not: it holds nothing
         "pending": {producer_id: offsets for producer_id, offsets in state.pending.items() if offsets}
@@ -107,7 +102,7 @@ def test_fold_of_what_is_kept_is_as_the_reference_says(rows: list[LogRow], data:
 
 
 @FIXED
-@given(coordinator_logs(max_steps=40).filter(bool))
+@given(legal_logs)
 def test_little_more_is_kept_than_a_broker_keeps(rows: list[LogRow]) -> None:
     # R23: beyond the last record of each raw key only what proves a simple group, and what hides a kept record
     end = rows[-1].record_offset + 1

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics.specification import CommittedOffset, Group, ReferenceState, replay
-from tests.property.coordinator_logs import cleaned, coordinator_logs, last_removals
+from tests.property.broker_cleaning import cleaned, last_removals
+from tests.random_logs import LEGAL, examples, logs
+from tests.replays import DecodedGroup, Replayed, replay
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.partition_state import CommittedOffset
     from tests.logs import Identity
 
-FIXED = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
-    max_examples=120,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+FIXED = examples(120)
+legal_logs = logs(LEGAL, max_steps=30).map(lambda log: log.partitions[0])
 
 
-def offsets_of(state: ReferenceState, removed: dict[str, int]) -> dict[Identity, CommittedOffset]:
+def offsets_of(state: Replayed, removed: dict[str, int]) -> dict[Identity, CommittedOffset]:
     """What is answered but for what a group tombstone left behind, which may answer again or not (R16)."""
     return {
         identity: offset
-        for identity, offset in state.current_offsets().items()
+        for identity, offset in state.current.items()
         if offset.record_offset > removed.get(identity[0], -1)
     }
 
 
-def pending_of(state: ReferenceState) -> dict[tuple[int, Identity], CommittedOffset]:
+def pending_of(state: Replayed) -> dict[tuple[int, Identity], CommittedOffset]:
     return {
         (producer_id, identity): offset
         for producer_id, offsets in state.pending.items()
@@ -41,7 +38,7 @@ def pending_of(state: ReferenceState) -> dict[tuple[int, Identity], CommittedOff
     }
 
 
-def outlived(state: ReferenceState, identity: Identity, pending: CommittedOffset) -> bool:
+def outlived(state: Replayed, identity: Identity, pending: CommittedOffset) -> bool:
     """Whether a later record is visible already: the pending one will never be.
 
     A tombstone between the two, which took the pending one away (R12), is not the last of its key and may be gone.
@@ -50,13 +47,13 @@ def outlived(state: ReferenceState, identity: Identity, pending: CommittedOffset
     return visible is not None and visible.record_offset > pending.record_offset
 
 
-def groups_of(state: ReferenceState) -> dict[str, Group]:
+def groups_of(state: Replayed) -> dict[str, DecodedGroup]:
     """The groups but for simple ones that hold nothing, which a cleaning may lose (R16)."""
     holding = {identity[0] for identity in (*state.offsets, *(key[1] for key in pending_of(state)))}
     return {group_id: group for group_id, group in state.groups.items() if group.records or group_id in holding}
 
 
-def simple_by_what_was_left(state: ReferenceState, removed: dict[str, int]) -> set[str]:
+def simple_by_what_was_left(state: Replayed, removed: dict[str, int]) -> set[str]:
     """Simple groups that hold nothing but what a group tombstone left behind."""
     alive = {identity[0] for identity in offsets_of(state, removed)}
     alive |= {
@@ -81,7 +78,7 @@ def assert_equal_but_for_the_exceptions(rows: list[LogRow], kept: list[LogRow]) 
 
 
 @FIXED
-@given(coordinator_logs(), st.data())
+@given(legal_logs, st.data())
 def test_cleaned_log_gives_the_same(rows: list[LogRow], data: st.DataObject) -> None:  # R16
     kept = cleaned(rows, data.draw(st.integers(0, len(rows)) | st.just(len(rows))))
     assume(len(kept) < len(rows))
@@ -89,7 +86,7 @@ def test_cleaned_log_gives_the_same(rows: list[LogRow], data: st.DataObject) -> 
 
 
 @FIXED
-@given(coordinator_logs(), st.data())
+@given(legal_logs, st.data())
 def test_fold_of_a_cleaned_log_is_as_the_reference_says(rows: list[LogRow], data: st.DataObject) -> None:  # R16
     kept = cleaned(rows, data.draw(st.integers(0, len(rows))))
     tables = StateTables(1)
@@ -101,7 +98,7 @@ def test_fold_of_a_cleaned_log_is_as_the_reference_says(rows: list[LogRow], data
 
 
 @FIXED
-@given(coordinator_logs(), st.data())
+@given(legal_logs, st.data())
 def test_cleaning_behind_the_folded_position_changes_nothing(rows: list[LogRow], data: st.DataObject) -> None:
     # R15, R16: what was folded before the cleaning stays, and the fold goes on with the head
     split = data.draw(st.integers(0, len(rows)))

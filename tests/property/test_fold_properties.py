@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.group_description import describe_group
-from tests.property.random_logs import Log, deliveries, logs
+from tests.random_logs import Log, deliveries, examples, logs, several
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
-FIXED = settings(
-    derandomize=True,
-    deadline=None,
-    database=None,
-    max_examples=100,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+FIXED = examples(100)
 
 
 def assert_described(tables: StateTables) -> None:
@@ -51,7 +45,7 @@ def test_log_of_one_partition_folded_in_steps_is_as_the_reference_says(data: st.
 @given(st.data())
 def test_log_of_several_partitions_folded_in_steps_is_as_the_reference_says(data: st.DataObject) -> None:
     # R1, R11, R15: log partitions know nothing of each other
-    log = data.draw(logs(log_partitions=3, max_records=40))
+    log = data.draw(logs(several(3), max_steps=40))
     tables = StateTables(3)
     for batch in data.draw(deliveries(log)):
         tables.fold(batch.rows, batch.chunk_rows)
@@ -73,7 +67,7 @@ def test_every_step_is_as_the_reference_says(data: st.DataObject) -> None:  # R1
 @FIXED
 @given(st.data())
 def test_limits_of_batches_do_not_matter(data: st.DataObject) -> None:
-    log = data.draw(logs(log_partitions=2))
+    log = data.draw(logs(several(2)))
     tables = StateTables(2)
     with patch.object(columnar_replay, "_COMPACT_AT_ROWS", 2), patch.object(columnar_replay, "_RESULT_ROWS", 1):
         for batch in data.draw(deliveries(log)):
@@ -82,7 +76,7 @@ def test_limits_of_batches_do_not_matter(data: st.DataObject) -> None:
 
 
 @FIXED
-@given(logs(log_partitions=2), st.data())
+@given(logs(several(2)), st.data())
 def test_order_of_rows_does_not_matter(log: Log, data: st.DataObject) -> None:  # R10, R15
     tables = StateTables(2)
     tables.fold(data.draw(st.permutations(log.rows() * 2)), data.draw(st.sampled_from([1, 4, 1000])))

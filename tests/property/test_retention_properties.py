@@ -10,14 +10,8 @@ import pytest
 
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.query.retention_forecast import HELD, LATER, NOW, forecast_rows
-from tests.property.retention_logs import (
-    FIRST_MS,
-    PARTITIONS,
-    RETENTION_MS,
-    SPAN_MS,
-    by_the_rules,
-    random_log,
-)
+from tests.property.retention_rules import FIRST_MS, PARTITIONS, RETENTION_MS, SHAPE, SPAN_MS, STEPS, by_the_rules
+from tests.random_logs import random_log
 from tests.unit.coordinator.stores import append_rows, opened, references_of
 
 if TYPE_CHECKING:
@@ -58,7 +52,7 @@ def taken(rows: list[ForecastRow], *when: str) -> Taken:
 @pytest.mark.parametrize("seed", range(12))
 def test_run_expires_what_the_forecast_said_and_the_rules_say(empty_store: Path, tmp_path: Path, seed: int) -> None:
     store = shutil.copytree(empty_store, tmp_path / "store")
-    append_rows(store, random_log(random.Random(seed), 60), PARTITIONS)
+    append_rows(store, random_log(random.Random(seed), STEPS, SHAPE).rows(), PARTITIONS)
     some: tuple[set[Identity], set[str], set[Identity]] = (set(), set(), set())
     with opened(store, offsets_retention_minutes=RETENTION_MS // 60_000) as coordinator:
         for now_ms in AT_MS:

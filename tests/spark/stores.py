@@ -13,16 +13,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.fold.reload import reload_partitions
-from offsets_pipeline.fold.stream import start_fold
-from offsets_pipeline.fold.verify import Verification, verify_store
 from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
-from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
 from tests.compare import compare
 from tests.logs import CAPTURES, NO_TOPIC_ID
@@ -77,7 +78,7 @@ class Workbench:
 
     def verify(self, location: Path | str) -> Verification:
         """Compare the state with a replay of the log."""
-        return verify_store(self.open(location))
+        return verify_store(self.open(location), self.settings.fold)
 
 
 def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_epoch: int = 0) -> None:
@@ -121,12 +122,12 @@ def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: b
 def table(location: Path | str, name: str) -> pa.Table:
     """A table of a store, read without Spark, timestamps as microseconds.
 
-    Of one in layers the newest rows of the epoch that counts.
+    Of a state table the rows that count.
     """
-    layered = {each.table.name: each for each in LAYERED}
     reader = StateReader(str(location))
-    rows = f"({layered[name].latest(name, f'log_epoch = {reader.log_epoch(name)}')})" if name in layered else name
-    found = reader.select(f"SELECT * FROM {rows} t", name)
+    rows = {each.name: each for each in STATE_TABLES}
+    source = f"({rows[name].newest(name, reader.named(name))})" if name in rows else name
+    found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
 
@@ -167,10 +168,11 @@ def state_of(location: Path | str) -> StateTables:
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
-    for row in rows_of(location, "topics"):
-        assert row["topic_id"] not in state.topics
-        state.topics[row["topic_id"]] = row["topic"]
+    for row in rows_of(location, "topics"):  # of two names of one id the lesser counts (R35)
+        state.topics[row["topic_id"]] = min(row["topic"], state.topics.get(row["topic_id"], row["topic"]))
     for row in rows_of(location, "fold_progress"):
+        if not row["folded_to"]:  # nothing is there
+            continue
         assert row["log_partition"] not in state.folded_to
         state.folded_to[row["log_partition"]] = row["folded_to"]
         state.unknown_records[row["log_partition"]] = row["unknown_records"]
@@ -180,10 +182,10 @@ def state_of(location: Path | str) -> StateTables:
 
 def _pending(row: dict[str, Any]) -> dict[str, Any]:
     value = decode_value(1, row["value"]).fields  # what the struct does not name
-    topic_id = value.get("topic_id")
+    topic_id, expire = value.get("topic_id"), value.get("expire_timestamp")
     return row | {
         "commit_timestamp": (row["commit_timestamp"] - _EPOCH) // timedelta(microseconds=1),
-        "expire_timestamp": None if value.get("expire_timestamp") is None else value["expire_timestamp"] * 1000,
+        "expire_timestamp": None if expire is None else min(max(expire, EARLIEST_MS), LATEST_MS) * 1000,
         "topic_id": None if topic_id == NO_TOPIC_ID else topic_id,
     }
 
@@ -226,5 +228,5 @@ def _says(name: str, row: dict[str, Any]) -> bool:
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at"} | ({"record_offset"} if name == "groups" else set())
+    without = {"folded_at", "quarantined_at", "incarnation"} | ({"record_offset"} if name == "groups" else set())
     return {key: value for key, value in row.items() if key not in without}

@@ -8,11 +8,11 @@ import pytest
 
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.segment import Damage
+from offsets_pipeline.state.compact import Compactor
 from tests.figures import by_partition, extents, figures_of
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of
@@ -43,7 +43,7 @@ def counted(figures: Figures) -> tuple[float, float]:
 def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Settler, "after_fold", lambda *_: None)  # so rows of both epochs stay
+    monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both epochs stay
     store, metrics = copied(folded(OLD), tmp_path / "a store"), Metrics()
     state = StateMetrics(metrics, lambda: StateReader(str(store)))
 

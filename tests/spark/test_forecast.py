@@ -15,12 +15,13 @@ from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import forecast, holdings_of
 from tests.logs import capture_partitions, capture_rows
-from tests.property.retention_logs import FIRST_MS, PARTITIONS, RETENTION_MS, SPAN_MS, random_log
+from tests.property.retention_rules import FIRST_MS, PARTITIONS, RETENTION_MS, SHAPE, SPAN_MS
+from tests.random_logs import random_log
 from tests.spark.stores import versions
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
-from tests.unit.coordinator.states import replayed
 from tests.unit.coordinator.stores import append_rows, log_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def by_tables(store: Path, now_ms: int, until_ms: int) -> list[ForecastRow]:
 
 
 def by_replay(rows: dict[int, list[LogRow]], partitions: int, now_ms: int, until_ms: int) -> list[ForecastRow]:
-    states = [replayed(of_one, number, partitions) for number, of_one in rows.items()]
+    states = [partition_state.replay(of_one, number, partitions) for number, of_one in rows.items()]
     held = (holdings_of(state, group_id) for state in states for group_id in state.groups)
     return forecast_rows((forecast(each, RETENTION_MS) for each in held if each is not None), now_ms, until_ms)
 
@@ -70,7 +71,7 @@ def test_tables_of_a_capture_say_what_its_log_says(folded: Callable[[str], Path]
 def test_tables_of_a_random_log_say_what_the_log_says(workbench: Workbench, tmp_path: Path) -> None:  # R18-R21
     OwnedStore.create(tmp_path, PARTITIONS)
     bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(expire_in_stream=False)))
-    rows = random_log(random.Random(1), 400)
+    rows = random_log(random.Random(1), 3_000, SHAPE).rows()
     for part in halves(rows):  # the second fold's rows lie on top of the first one's
         append_rows(tmp_path, part, PARTITIONS)
         bench.fold(tmp_path)

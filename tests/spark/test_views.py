@@ -118,7 +118,7 @@ def unstable(capture: str) -> set[tuple[Any, ...]]:
     """R17: as the reference replays the same log."""
     rows = [row for of_one in capture_rows(capture).values() for row in of_one]
     states = references(rows, capture_partitions(capture)).values()
-    return {identity for state in states for identity in state.unstable()}
+    return {identity for state in states for identity in state.unstable}
 
 
 @pytest.mark.parametrize("capture", CAPTURES)
@@ -173,8 +173,8 @@ def test_every_reader_answers_for_the_same_groups(
         ("stray", "Consumer", "Assigning", "consumer", "", None, 0),
     ]
     states = references(rows, 2).values()
-    assert {(*key, o.committed_offset) for each in states for key, o in each.current_offsets().items()} == expected
-    assert {identity for each in states for identity in each.unstable()} == unstable_now
+    assert {(*key, o.committed_offset) for each in states for key, o in each.current.items()} == expected
+    assert {identity for each in states for identity in each.unstable} == unstable_now
 
     session = workbench.spark.newSession()
     register_views(session, str(store))

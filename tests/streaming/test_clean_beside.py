@@ -13,15 +13,15 @@ from pyspark import inheritable_thread_target
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.log import clean
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.state.stream import start_fold
 from tests.logs import LogPartition
+from tests.random_logs import MANY, Shape, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
 from tests.spark.stores import CLOCK, assert_as_reference, copied, export_of, log_of, rows_of
-from tests.streaming.test_random_logs import PARTITIONS, random_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 DEADLINE_SECONDS = 240
+PARTITIONS = 3
+SHAPE = Shape(groups=MANY, log_partitions=PARTITIONS, strays=0.3)
 PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
 
 
@@ -42,7 +44,7 @@ def cleaned(bench: Workbench, store: Path) -> Cleaned:
 
 def a_log(tmp_path: Path, seed: int) -> tuple[list[LogRow], Path]:
     chosen = random.Random(seed)
-    rows = [row for partition in range(PARTITIONS) for row in random_log(chosen, partition, 120)]
+    rows = random_log(chosen, 300, SHAPE).rows()
     return rows, write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
 
 

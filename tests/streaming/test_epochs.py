@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.fold import reload, settle, stream
 from offsets_pipeline.fold.epoch_writer import EpochWriter
 from offsets_pipeline.fold.replay_writer import FilesReplayWriter, RowsReplayWriter
-from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.layers import LAYERED
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import LogNotes
@@ -23,6 +22,7 @@ from offsets_pipeline.query import describe
 from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.state.stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, rows_of, state_rows
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.fold.state import FoldedTo
     from offsets_pipeline.fold.summary import Summary
+
     from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench

@@ -12,8 +12,8 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import LogSettings
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
-from offsets_pipeline.layers import LAYERED
 from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from tests.logs import LogPartition
 from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
 
@@ -44,9 +44,9 @@ def appended_steps(location: Path, log: LogPartition, steps: int) -> None:
 
 def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(1), tmp_path / "store")
-    for table in TABLES:
+    for each in TABLES:
         workbench.spark.sql(
-            f"ALTER TABLE delta.`{location}/{table.name}` "
+            f"ALTER TABLE delta.`{location}/{each.name}` "
             "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 0 hours')"
         )
     log = LogPartition()
@@ -60,12 +60,12 @@ def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[
     assert len(live_files(location, "log")) == 1
     assert (done["log"].files_before, done["log"].files, done["log"].removed) == (len(unread), 1, 0)
     assert unread <= stored_files(location, "log")
-    for layered in LAYERED:
-        name = layered.table.name
+    for table in STATE_TABLES:
+        name = table.name
         assert stored_files(location, name) == live_files(location, name)
-        assert store.read(name).where("NOT settled").count() == 0
+        assert store.read(name).where("NOT base").count() == 0
         assert done[name].removed >= done[name].files_before
-        keys = store.read(name).select(*layered.key)
+        keys = store.read(name).select(*table.key)
         assert keys.count() == keys.distinct().count()
     assert workbench.fold(location) == 6
     assert_as_reference(location, log_of(location))

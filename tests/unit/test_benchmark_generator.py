@@ -16,7 +16,7 @@ from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import replay
+from tests.replays import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_replay_of_the_log_gives_what_the_generator_says(shape: Shape, tmp_pat
                 "topic_id": offset.topic_id,
                 "record_offset": offset.record_offset,
             }
-            for (group, topic, partition), offset in state.current_offsets().items()
+            for (group, topic, partition), offset in state.current.items()
         ]
     assert commits == shape.commits
     assert records == log.records

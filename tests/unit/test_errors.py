@@ -22,6 +22,7 @@ def test_each_error_has_the_root_one_line_of_meaning_and_says_its_message(error:
 def test_what_may_succeed_later_is_worth_trying_again() -> None:
     assert {each.kafka_name or each.__name__ for each in ALL if each.retriable} == {
         "WriteConflict",
+        "StorageFailed",
         "BrokerUnreachable",
         "NOT_COORDINATOR",
         "COORDINATOR_LOAD_IN_PROGRESS",

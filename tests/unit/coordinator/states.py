@@ -1,20 +1,15 @@
-"""Comparing a coordinator's state with the reference replay's."""
+"""Short names for tests of the coordinator."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics import specification, table_replay
-from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
-from offsets_pipeline.semantics.table_replay import replay_table
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import pytest
+    from collections.abc import Callable, Sequence
 
     from offsets_pipeline.semantics.log_row import LogRow
 
@@ -31,83 +26,9 @@ ROW_SCHEMA = pa.schema(
 
 
 def table_of(rows: Sequence[LogRow]) -> pa.Table:
+    """The rows as the coordinator reads them from its log."""
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in ROW_SCHEMA]
     return pa.Table.from_arrays(columns, schema=ROW_SCHEMA)
-
-
-def replayed(rows: Iterable[LogRow], log_partition: int, offsets_partitions: int) -> PartitionState:
-    state = PartitionState(log_partition, offsets_partitions)
-    for row in rows:
-        state.replay(row)
-    return state
-
-
-def replayed_as_columns(
-    rows: Sequence[LogRow], log_partition: int, offsets_partitions: int, monkeypatch: pytest.MonkeyPatch
-) -> PartitionState:
-    state = PartitionState(log_partition, offsets_partitions)
-    with monkeypatch.context() as patch:
-        patch.setattr(table_replay, "_FEW", 0)
-        replay_table(state, table_of(rows))
-    return state
-
-
-def as_reference(state: PartitionState) -> dict[str, Any]:
-    """What the state says, in the words of `specification.ReferenceState`."""
-    return {
-        "offsets": {
-            (group_id, *where): _offset(offset)
-            for group_id, offsets in state.offsets.items()
-            for where, offset in offsets.items()
-        },
-        "pending": {
-            (producer_id, group_id, *where): _offset(offset)
-            for producer_id, groups in state.pending.items()
-            for group_id, offsets in groups.items()
-            for where, offset in offsets.items()
-        },
-        "groups": {
-            group_id: (group.kind, {name: decode_value(name[0], raw).fields for name, raw in group.records.items()})
-            for group_id, group in state.groups.items()
-        },
-        "quarantined": state.quarantined,
-        "unknown_records": state.unknown_records,
-        "end": state.end,
-        "current": {
-            (group_id, *where): _offset(offset)
-            for group_id in state.groups
-            if state.group_with_offsets(group_id) is not None
-            for where, offset in state.offsets_of(group_id).items()
-        },
-        "unstable": {
-            (group_id, *where)
-            for group_id in state.groups
-            if state.group_with_offsets(group_id) is not None
-            for where in state.pending_of(group_id)
-            if state.is_pending(group_id, where)
-        },
-    }
-
-
-def of_reference(state: specification.ReferenceState) -> dict[str, Any]:
-    return {
-        "offsets": state.offsets,
-        "pending": {
-            (producer_id, *identity): offset
-            for producer_id, offsets in state.pending.items()
-            for identity, offset in offsets.items()
-        },
-        "groups": {group_id: (group.kind, group.records) for group_id, group in state.groups.items()},
-        "quarantined": state.quarantined,
-        "unknown_records": state.unknown_records,
-        "end": state.folded_to,
-        "current": state.current_offsets(),
-        "unstable": state.unstable(),
-    }
-
-
-def _offset(offset: CommittedOffset) -> specification.CommittedOffset:
-    return specification.CommittedOffset(**offset._asdict())
 
 
 def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:
@@ -116,4 +37,5 @@ def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:
 
 
 def at(topic: str = "t", partition: int = 0) -> TopicPartition:
+    """A partition of a topic."""
     return TopicPartition(topic, partition)

@@ -11,7 +11,7 @@ from offsets_pipeline.config import CoordinatorSettings, Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.log import OwnedLog, Record
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.semantics.specification import ReferenceState, replay
+from tests.replays import Replayed, replay
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -50,7 +50,7 @@ def log_of(store: Path | str) -> dict[int, list[LogRow]]:
     return rows
 
 
-def references_of(store: Path | str, offsets_partitions: int) -> dict[int, ReferenceState]:
+def references_of(store: Path | str, offsets_partitions: int) -> dict[int, Replayed]:
     """What the reference replay makes of the log."""
     return {partition: replay(rows, partition, offsets_partitions) for partition, rows in log_of(store).items()}
 
@@ -59,7 +59,7 @@ def append(store: Path | str, records: Iterable[Record], offsets_partitions: int
     """Append records as another process does."""
     log = OwnedLog(str(store), offsets_partitions, "a test")
     log.open()
-    log.write(log.prepare(list(records), NOW_MS), NOW_MS, durable=False)
+    log.write(log.prepare(list(records), NOW_MS), durable=False)
 
 
 def append_rows(store: Path | str, rows: Iterable[LogRow], offsets_partitions: int) -> None:

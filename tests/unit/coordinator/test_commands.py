@@ -19,7 +19,7 @@ def committed(store: Path) -> dict[tuple[str, str, int], tuple[int, int | None, 
     return {
         identity: (each.committed_offset, each.leader_epoch, each.metadata, each.expire_timestamp_ms)
         for state in references_of(store, 3).values()
-        for identity, each in state.current_offsets().items()
+        for identity, each in state.current.items()
     }
 
 

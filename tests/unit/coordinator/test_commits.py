@@ -46,7 +46,7 @@ def committed(store: Path) -> dict[tuple[str, str, int], int]:
     return {
         identity: offset.committed_offset
         for state in references_of(store, 3).values()
-        for identity, offset in state.current_offsets().items()
+        for identity, offset in state.current.items()
     }
 
 

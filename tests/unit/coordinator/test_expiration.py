@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.query.retention_forecast import forecast_rows
+from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import Basis, Expiry, Rule, forecast, holdings_of
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
 from tests.unit.coordinator.groups import subscription
-from tests.unit.coordinator.states import at, replayed
+from tests.unit.coordinator.states import at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ def state_of(*steps: Callable[[LogPartition], object]) -> PartitionState:
     log = LogPartition()
     for step in steps:
         step(log)
-    return replayed(log.rows, 0, 1)
+    return partition_state.replay(log.rows, 0, 1)
 
 
 def expiries(state: PartitionState, group_id: str = "g") -> list[Expiry]:
@@ -304,7 +305,7 @@ def test_what_belongs_to_no_group_does_not_expire() -> None:  # R1, R14
     assert expired(state, 2**62) == []
     log = LogPartition()
     commit(log)
-    astray = replayed(log.rows, 0, 50)  # where it does not belong
+    astray = partition_state.replay(log.rows, 0, 50)  # where it does not belong
     assert set(astray.groups) == {"g"}
     assert expiries(astray) == []
     assert expired(astray, 2**62) == []
@@ -343,7 +344,7 @@ def test_group_stays_while_one_of_its_offsets_does() -> None:
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)
 def test_a_broker_expired_what_the_forecast_says(earlier: str, later: str) -> None:  # R18-R21
     n, now_ms = capture_partitions(earlier), wall_clock_ms(later)
-    states = [replayed(rows, partition, n) for partition, rows in capture_rows(earlier).items()]
+    states = [partition_state.replay(rows, partition, n) for partition, rows in capture_rows(earlier).items()]
     held = [holdings_of(state, group_id) for state in states for group_id in state.groups]
     forecasts = [forecast(each, RETENTION_MINUTES * 60_000) for each in held if each is not None]
     assert_as_the_broker_did(forecast_rows(forecasts, now_ms, now_ms), earlier, later)

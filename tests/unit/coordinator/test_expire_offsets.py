@@ -58,17 +58,17 @@ def offsets(filled: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
 
 
 def held(store: Path) -> set[tuple[str, str, int]]:
-    return {identity for state in references_of(store, PARTITIONS).values() for identity in state.current_offsets()}
+    return {identity for state in references_of(store, PARTITIONS).values() for identity in state.current}
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, log_partition: int) -> None:
     """Appends to a log partition fail."""
     write = OwnedLog.write
 
-    def failing(log: OwnedLog, prepared: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+    def failing(log: OwnedLog, prepared: PreparedAppend, *, durable: bool) -> bytes:
         if log_partition in prepared.ends:
             raise OSError("disk full")
-        return write(log, prepared, now_ms, durable=durable)
+        return write(log, prepared, durable=durable)
 
     monkeypatch.setattr(OwnedLog, "write", failing)
 

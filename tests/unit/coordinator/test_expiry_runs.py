@@ -10,9 +10,9 @@ from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import replay
+from tests.replays import Replayed, replay
 from tests.unit.coordinator.groups import stable
-from tests.unit.coordinator.states import as_reference, at, of_reference
+from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # 
         rows = log_of(store)[partition]
         assert [(decode_key(row.key).record_type, row.value) for row in rows[-3:]] == [(1, None), (1, None), (2, None)]
         state = coordinator._partitions.state(partition)
-        assert as_reference(state) == of_reference(replay(rows, partition, 3))
+        assert Replayed.of(state) == replay(rows, partition, 3)
 
 
 def test_now_may_be_said(store: Path) -> None:
@@ -58,10 +58,10 @@ def test_partition_that_fails_is_reported_and_tried_again(store: Path, monkeypat
             coordinator.commit_offsets(group_id, {("t", 0): 1})
         write = coordinator._log.write
 
-        def failing(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
             if 1 in append.ends:
                 raise OSError("disk full")
-            return write(append, now_ms, durable=durable)
+            return write(append, durable=durable)
 
         monkeypatch.setattr(coordinator._log, "write", failing)
         reports = coordinator.expire_loaded(NOW_MS + 60_000)
@@ -133,11 +133,11 @@ def test_what_was_expired_before_a_failure_is_told_of(store: Path, monkeypatch: 
         write = coordinator._log.write
         written: list[PreparedAppend] = []
 
-        def failing(append: PreparedAppend, now_ms: int, *, durable: bool) -> bytes:
+        def failing(append: PreparedAppend, *, durable: bool) -> bytes:
             if written:
                 raise OSError("disk full")
             written.append(append)
-            return write(append, now_ms, durable=durable)
+            return write(append, durable=durable)
 
         monkeypatch.setattr(coordinator._log, "write", failing)
         report = coordinator.try_to_expire(1, NOW_MS + 60_000)

@@ -76,7 +76,7 @@ def test_a_group_of_another_kind_is_replaced_when_it_is_empty(coordinator: Coord
     coordinator.store_group(stable())
     assert last_records(store, 3) == [(6, True), (3, True), (2, False)]
     (state,) = references_of(store, 3).values()
-    assert state.groups["g"].kind == "Classic"
+    assert state.groups["g"].group_type == "Classic"
 
 
 def test_a_member_that_no_record_can_hold_is_refused(coordinator: Coordinator) -> None:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offsets_pipeline.config import LogSettings, Settings
@@ -20,11 +20,11 @@ from offsets_pipeline.errors import (
     UnexpectedActiveGroup,
 )
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import replay
-from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows
-from tests.property.random_logs import Log, logs
+from tests.logs import LogPartition
+from tests.random_logs import Log, examples, logs, several
+from tests.replays import Replayed, replay
 from tests.unit.coordinator.groups import stable
-from tests.unit.coordinator.states import as_reference, at, of_reference, table_of
+from tests.unit.coordinator.states import at, table_of
 from tests.unit.coordinator.stores import NOW_MS, append_rows, log_of, opened
 
 if TYPE_CHECKING:
@@ -35,45 +35,28 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
 
-FIXED = settings(
-    max_examples=100,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+FIXED = examples(100)
 
 
-def loaded_in_chunks(rows: list[LogRow], chunks: list[list[LogRow]], n: int) -> dict[int, dict[str, object]]:
+def loaded_in_chunks(rows: list[LogRow], chunks: list[list[LogRow]], n: int) -> dict[int, Replayed]:
     partitions = Partitions(n, 1)
     loading = partitions.begin_load(range(n))
     for chunk in chunks:
         loading.add(table_of(chunk))
     loading.replay()
     partitions.publish(loading)
-    return {number: as_reference(partitions.state(number)) for number in {row.log_partition for row in rows}}
-
-
-def without_counts(state: dict[str, object]) -> dict[str, object]:
-    """Of records that loading passes over nobody counts them (they do not show, as of a broker's own load)."""
-    return {key: value for key, value in state.items() if key != "unknown_records"}
+    return {number: Replayed.of(partitions.state(number)) for number in {row.log_partition for row in rows}}
 
 
 @FIXED
-@given(logs(log_partitions=2, max_records=40), st.data())
+@given(logs(several(2), max_steps=40), st.data())
 def test_loading_compacts_and_gives_what_a_replay_gives(log: Log, data: st.DataObject) -> None:  # R16
     rows = log.rows()
     shuffled = data.draw(st.permutations(rows))  # files come in any order
     size = data.draw(st.sampled_from([1, 3, 1000]))
     chunks = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
     for number, state in loaded_in_chunks(rows, chunks, 2).items():
-        expected = of_reference(replay(log.partitions[number], number, 2))
-        assert without_counts(state) == without_counts(expected)
-
-
-@pytest.mark.parametrize("name", [name for name in CAPTURE_NAMES if name.startswith("4.")])
-def test_recorded_log_loads_to_what_the_reference_says(name: str) -> None:
-    n = capture_partitions(name)
-    rows = [row for rows in capture_rows(name).values() for row in rows]
-    for number, state in loaded_in_chunks(rows, [rows], n).items():
-        assert state == of_reference(replay(capture_rows(name)[number], number, n))
+        assert state == replay(log.partitions[number], number, 2)
 
 
 def test_what_was_written_is_there_when_it_is_opened_again(store: Path) -> None:
@@ -83,10 +66,10 @@ def test_what_was_written_is_there_when_it_is_opened_again(store: Path) -> None:
         coordinator.begin_transaction(7, 0)
         coordinator.txn_commit_offsets(7, 0, "b", {("t", 0): 2})
         coordinator.remove_group("a")
-        before = [as_reference(coordinator._partitions.state(number)) for number in range(3)]
+        before = [Replayed.of(coordinator._partitions.state(number)) for number in range(3)]
         ends = list(coordinator._log.ends)
     with opened(store, offsets_load_buffer_size=1) as coordinator:
-        assert [as_reference(coordinator._partitions.state(number)) for number in range(3)] == before
+        assert [Replayed.of(coordinator._partitions.state(number)) for number in range(3)] == before
         assert coordinator._log.ends == ends
         coordinator.end_transaction(7, 0, commit=True)
         assert coordinator.fetch_offsets("b")[at()].offset == 2

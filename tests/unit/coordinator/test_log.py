@@ -13,9 +13,10 @@ from offsets_pipeline.coordinator import log as log_module
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS, OwnedLog, Record
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.delta import table_folder
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, storage_of
+from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
     LogMovedOn,
@@ -23,7 +24,6 @@ from offsets_pipeline.errors import (
     NotAStore,
     NotCoordinator,
     StoreMismatch,
-    UnsafeStorage,
     WriteConflict,
 )
 from tests.unit.coordinator.states import at
@@ -46,7 +46,7 @@ def log_at(store: Path) -> OwnedLog:
 
 def written(log: OwnedLog, *partitions: int) -> None:
     append = log.prepare(records(*partitions), NOW_MS)
-    log.accept(append, log.write(append, NOW_MS, durable=True))
+    log.accept(append, log.write(append, durable=True))
 
 
 def test_record_offsets_are_gapless_in_each_log_partition(store: Path) -> None:  # R2
@@ -65,7 +65,7 @@ def test_record_offsets_are_gapless_in_each_log_partition(store: Path) -> None: 
 def test_rows_are_as_the_table_wants_them(store: Path) -> None:
     log = log_at(store)
     append = log.prepare([Record(1, b"k", None, 7, 2, "ABORT")], NOW_MS)
-    log.write(append, NOW_MS, durable=True)
+    log.write(append, durable=True)
     table = DeltaTable(store / "log")
     (row,) = table.to_pyarrow_table().to_pylist()
     stamps = {row.pop(name).timestamp() * 1000 for name in ("record_timestamp", "appended_at")}
@@ -99,7 +99,7 @@ def test_of_two_writers_of_one_version_one_is_refused(store: Path) -> None:
     written(first, 0, 1)
     late = second.prepare(records(1, 2), NOW_MS)
     with pytest.raises(WriteConflict, match="another writer wrote version 1"):
-        second.write(late, NOW_MS, durable=True)
+        second.write(late, durable=True)
     assert len(list((store / "log").glob("*.parquet"))) == 1  # what it wrote is gone again
     assert [row["record_offset"] for rows in second.catch_up() for row in rows.to_pylist()] == [0, 0]
     written(second, 1, 2)
@@ -138,13 +138,13 @@ def test_what_merely_rearranges_rows_brings_nothing(store: Path, monkeypatch: py
     table = DeltaTable(store / "log")
     assert table.optimize.compact()["numFilesAdded"] == 1
     read: list[str] = []
-    read_rows = follower._storage.read_rows
+    read_file = follower._table.read_file
 
     def noted(name: str, columns: Sequence[str]) -> pa.Table:
         read.append(name)
-        return read_rows(name, columns)
+        return read_file(name, columns)
 
-    monkeypatch.setattr(follower._storage, "read_rows", noted)
+    monkeypatch.setattr(follower._table, "read_file", noted)
     assert sum(rows.num_rows for rows in follower.catch_up()) == 6
     assert len(read) == 3  # not the one that OPTIMIZE made of them
     assert follower.ends == [3, 3, 0]
@@ -181,7 +181,7 @@ def test_a_log_that_moved_on_is_read_anew(store: Path, monkeypatch: pytest.Monke
             (store / "log" / "_delta_log" / f"{version:020d}.json").unlink()
         monkeypatch.setattr(log_module, "_LOST_TOUCH_SECONDS", 0.0)
         with pytest.raises(WriteConflict):
-            behind.write(behind.prepare(records(0), NOW_MS), NOW_MS, durable=True)
+            behind.write(behind.prepare(records(0), NOW_MS), durable=True)
         with pytest.raises(LogMovedOn):
             list(behind.catch_up())
         assert coordinator.fetch_offsets("g")[at()].offset == 2
@@ -204,59 +204,35 @@ def test_delta_s_log_is_summed_up_from_time_to_time(store: Path) -> None:
 
 @pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
 def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[str], object]) -> None:
-    monkeypatch.setattr(log_module, "storage_of", kind)
+    monkeypatch.setattr(table_folder, "storage_of", kind)
     first, second = log_at(store), log_at(store)
     with first.turn(lambda: None):
         written(first, 0, 1)
     late = second.prepare(records(1), NOW_MS)
     with pytest.raises(WriteConflict):
-        second.write(late, NOW_MS, durable=True)
+        second.write(late, durable=True)
     assert len(list((store / "log").glob("*.parquet"))) == 1
     assert sum(rows.num_rows for rows in second.catch_up()) == 2
     written(second, 1)
     assert sum(rows.num_rows for rows in first.catch_up()) == 1
     assert first.ends == second.ends == [1, 2, 0]
     assert DeltaTable(store / "log").transaction_version(APPLICATION) == 1
-    storage = storage_of(f"{store}/log")
-    assert storage.read_commit(3) is None
 
 
 def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "storage_of", ObjectStorage)
+    monkeypatch.setattr(table_folder, "storage_of", ObjectStorage)
     log = log_at(store)
-    create = DeltaTable.create_write_transaction
+    create = ObjectStorage.create
 
-    def written_and_lost(table: DeltaTable, *arguments: object, **named: object) -> None:
-        create(table, *arguments, **named)  # type: ignore[arg-type]
+    def written_and_lost(storage: ObjectStorage, name: str, contents: bytes, *, durable: bool) -> bool:
+        create(storage, name, contents, durable=durable)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", written_and_lost)
+    monkeypatch.setattr(ObjectStorage, "create", written_and_lost)
     written(log, 0)
     assert [row.record_offset for row in log_of(store)[0]] == [0]
-
-
-@pytest.mark.parametrize(
-    "folder", ["/data/store/log", "file:///data/store/log", "hdfs://n/store", "gs://b/s", "abfss://c@a/s"]
-)
-def test_where_two_writers_are_kept_apart_a_log_may_lie(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
-    assert storage_of(folder, {}) is not None
-
-
-@pytest.mark.parametrize("folder", ["s3://bucket/store", "s3a://bucket/store"])
-def test_on_s3_it_takes_a_locking_provider(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
-    for environment in ({}, {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}, {"AWS_S3_LOCKING_PROVIDER": "none"}):
-        with pytest.raises(UnsafeStorage, match="set AWS_S3_LOCKING_PROVIDER=dynamodb"):
-            storage_of(folder, environment)
-    assert isinstance(storage_of(folder, {"AWS_S3_LOCKING_PROVIDER": "dynamodb"}), ObjectStorage)
-
-
-def test_where_nothing_is_known_of_it_is_refused() -> None:
-    with pytest.raises(UnsafeStorage, match="nothing is known of ftp://"):
-        storage_of("ftp://host/store/log", {})
 
 
 def test_a_mirrored_store_has_another_coordinator(store: Path) -> None:  # R4
@@ -288,8 +264,8 @@ def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "photo.jpg").write_bytes(b"")
     with pytest.raises(NotAStore, match="not empty and not a store"):
         OwnedStore.create(tmp_path / "other", 3)
-    with pytest.raises(NotAStore, match="create the store there with Spark"):
-        OwnedStore.create("gs://bucket/store", 3)
+    with pytest.raises(NotAStore, match="is a file: name a new or empty folder"):
+        OwnedStore.create(tmp_path / "other" / "photo.jpg", 3)
     half = tmp_path / "half"
     OwnedStore.create(half, 3)
     (half / "log" / "_delta_log" / f"{0:020d}.json").unlink()

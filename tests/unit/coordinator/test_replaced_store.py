@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.coordinator import log as log_module
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage
+from offsets_pipeline.delta import table_folder
+from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, Storage
 from offsets_pipeline.errors import StoreReplaced
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import log_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.delta.data_file import AddFile
 
 REPLACED = "was deleted, restored or created anew while it was open: .* version 3; open it again"
 
@@ -80,16 +81,21 @@ def files_of(store: Path) -> set[Path]:
     }
 
 
+def objects(folder: str) -> Storage:
+    """An object store in a local folder, which obstore wants to be there."""
+    return ObjectStorage(folder) if Path(folder).exists() else LocalStorage(folder)
+
+
 @pytest.mark.parametrize("replaced_by", REPLACEMENTS)
-@pytest.mark.parametrize("storage", [LocalStorage, ObjectStorage])
+@pytest.mark.parametrize("storage", [LocalStorage, objects])
 def test_nothing_is_acknowledged_or_answered_once_the_store_was_replaced(
     store: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    storage: type,
+    storage: Callable[[str], Storage],
     replaced_by: Callable[[Path, Path], None],
 ) -> None:
-    monkeypatch.setattr(log_module, "storage_of", storage)
+    monkeypatch.setattr(table_folder, "storage_of", storage)
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         shutil.copytree(store, tmp_path / "backup")
@@ -127,13 +133,13 @@ def test_an_append_that_was_validated_before_the_store_was_replaced_is_refused(
         shutil.copytree(store, tmp_path / "backup")
         for offset in (2, 3):
             coordinator.commit_offsets("g", {("t", 0): offset})
-        write_rows = coordinator._log._storage.write_rows
+        write_file = coordinator._log._table.write_file
 
-        def meanwhile(*arguments: object, **named: bool) -> int:
+        def meanwhile(*arguments: object, **named: str) -> AddFile:
             restore(tmp_path / "backup", store)
-            return write_rows(*arguments, **named)  # type: ignore[arg-type]
+            return write_file(*arguments, **named)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(coordinator._log._storage, "write_rows", meanwhile)
+        monkeypatch.setattr(coordinator._log._table, "write_file", meanwhile)
         with pytest.raises(StoreReplaced, match=REPLACED):
             coordinator.commit_offsets("g", {("t", 0): 4})
     assert DeltaTable(store / "log").version() == 1

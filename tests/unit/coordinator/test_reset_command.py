@@ -50,7 +50,7 @@ def committed(store: Path) -> dict[tuple[str, str, int], int]:
     return {
         identity: each.committed_offset
         for state in references_of(store, 3).values()
-        for identity, each in state.current_offsets().items()
+        for identity, each in state.current.items()
     }
 
 
@@ -99,7 +99,7 @@ def test_each_scenario_is_committed_as_one_commit_of_the_group(
     assert committed(store) == BEFORE | {("a", "t", 0): t0, ("a", "t", 1): t1}
     assert sum(map(len, log_of(store).values())) == records + 2
     assert len(list((store / "log" / "_delta_log").glob("*.json"))) == versions + 1
-    state = references_of(store, 3)[partition_for("a", 3)].current_offsets()["a", "t", 0]
+    state = references_of(store, 3)[partition_for("a", 3)].current["a", "t", 0]
     assert (state.leader_epoch, state.metadata) == (None, "")  # Kafka's reset keeps neither
 
 

@@ -131,7 +131,7 @@ def test_storage_that_is_not_safe_is_warned_of_once(
     def refuse(*_: object) -> None:
         raise UnsafeStorage("two writers could both succeed: put the store elsewhere")
 
-    monkeypatch.setattr("offsets_pipeline.coordinator.log.storage_of", refuse)
+    monkeypatch.setattr("offsets_pipeline.delta.table_folder.storage_of", refuse)
     running.expiry.start()
     thread = running.expiry._thread
     assert thread is not None

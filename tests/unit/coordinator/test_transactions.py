@@ -54,7 +54,7 @@ def test_offsets_of_a_transaction_show_when_it_commits(coordinator: Coordinator,
     coordinator.end_transaction(7, 0, commit=True)
     assert offsets(coordinator) == {0: 2, 1: 2}
     (state,) = (each for each in references_of(store, 3).values() if each.offsets)
-    assert {identity[2]: offset.committed_offset for identity, offset in state.current_offsets().items()} == {
+    assert {identity[2]: offset.committed_offset for identity, offset in state.current.items()} == {
         0: 2,
         1: 2,
     }

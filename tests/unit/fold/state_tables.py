@@ -12,9 +12,10 @@ from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partition_state import CommittedOffset
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.specification import CommittedOffset, ReferenceState, replay
 from tests.logs import Identity, input_table
+from tests.replays import Replayed, replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +123,7 @@ def _at(offset: int | None) -> int:
     return -1 if offset is None else offset
 
 
-def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, ReferenceState]:
+def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, Replayed]:
     """The reference's state of each log partition."""
     by_partition: dict[int, list[LogRow]] = {}
     for row in sorted(rows, key=lambda row: row.record_offset):
@@ -130,7 +131,7 @@ def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, Ref
     return {at: replay(of_one, at, offsets_partitions) for at, of_one in by_partition.items()}
 
 
-def named_topics(states: Iterable[ReferenceState]) -> dict[str, str]:
+def named_topics(states: Iterable[Replayed]) -> dict[str, str]:
     """The names of topic ids that the records of all log partitions tell (R35)."""
     told = sorted(pair for state in states for pair in state.topic_names.items())
     return dict(reversed(told))  # the lesser of two
@@ -151,12 +152,9 @@ def _committed(row: Mapping[str, Any]) -> CommittedOffset:
 def _held(offset: CommittedOffset) -> CommittedOffset:
     """As a table holds it."""
     expire = offset.expire_timestamp_ms
-    return CommittedOffset(
-        **vars(offset)
-        | {
-            "commit_timestamp_ms": _within(offset.commit_timestamp_ms),
-            "expire_timestamp_ms": None if expire is None else _within(expire),
-        }
+    return offset._replace(
+        commit_timestamp_ms=_within(offset.commit_timestamp_ms),
+        expire_timestamp_ms=None if expire is None else _within(expire),
     )
 
 
@@ -168,11 +166,9 @@ def _identity(row: Mapping[str, Any]) -> Identity:
     return row["group_id"], row["topic"], row["partition"]
 
 
-def assert_same(
-    tables: StateTables, expected: Mapping[int, ReferenceState], earlier: Iterable[ReferenceState] = ()
-) -> None:
+def assert_same(tables: StateTables, expected: Mapping[int, Replayed], earlier: Iterable[Replayed] = ()) -> None:
     """The state tables hold what the reference holds of each log partition, and names that ``earlier`` epochs told."""
-    assert tables.folded_to == {at: state.folded_to for at, state in expected.items()}
+    assert tables.folded_to == {at: state.end for at, state in expected.items()}
     assert tables.topics == named_topics([*expected.values(), *earlier])
     for at, state in expected.items():
         live = {
@@ -190,7 +186,7 @@ def assert_same(
         }
         groups = {group_id: group for (partition, group_id), group in tables.groups().items() if partition == at}
         assert {group_id: (kind, _decoded(values)) for group_id, (kind, values) in groups.items()} == {
-            group_id: (group.kind, group.records) for group_id, group in state.groups.items()
+            group_id: (group.group_type, group.records) for group_id, group in state.groups.items()
         }
         assert tables.quarantine.get(at, {}) == state.quarantined
         assert tables.unknown_records[at] == state.unknown_records

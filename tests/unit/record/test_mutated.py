@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.state_files import in_order, layer_rows
 from offsets_pipeline.ingest.segment_reader import log_columns
-from offsets_pipeline.layers import RECORDS
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
@@ -25,6 +23,8 @@ from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
 from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.state.changes import in_key_order, state_rows
+from offsets_pipeline.state.merge_on_read import RECORDS
 from tests.mutation import Mutator, seeds
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     effects.validate(full=True)
     records = effects.filter(pc.is_in(effects["kind"], pa.array([GROUP_RECORD, GROUP_COMMIT])))
     if records.num_rows:
-        for batch in described(in_order(RECORDS, layer_rows(RECORDS, records, 0)).to_batches(), PARTITIONS):
+        for batch in described(in_key_order(RECORDS, state_rows(RECORDS, records)).to_batches(), PARTITIONS):
             batch.validate(full=True)
 
 

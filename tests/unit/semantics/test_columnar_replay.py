@@ -1,8 +1,7 @@
-"""The fold against the reference: on every recorded log, and on logs worked out by hand."""
+"""The columnar replay against the specification, on logs worked out by hand."""
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,7 @@ import pytest
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
-from offsets_pipeline.semantics.group_description import describe_group
 from tests.logs import (
-    CAPTURE_NAMES,
     Identity,
     LogPartition,
     capture_partitions,
@@ -53,36 +50,6 @@ def committed(tables: StateTables) -> dict[Identity, int | None]:
 
 def rows_of(name: str) -> list[LogRow]:
     return [row for rows in capture_rows(name).values() for row in rows]
-
-
-@pytest.mark.parametrize("name", CAPTURE_NAMES)
-def test_recorded_log_folded_at_once_is_as_the_reference_says(name: str) -> None:  # R10-R16
-    tables = StateTables(capture_partitions(name))
-    tables.fold(rows_of(name))
-    assert_same(tables, references(rows_of(name), capture_partitions(name)))
-    for kind, values in tables.groups().values():
-        assert describe_group(kind, values).group_type == kind
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", CAPTURE_NAMES)
-def test_recorded_log_folded_in_steps_is_as_the_reference_says(name: str, seed: int) -> None:  # R15, R16
-    """Log partitions move on independently; each batch may begin with records of the last one, out of order."""
-    chance = random.Random(seed)
-    parts = capture_rows(name)
-    done = dict.fromkeys(parts, 0)
-    tables = StateTables(capture_partitions(name))
-    while any(done[at] < len(rows) for at, rows in parts.items()):
-        batch: list[LogRow] = []
-        for at, rows in parts.items():
-            if chance.random() < 0.3:
-                continue
-            end = min(len(rows), done[at] + chance.randint(0, max(1, len(rows) // 6)))
-            batch += rows[max(0, done[at] - chance.choice([0, 0, 5])) : end]
-            done[at] = max(end, done[at])
-        chance.shuffle(batch)
-        tables.fold(batch, chunk_rows=chance.choice([3, 1000]) if len(batch) < 300 else 1000)
-    assert_same(tables, references(rows_of(name), capture_partitions(name)))
 
 
 @pytest.mark.parametrize("name", ["4.2.0-txn-open", "4.2.0-kip848", "4.2.0-inject"])

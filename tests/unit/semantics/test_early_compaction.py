@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
+from tests.random_logs import Log, examples, logs, several
 
 PARTITIONS = 5
 
@@ -32,6 +36,53 @@ def test_replay_of_compacted_rows_equals_replay_of_all(capture: str) -> None:
         tables = [input_table(rows[start:end]) for start, end in zip([0, *cut], [*cut, len(rows)], strict=True)]
         compacted = [compact_early(table, folded_to) for table in tables]
         assert facts(compacted, folded_to) == facts(tables, folded_to)
+
+
+@examples(200)
+@given(logs(several(2), max_steps=60), st.data())
+def test_any_part_of_any_log_may_be_compacted_before_its_replay(log: Log, data: st.DataObject) -> None:  # R10-R16
+    rows = data.draw(st.sampled_from([log.rows(), log.rows() * 2]))
+    if data.draw(st.booleans()):
+        rows = data.draw(st.permutations(rows))
+    size = data.draw(st.sampled_from([1, 3, 10, 1000]))
+    tables = [input_table(rows[start : start + size]) for start in range(0, len(rows), size)]
+    keep_producers = data.draw(st.booleans())
+    compacted = [compact_early(table, {}, keep_producers=keep_producers) for table in tables]
+    assert facts(compacted, {}) == facts([input_table(rows)], {})
+    again = compact_early(pa.concat_tables(compacted), {}, keep_producers=keep_producers)
+    assert facts([again], {}) == facts([input_table(rows)], {})
+
+
+def test_transactional_commits_with_their_marker_are_compacted_as_plain_ones() -> None:  # R11
+    log = LogPartition()
+    for offset in range(10):
+        log.commit(("g", "t", 0), offset, producer_id=7)
+        log.commit(("g", "t", 0), offset, producer_id=8)
+        log.commit(("h", "t", 0), offset, producer_id=8)
+        log.marker(7, "COMMIT")
+        log.marker(8, "ABORT")
+    log.commit(("g", "t", 0), 99, producer_id=9)  # open
+    compacted = compact_early(input_table(log.rows), {})
+    data = compacted.filter(pc.is_null(compacted["control_type"]))
+    assert data.select(["record_offset", "producer_id"]).to_pylist() == [
+        {"record_offset": 45, "producer_id": None},  # the last committed one of its key
+        {"record_offset": 46, "producer_id": 8},  # aborted, and later: they made their groups (R14)
+        {"record_offset": 47, "producer_id": 8},
+        {"record_offset": 50, "producer_id": 9},
+    ]
+    assert sum(compacted["records"].to_pylist()) == len(log.rows)
+    kept = compact_early(input_table(log.rows), {}, keep_producers=True)
+    assert kept.filter(pc.is_null(kept["control_type"]))["producer_id"].to_pylist() == [7, 8, 8, 9]
+
+
+def test_commit_whose_marker_may_be_elsewhere_waits_for_it() -> None:  # R11
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1, producer_id=7)
+    log.skip(1)  # here another file of the log may have the marker
+    log.commit(("g", "t", 0), 2, producer_id=7)
+    log.marker(7, "ABORT")
+    compacted = compact_early(input_table(log.rows), {})
+    assert compacted["producer_id"].to_pylist() == [7, 7, 7]
 
 
 def test_of_plain_commits_the_last_value_and_the_last_tombstone_stay_and_stand_for_all() -> None:

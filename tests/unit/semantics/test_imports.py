@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import to_arrow_schema
-
-from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.semantics import group_rows
+from offsets_pipeline.state.merge_on_read import DESCRIBED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,5 +36,4 @@ def test_semantics_imports_only_the_wire_format_and_arrow(root: Path) -> None:
 
 
 def test_described_groups_are_rows_of_the_table_groups() -> None:
-    table = to_arrow_schema(DESCRIBED.schema(), timezone="UTC")
-    assert group_rows.SCHEMA.equals(table, check_metadata=False)
+    assert group_rows.SCHEMA.equals(DESCRIBED.file_schema(), check_metadata=False)

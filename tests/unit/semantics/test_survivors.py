@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.semantics.log_row import LogRow
-from offsets_pipeline.semantics.specification import replay
 from tests.logs import LogPartition
 from tests.property.test_cleaning_keeps import cleaned, said
+from tests.replays import replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

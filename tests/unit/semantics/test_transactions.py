@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy.typing as npt
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes, outcomes_within
 
 FIXED = settings(max_examples=150)
 
@@ -32,20 +28,22 @@ class Marker(NamedTuple):
     commits: bool = True
 
 
-def int64s(numbers: Iterable[int]) -> npt.NDArray[np.int64]:
-    return np.array(list(numbers), dtype=np.int64)
+def table_of(records: list[Record], markers: list[Marker]) -> pa.Table:
+    rows = [*records, *markers]
+    return pa.table(
+        {
+            "log_partition": pa.array([row.log_partition for row in rows], pa.int32()),
+            "record_offset": pa.array([row.record_offset for row in rows], pa.int64()),
+            "producer_id": pa.array([row.producer_id for row in rows], pa.int64()),
+            "control_type": pa.array(
+                [None] * len(records) + [COMMIT if marker.commits else ABORT for marker in markers], pa.string()
+            ),
+        }
+    )
 
 
 def decided(records: list[Record], markers: list[Marker]) -> list[int]:
-    found: list[int] = outcomes(
-        int64s(record.log_partition for record in records),
-        int64s(record.producer_id for record in records),
-        int64s(record.record_offset for record in records),
-        int64s(marker.log_partition for marker in markers),
-        int64s(marker.producer_id for marker in markers),
-        int64s(marker.record_offset for marker in markers),
-        np.array([marker.commits for marker in markers], dtype=np.bool_),
-    ).tolist()
+    found: list[int] = outcomes(table_of(records, markers))[: len(records)].tolist()
     return found
 
 
@@ -100,3 +98,32 @@ def test_columns_agree_with_one_by_one_in_any_order(positions: list[tuple[int, i
             markers.append(Marker(*position, commits=end))
     again = data.draw(st.sampled_from([markers, markers * 2]))
     assert decided(records, again) == [one_by_one(record, markers) for record in records]
+
+
+def decided_within(records: list[Record], markers: list[Marker]) -> list[int]:
+    found: list[int] = outcomes_within(table_of(records, markers))[: len(records)].tolist()
+    return found
+
+
+def test_marker_behind_a_gap_decides_nothing_within_some_rows() -> None:
+    records = [Record(0, 7, 1), Record(0, 7, 3), Record(0, 8, 4)]
+    assert decided_within(records, [Marker(0, 7, 5)]) == [OPEN, COMMITTED, OPEN]
+
+
+@FIXED
+@given(st.lists(POSITIONS, max_size=25, unique_by=lambda each: (each[0], each[2])), st.data())
+def test_what_is_decided_within_some_rows_is_what_all_rows_say(
+    positions: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    records, markers = [], []
+    for position in positions:
+        end = data.draw(st.sampled_from([None, None, True, False]))
+        if end is None:
+            records.append(Record(*position))
+        else:
+            markers.append(Marker(*position, commits=end))
+    taken = data.draw(st.sets(st.sampled_from([*records, *markers]))) if positions else set()
+    some = [record for record in records if record in taken]
+    within = decided_within(some, [marker for marker in markers if marker in taken])
+    for record, outcome in zip(some, within, strict=True):
+        assert outcome in {OPEN, one_by_one(record, markers)}

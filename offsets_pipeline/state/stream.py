@@ -13,11 +13,9 @@ from offsets_pipeline.coordinator.retention import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
-from offsets_pipeline.fold.batch import fold_batch
-from offsets_pipeline.fold.reload import switch_epoch_if_due
-from offsets_pipeline.fold.settle import Settler
 from offsets_pipeline.observability.warnings import warn
-from offsets_pipeline.retry import with_retries
+from offsets_pipeline.state.compact import Compactor
+from offsets_pipeline.state.fold import fold_batch, switch_epoch_if_due
 from offsets_pipeline.store import absolute
 
 if TYPE_CHECKING:
@@ -79,7 +77,7 @@ class FoldStream:
         query: StreamingQuery,
         failures: list[OffsetsError],
         gate: BatchGate,
-        settler: Settler,
+        compactor: Compactor,
         watch: EpochWatch,
         expiry: StreamExpiry | None,
         at_end: Callable[[], object],
@@ -87,7 +85,7 @@ class FoldStream:
         self._query = query
         self._failures = failures
         self._gate = gate
-        self._settler = settler
+        self._compactor = compactor
         self._watch = watch
         self._expiry = expiry
         self._at_end = at_end
@@ -127,7 +125,7 @@ class FoldStream:
         if self._expiry is not None:
             self._expiry.close()
         self._watch.close()
-        self._settler.close()
+        self._compactor.close()
 
 
 def start_fold(
@@ -157,7 +155,7 @@ def start_fold(
     expiry = _expiry(store, settings, clock, on_expiry)
     if expiry is not None and available_now:
         expiry.run_once()
-    settler = Settler(store, settings.fold)
+    compactor = Compactor(store, settings.fold)
     gate = BatchGate()  # also for a look between two batches: both would bring an epoch in
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
@@ -165,7 +163,7 @@ def start_fold(
         try:
             with gate.batch():
                 folded = fold_batch(here, rows, settings, clock, warn)
-                settler.after_fold(folded)
+                compactor.after_fold(folded)
         except Exception as error:
             ours = raised_on_executor(error)
             if ours is not None:
@@ -177,11 +175,9 @@ def start_fold(
         """What a batch of nothing would do."""
         try:
             with gate.batch():
-                folded = with_retries(
-                    lambda: switch_epoch_if_due(store, settings, clock), "another epoch's fold", settings.fold
-                )
+                folded = switch_epoch_if_due(store, settings, clock)
                 if folded is not None:
-                    settler.after_fold(folded)
+                    compactor.after_fold(folded)
         except GateClosedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
@@ -197,7 +193,7 @@ def start_fold(
         watch.start(store)
         if expiry is not None:
             expiry.start()
-    return FoldStream(query, failures, gate, settler, watch, expiry, switch if available_now else _nothing)
+    return FoldStream(query, failures, gate, compactor, watch, expiry, switch if available_now else _nothing)
 
 
 def _expiry(

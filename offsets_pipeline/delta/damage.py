@@ -1,0 +1,156 @@
+"""Naming the damaged file when a table cannot be read: which file, which version, what is lost, how to recover."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow import fs
+
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
+from offsets_pipeline.delta.storage import storage_of
+from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from offsets_pipeline.delta.reader import StoredFile
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_LAST_CHECKPOINT = "_last_checkpoint"
+_STATE = {table.name for table in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, FOLD_PROGRESS)}
+
+
+@contextmanager
+def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[None]:
+    """Turn an error of reading a table into one of this package that says what is wrong.
+
+    With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable, or StorageFailed.
+    """
+    try:
+        yield
+    except OffsetsError:
+        raise
+    # DataFusion raises bare exceptions out of Rust
+    except Exception as error:
+        raise explained(folder, error, files) from error
+
+
+def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None = None) -> OffsetsError:
+    """Return the error of this package for an error of reading a table; see `reading`."""
+    try:
+        damage = _damaged_log(folder) or (None if files is None else _damaged_file(folder, files))
+    except (OSError, pa.ArrowException):
+        damage = None
+    if damage is not None:
+        return DamagedTable(f"{damage}; {_recovery(folder)}")
+    if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
+        return NoSuchTable(f"no Delta table at {folder}: check the path")
+    if isinstance(error, OSError | DeltaError | pa.ArrowException):
+        return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and permissions")
+    return StorageFailed(f"cannot read the table {folder}: {first_line(error)}")
+
+
+def _damaged_log(folder: str) -> str | None:
+    """Return what is wrong with a table's commits and checkpoints; None if nothing is."""
+    storage = storage_of(folder)
+    names = storage.names(DELTA_LOG)
+    commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+    checkpoints = sorted(int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name)))
+    if not commits and not checkpoints:
+        if any(name.endswith(".parquet") for name in storage.names("")):
+            return f"the table {folder} is damaged: its folder {DELTA_LOG} has no commit; all rows are lost to readers"
+        return None
+    for version in reversed(checkpoints):
+        for name in sorted(name for name in names if name.startswith(f"{version:020d}.checkpoint")):
+            reason = _unreadable_parquet(f"{folder}/{DELTA_LOG}/{name}") if name.endswith(".parquet") else None
+            if reason is None:
+                continue
+            kept = commits and set(range(version + 1)) <= set(commits)
+            lost = "nothing is lost: delete it and _last_checkpoint" if kept else f"versions up to {version} are lost"
+            return (
+                f"the checkpoint file {DELTA_LOG}/{name} (version {version}) of {folder} is corrupt ({reason}); {lost}"
+            )
+    pointed = storage.read(f"{DELTA_LOG}/{_LAST_CHECKPOINT}")
+    try:
+        latest = -1 if pointed is None else int(json.loads(pointed)["version"])
+    except (ValueError, KeyError, TypeError):
+        return f"the file {DELTA_LOG}/{_LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
+    if latest >= 0 and latest not in checkpoints:
+        return (
+            f"the checkpoint file of version {latest} of {folder} is missing, which {_LAST_CHECKPOINT} names; nothing "
+            f"is lost if the commits from version 0 are there: delete {DELTA_LOG}/{_LAST_CHECKPOINT}"
+        )
+    first = max(checkpoints, default=-1) + 1
+    for version in range(first, max(commits, default=-1) + 1):
+        text = storage.read(commit_path(version))
+        file = f"the commit file {DELTA_LOG}/{commit_name(version)} (version {version}) of {folder}"
+        lost = f"the changes of version {version} are lost, and version {version} and later cannot be read"
+        if text is None:
+            return f"{file} is missing: {lost}"
+        try:
+            if not all(isinstance(action, dict) for action in parsed(text)) or not text.strip():
+                raise ValueError  # noqa: TRY301 - a file of no actions is as corrupt
+        except ValueError:
+            return f"{file} is corrupt: {lost}"
+    return None
+
+
+def _damaged_file(folder: str, files: Iterable[StoredFile]) -> str | None:
+    """Return what is wrong with the first damaged data file; None if all are there and have their size and footer."""
+    system, path = open_path(folder)
+    for file in files:
+        found = system.get_file_info(f"{path}/{file.name}")
+        if found.type != fs.FileType.File:
+            reason: str | None = "missing"
+        elif found.size != file.size:
+            reason = f"corrupt: it has {found.size} bytes instead of {file.size}"
+        else:
+            reason = _unreadable_parquet(f"{folder}/{file.name}")
+            reason = reason and f"corrupt ({reason})"
+        if reason:
+            version = _version_of(folder, file.name)
+            added = "" if version is None else f" (added by version {version})"
+            return f"the data file {file.name}{added} of {folder} is {reason}: its {file.rows} rows are lost"
+    return None
+
+
+def _unreadable_parquet(path: str) -> str | None:
+    """Return why a Parquet file cannot be read; None if it can. Reads all of it."""
+    system, name = open_path(path)
+    try:
+        with system.open_input_file(name) as source, pq.ParquetFile(source) as file:
+            for _ in file.iter_batches(use_threads=False):
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return first_line(error)
+    return None
+
+
+def _version_of(folder: str, name: str) -> int | None:
+    """Return the version that added a file; None if its commit is no longer kept."""
+    storage = storage_of(folder)
+    versions = [int(found[1]) for each in storage.names(DELTA_LOG) if (found := _COMMIT.fullmatch(each))]
+    for version in sorted(versions, reverse=True):
+        text = storage.read(commit_path(version)) or b""
+        if any(action["add"]["path"] == name for action in parsed(text) if "add" in action):
+            return version
+    return None
+
+
+def _recovery(folder: str) -> str:
+    table = folder.rpartition("/")[2]
+    if table in _STATE:
+        return (
+            "restore the file from a backup of the store; without one, move the folder of this table away and make the "
+            "state again from the log with `offsets reload`"
+        )
+    return "restore the file from a backup of the store; without one, ingest the log again into a new store"

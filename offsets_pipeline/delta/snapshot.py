@@ -1,0 +1,194 @@
+"""One version of a table, and the versions after it, read commit by commit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from offsets_pipeline.delta.damage import explained, reading
+from offsets_pipeline.delta.protocol import refuses_removal, unreadable, unwritable
+from offsets_pipeline.delta.reader import (
+    StoredFile,
+    answer,
+    batches_of,
+    file_paths,
+    metadata_of,
+    newest_table,
+    protocol_of,
+    stored_files,
+    table_as_of,
+    whole,
+    with_deletion_vectors,
+    with_feature,
+)
+from offsets_pipeline.errors import DamagedTable, OffsetsError, UnsupportedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+    from offsets_pipeline.delta.protocol import Action
+    from offsets_pipeline.delta.schemas import Table
+
+_MAX_CHANGED_FILES = 1_000  # since the version that deltalake read
+
+
+class Snapshot:
+    """One version of a table. `TableFolder.snapshot` makes one.
+
+    deltalake reads a table's log once. `after` makes the next version's snapshot from this one and a commit, without
+    reading anything: its cost does not depend on the number of files.
+    """
+
+    def __init__(self, folder: str, table: Table, loaded: DeltaTable, text: bytes | None) -> None:
+        self.folder = folder
+        self.table = table
+        self.version = loaded.version()
+        #: the commit file of `version`; None if it is no longer kept
+        self.text = text
+        self.metadata = metadata_of(loaded)
+        self.protocol = protocol_of(loaded)
+        self._loaded = loaded
+        self._transactions: dict[str, int] = {}
+        self._changed: dict[str, StoredFile | None] = {}  # since the version that was loaded; None: removed
+        self._has_vectors = False
+
+    @property
+    def table_id(self) -> str:
+        """The table's id, which it got when it was created."""
+        return str(self.metadata["id"])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        found: dict[str, str] = self.metadata["configuration"]
+        return found
+
+    @property
+    def unmet(self) -> str | None:
+        """What the table requires of a writer that this program does not support; None: it may write."""
+        return unwritable(self.protocol, self.metadata, self.table)
+
+    @property
+    def is_append_only(self) -> bool:
+        """Whether the table's owner forbids deleting rows."""
+        return refuses_removal(self.metadata)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so many files changed since deltalake read the log that it should read it again."""
+        return len(self._changed) > _MAX_CHANGED_FILES
+
+    def transaction(self, application: str) -> int:
+        """Return the version of an application's last transaction; -1 if there was none."""
+        if application in self._transactions:
+            return self._transactions[application]
+        found = self._loaded.transaction_version(application)
+        return -1 if found is None else found
+
+    def files(self) -> list[StoredFile]:
+        """Return the files of this version.
+
+        Raises UnsupportedTable if the table's rows differ from the contents of its Parquet files.
+        """
+        reason = unreadable(self.protocol, self.properties)
+        if reason is not None:
+            raise with_feature(self.folder, reason)
+        if self._has_vectors:
+            raise with_deletion_vectors(self.folder)
+        with reading(self.folder):
+            files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
+        return files + [file for file in self._changed.values() if file is not None]
+
+    def rows(self) -> pa.Table:
+        """Return all rows of a small table without partitions; no columns if there are no rows. Raises as `query`."""
+        with reading(self.folder, self.stored()):
+            return whole(self.delta_table())
+
+    def query(self, sql: str) -> pa.RecordBatchReader:
+        """Return the answer to a query in DataFusion's SQL, in which the table has its name.
+
+        Raises UnsupportedTable as `files`, DamagedTable if a file is missing or corrupt.
+        """
+        return query(sql, self)
+
+    def delta_table(self) -> DeltaTable:
+        """Return this version for deltalake. For the modules of this package."""
+        if self._loaded.version() != self.version:
+            with reading(self.folder):
+                self._loaded = table_as_of(self.folder, self.version)
+            self._changed = {}
+        return self._loaded
+
+    def after(self, text: bytes, actions: Sequence[Action]) -> Snapshot:
+        """Return the snapshot of the next version, which this commit makes."""
+        later = object.__new__(Snapshot)
+        later.__dict__ |= self.__dict__
+        later.version, later.text = self.version + 1, text
+        later._transactions, later._changed = dict(self._transactions), dict(self._changed)
+        for action in actions:
+            if "txn" in action:
+                later._transactions[action["txn"]["appId"]] = action["txn"]["version"]
+            elif "add" in action:
+                later._has_vectors |= action["add"].get("deletionVector") is not None
+                later._changed[action["add"]["path"]] = StoredFile.of_action(action["add"])
+            elif "remove" in action:
+                later._changed[action["remove"]["path"]] = None
+            elif "metaData" in action:
+                later.metadata = {"configuration": {}} | action["metaData"]
+            elif "protocol" in action:
+                later.protocol = action["protocol"]
+        return later
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Return columns of all rows, file by file, up to 65,536 rows at a time. Raises as `query`."""
+        with reading(self.folder, self.stored()):
+            for path in file_paths(self.delta_table()):
+                yield from batches_of(path, list(columns))
+
+    def stored(self) -> list[StoredFile] | None:
+        """Return the files of this version as `files`; None if that raises."""
+        try:
+            return self.files()
+        except (DeltaError, OSError, UnsupportedTable):
+            return None
+
+
+def query(sql: str, *snapshots: Snapshot) -> pa.RecordBatchReader:
+    """Return the answer to a query in DataFusion's SQL over these tables, by their names.
+
+    Raises UnsupportedTable if a table has a feature that this program does not support, DamagedTable if a file of one
+    is missing or corrupt.
+    """
+    with _reading_all(snapshots):
+        found = answer(sql, **{each.table.name: each.delta_table() for each in snapshots})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with _reading_all(snapshots):
+            yield from found
+
+    return pa.RecordBatchReader.from_batches(found.schema, batches())
+
+
+@contextmanager
+def _reading_all(snapshots: Sequence[Snapshot]) -> Iterator[None]:
+    """As `reading`, of several tables: names the damaged one."""
+    try:
+        yield
+    except OffsetsError:
+        raise
+    # DataFusion raises bare exceptions out of Rust
+    except Exception as error:
+        found = [explained(each.folder, error, each.stored()) for each in snapshots]
+        raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
+
+
+def load(folder: str, table: Table, read: object, version: int | None = None) -> Snapshot:
+    """Return the newest version, or that one. ``read`` returns the commit file of a version, or None."""
+    with reading(folder):
+        loaded = newest_table(folder) if version is None else table_as_of(folder, version)
+        return Snapshot(folder, table, loaded, read(loaded.version()))  # type: ignore[operator]

@@ -1,0 +1,393 @@
+"""The one way to create, read and commit to a Delta table of a store. No Spark."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.exceptions import DeltaError
+from pyarrow import fs
+
+from offsets_pipeline.delta.damage import explained, reading
+from offsets_pipeline.delta.data_file import AddFile, written_file
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, write_actions
+from offsets_pipeline.delta.reader import newest_table
+from offsets_pipeline.delta.snapshot import Snapshot, load
+from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
+from offsets_pipeline.errors import (
+    CommitUnknown,
+    NoSuchTable,
+    OffsetsError,
+    StorageFailed,
+    StoreReplaced,
+    UnsafeStorage,
+    UnsupportedTable,
+    WriteConflict,
+    first_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from offsets_pipeline.delta.protocol import Action
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.schemas import Table
+
+_LOG = logging.getLogger(__name__)
+
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+#: Versions between checkpoints of a table without the property: more than Delta's 10, as deltalake does.
+CHECKPOINT_INTERVAL = 100
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class TableFolder:
+    """A Delta table in one folder. Tasks may get it: pickled, it is only its folder and schema.
+
+    Every commit creates the file of the next version, which fails if another writer has that version. A writer that
+    loses the race commits on top of the other commit, unless the two conflict.
+    """
+
+    def __init__(self, folder: str, table: Table) -> None:
+        self.folder = folder.rstrip("/")
+        self.table = table
+        self._newest: Snapshot | None = None  # the last snapshot; `snapshot` reads on from there
+
+    def __reduce__(self) -> tuple[type[TableFolder], tuple[str, Table]]:
+        return TableFolder, (self.folder, self.table)
+
+    @cached_property
+    def storage(self) -> Storage:
+        """The table's storage. Raises UnsafeStorage."""
+        return storage_of(self.folder)
+
+    # --- reading
+
+    def exists(self) -> bool:
+        """Return whether the table has any version. Raises DamagedTable as `snapshot`."""
+        try:
+            self.snapshot()
+        except NoSuchTable:
+            return False
+        return True
+
+    def snapshot(self, version: int | None = None) -> Snapshot:
+        """Return the newest version of the table, or ``version``.
+
+        Costs one look for the next commit if this object has a snapshot already.
+
+        Raises NoSuchTable, DamagedTable if a commit or checkpoint is missing or corrupt, StorageFailed if the storage
+        fails, UnsafeStorage.
+        """
+        if version is not None:
+            return load(self.folder, self.table, self.commit_file, version)
+        newest = self._newest
+        if newest is not None and not newest.is_long:
+            try:
+                newest, _ = self._read_on(newest)
+            except (WriteConflict, StoreReplaced):
+                newest = None
+        self._newest = newest or load(self.folder, self.table, self.commit_file)
+        return self._newest
+
+    def commit_file(self, version: int) -> bytes | None:
+        """Return the file of a commit; None if there is no such version, or it is no longer kept. Raises OSError."""
+        return self.storage.read(commit_path(version))
+
+    def is_unchanged(self, version: int, text: bytes | None) -> bool:
+        """Return whether `commit_file` still returns this text. Raises OSError."""
+        return self.storage.is_unchanged(commit_path(version), text)
+
+    def read_file(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """Return columns of one file of the table. Raises OSError or ArrowException."""
+        system, path = self._place
+        with pq.ParquetFile(f"{path}/{unquote(name)}", filesystem=system) as file:
+            return file.read(columns=list(columns), use_threads=False)
+
+    @cached_property
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        return open_path(self.folder)
+
+    def _read_on(self, snapshot: Snapshot) -> tuple[Snapshot, list[list[Action]]]:
+        """Return the newest snapshot from this one on, and the commits between.
+
+        Raises StoreReplaced if the snapshot is not a version of the table in this folder any more, WriteConflict if
+        commits after it are no longer kept.
+        """
+        commits: list[list[Action]] = []
+        while True:
+            with reading(self.folder):
+                text = self.commit_file(snapshot.version + 1)
+                # only now: then the commit that was just read follows the one that is known
+                is_same = self.is_unchanged(snapshot.version, snapshot.text)
+            if not is_same or (snapshot.text is None and text is None):
+                self._refuse_other(snapshot)
+            if text is None:
+                return snapshot, commits
+            with reading(self.folder):
+                actions = parsed(text)
+            commits.append(actions)
+            snapshot = snapshot.after(text, actions)
+
+    def _refuse_other(self, known: Snapshot) -> None:
+        """Raise unless the table is still at the version of a snapshot whose commit is no longer kept."""
+        try:
+            found = load(self.folder, self.table, self.commit_file)
+        except NoSuchTable:
+            raise self._replaced(known) from None
+        if found.table_id != known.table_id or found.version < known.version:
+            raise self._replaced(known)
+        if found.version > known.version:
+            if self.commit_file(known.version) is not None:
+                raise self._replaced(known)  # by a copy that went another way
+            raise WriteConflict(f"the commits of {self.folder} since version {known.version} are no longer kept")
+        if found.text != known.text and found.text is not None:
+            raise self._replaced(known)
+
+    def _replaced(self, known: Snapshot) -> StoreReplaced:
+        return StoreReplaced(
+            f"the table {self.folder} was deleted, restored or created anew while it was open: it is no longer the one "
+            f"that was read up to version {known.version}; open it again"
+        )
+
+    def open_file(self, file: StoredFile, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+        """Open a data file; columns of ``read_dictionary`` come dictionary-encoded. Close it, or use `with`."""
+        system, path = open_path(self.folder)
+        full_path = f"{path}/{unquote(file.name)}"
+        options: dict[str, Any] = {"read_dictionary": list(read_dictionary), "coerce_int96_timestamp_unit": "us"}
+        with reading(self.folder):
+            if isinstance(system, fs.LocalFileSystem):
+                return pq.ParquetFile(full_path, memory_map=True, **options)
+            return pq.ParquetFile(system.open_input_file(full_path), **options)
+
+    # --- writing
+
+    def create(self, properties: Mapping[str, str] = MappingProxyType({})) -> bool:
+        """Create the table with ``properties`` beside those of its schema; returns False if it exists.
+
+        Raises StorageFailed, UnsafeStorage if the storage overwrites files that exist.
+        """
+        text = encoded(creation(self.table, properties))
+        try:
+            if not self.storage.create(commit_path(0), text, durable=True):
+                return self.storage.read(commit_path(0)) == text  # the answer to a first attempt was lost
+            is_unsafe = isinstance(self.storage, ObjectStorage) and self.storage.create(
+                commit_path(0), text, durable=True
+            )
+        except OSError as error:
+            raise self._not_written(error) from error
+        if is_unsafe:
+            raise UnsafeStorage(
+                f"cannot use the storage of {self.folder}: it ignores conditional puts (If-None-Match), and commits "
+                "could get lost; use a store that honours them (docs/storage.md)"
+            )
+        return True
+
+    def write_file(
+        self, rows: pa.Table, partition: Mapping[str, str] = MappingProxyType({}), **options: str
+    ) -> AddFile:
+        """Write rows, without the partition columns, to a new file; returns what `commit` adds.
+
+        Raises StorageFailed if the storage fails; then no file is left.
+        """
+        try:
+            return written_file(self.folder, rows, self._bounded(), partition, **options)
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def commit(
+        self,
+        add: Sequence[AddFile] = (),
+        remove: Sequence[StoredFile] = (),
+        *,
+        seen: Snapshot,
+        advance: Mapping[str, int] = _NOTHING,
+        unless_advanced: Collection[str] = (),
+        is_change: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        operation: str = "WRITE",
+        durable: bool = True,
+    ) -> int:
+        """Commit on top of the newest version; returns the version committed.
+
+        ``seen`` is the snapshot that the commit was made from. ``advance`` sets the transaction versions of
+        applications. ``is_change=False``: the commit only rearranges rows. ``metadata``: new fields of the `metaData`
+        action. With ``durable`` the files and the commit survive a loss of power.
+
+        Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
+        removed a file that this commit removes, or changed the metadata that this commit changes. Raises
+        UnsupportedTable if the table has a feature that this program does not write, StoreReplaced if it is another
+        table now, StorageFailed if the storage fails. If one of these is raised, nothing is committed, and the files of
+        ``add`` are removed: write new ones to try again.
+        """
+        gone = [file.removal() for file in remove]
+        actions = write_actions(add, gone, advance, is_change=is_change, operation=operation, metadata=metadata)
+        conflicts = _Conflicts(
+            self.folder,
+            seen.table_id,
+            frozenset({*advance, *unless_advanced}),
+            frozenset(file.name for file in remove),
+            changes_metadata=metadata is not None,
+        )
+        try:
+            if gone and is_change and seen.is_append_only:
+                raise self._unsupported("delta.appendOnly")
+            if durable:
+                self.storage.sync([file.name for file in add])
+            committed = self._commit_on_top(seen, actions, conflicts, durable=durable)
+        except CommitUnknown:
+            raise
+        except OSError as error:
+            self.remove_uncommitted(add)
+            raise self._not_written(error) from error
+        except OffsetsError:
+            self.remove_uncommitted(add)
+            raise
+        self._newest = committed
+        if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:
+            self.checkpoint()
+        return committed.version
+
+    def _commit_on_top(
+        self, seen: Snapshot, actions: list[Action], conflicts: _Conflicts, *, durable: bool
+    ) -> Snapshot:
+        text = encoded(actions)
+        newest = seen
+        while True:
+            newest, others = self._read_on(newest)
+            for other in others:
+                conflicts.check(other)
+            if newest.unmet is not None:
+                raise self._unsupported(newest.unmet)
+            if self.create_version(newest.version + 1, text, durable=durable):
+                return newest.after(text, actions)
+
+    def append_next(
+        self, file: AddFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
+    ) -> bytes:
+        """Commit one file as exactly this version, behind the ``previous`` commit file; returns the commit file.
+
+        For a writer that follows the table commit by commit, and refuses tables that it cannot write itself. Raises
+        WriteConflict if another writer has the version, or the previous commit changed; StorageFailed. If one of these
+        is raised, nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
+        """
+        text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
+        try:
+            if durable:
+                self.storage.sync([file.name])
+            is_next = self.is_unchanged(version - 1, previous) and self.create_version(version, text, durable=durable)
+        except OSError as error:
+            self.remove_uncommitted([file])
+            raise self._not_written(error) from error
+        if not is_next:
+            self.remove_uncommitted([file])
+            raise WriteConflict(f"another writer wrote version {version} of {self.folder}, or the one before")
+        return text
+
+    def create_version(self, version: int, text: bytes, *, durable: bool) -> bool:
+        """Create the commit file of a version; returns False if another writer has that version.
+
+        Raises OSError if the storage fails and the commit is not there, CommitUnknown if that cannot be found out.
+        """
+        path = commit_path(version)
+        try:
+            if self.storage.create(path, text, durable=durable):
+                return True
+            return self.storage.read(path) == text  # it may be there although the storage's first answer was lost
+        except OSError as error:
+            try:
+                is_there = self.storage.read(path) == text
+            except OSError:
+                raise CommitUnknown(
+                    f"the commit of version {version} of {self.folder} may have been written: the storage failed "
+                    f"({first_line(error)}); look at the table before you write again"
+                ) from error
+            if is_there:
+                return True
+            raise
+
+    def with_properties(self, seen: Snapshot, properties: Mapping[str, str]) -> Mapping[str, Any]:
+        """Return the fields of `metaData` for `commit` that set these properties."""
+        return {**seen.metadata, "configuration": {**seen.properties, **properties}}
+
+    def remove_uncommitted(self, add: Sequence[AddFile]) -> None:
+        """Remove files that no commit adds; a file that cannot be removed is left to `vacuum`."""
+        for file in add:
+            try:
+                self.storage.remove(file.name)
+            except OSError as error:
+                _LOG.warning("an unused file of %s stays until it is vacuumed: %s (%s)", self.folder, file.name, error)
+
+    def _bounded(self) -> list[str]:
+        """The columns that files keep statistics of: numbers and texts without nulls."""
+        listed = self.table.properties.get(_STATISTICS)
+        names = None if listed is None else set(listed.split(","))
+        return [
+            column.name
+            for column in self.table.columns
+            if not column.nullable
+            and column.name not in self.table.partitioned_by
+            and (column.name in names if names is not None else _has_order(column.type))
+        ]
+
+    def _unsupported(self, requirement: str) -> UnsupportedTable:
+        return UnsupportedTable(
+            f"cannot write to {self.folder}: its table requires {requirement}, which this program does not support; "
+            f"{UNDO}"
+        )
+
+    def _not_written(self, error: OSError) -> StorageFailed:
+        return StorageFailed(
+            f"cannot write to {self.folder}: {first_line(error)}; nothing was committed; check its free space and your "
+            "permissions, then try again"
+        )
+
+    # --- upkeep
+
+    def checkpoint(self) -> None:
+        """Sum up the table's log, and remove commits older than `delta.logRetentionDuration`.
+
+        A failure is only logged: readers then read more commits.
+        """
+        try:
+            table = newest_table(self.folder)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            _LOG.warning("no checkpoint of %s: %s", self.folder, explained(self.folder, error))
+
+
+@dataclass(frozen=True)
+class _Conflicts:
+    """Which commits of others a commit cannot follow."""
+
+    folder: str
+    table_id: str
+    applications: frozenset[str]
+    removed: frozenset[str]
+    changes_metadata: bool
+
+    def check(self, actions: Sequence[Action]) -> None:
+        """Raise WriteConflict or StoreReplaced if the commit of these actions is in the way."""
+        for action in actions:
+            if "txn" in action and action["txn"]["appId"] in self.applications:
+                raise WriteConflict(f"another writer wrote to {self.folder}")
+            if "remove" in action and action["remove"]["path"] in self.removed:
+                raise WriteConflict(f"another writer replaced files of {self.folder}")
+            if "metaData" in action:
+                if action["metaData"]["id"] != self.table_id:
+                    raise StoreReplaced(f"the table {self.folder} was created anew while it was open: open it again")
+                if self.changes_metadata:
+                    raise WriteConflict(f"another writer changed the properties of {self.folder}")
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_timestamp(kind))

@@ -1,0 +1,54 @@
+"""A group that exists in the state of a log partition: its type and the last value of each of its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group
+from offsets_pipeline.semantics.subscriptions import subscribed_topics
+
+
+@dataclass(slots=True)
+class Group:
+    """A group that exists (R14). ``records`` holds raw values by record type and record key."""
+
+    group_type: str
+    records: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    _description: GroupDescription | None = field(default=None, compare=False, repr=False)
+    _topics: tuple[frozenset[str] | None] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def description(self) -> GroupDescription:
+        """State, members, epochs (R33, R34); computed once until a record changes."""
+        if self._description is None:
+            self._description = describe_group(self.group_type, self.records)
+        return self._description
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return self.description.state == EMPTY
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic. True if the subscription of a member is unknown (R18)."""
+        topics = self._subscribed_topics()
+        return topics is None or topic in topics
+
+    def knows_its_topics(self) -> bool:
+        """Whether the subscriptions of all members are known (R18)."""
+        return self._subscribed_topics() is not None
+
+    def put(self, name: tuple[int, str], value: bytes) -> None:
+        """Set the value of a record."""
+        self.records[name] = value
+        self._description = self._topics = None
+
+    def drop(self, name: tuple[int, str]) -> None:
+        """Remove a record; does nothing if the group has no such record (R13)."""
+        self.records.pop(name, None)
+        self._description = self._topics = None
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if self._topics is None:
+            self._topics = (subscribed_topics(self.group_type, self.description, self.records),)
+        return self._topics[0]

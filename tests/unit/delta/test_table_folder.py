@@ -1,0 +1,577 @@
+"""Creating, reading and committing to a table through its folder."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import random
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.delta.upkeep import compact, vacuum
+from offsets_pipeline.errors import (
+    CommitUnknown,
+    DamagedTable,
+    NoSuchTable,
+    StorageFailed,
+    StoreReplaced,
+    UnsafeStorage,
+    UnsupportedTable,
+    WriteConflict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+APP = "an application"
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Rows of `log_partitions` by log partition."""
+    at = pa.scalar(0, pa.timestamp("us", tz="UTC"))
+    columns = {
+        "log_partition": list(numbers),
+        "log_epoch": [LOG_EPOCH] * len(numbers),
+        "start_offset": [0] * len(numbers),
+        "end_offset": [1] * len(numbers),
+        "updated_at": [at.as_py()] * len(numbers),
+    }
+    return pa.Table.from_pydict(
+        {each.name: columns.get(each.name, [None] * len(numbers)) for each in LOG_PARTITIONS.arrow_schema()},
+        LOG_PARTITIONS.arrow_schema(),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> TableFolder:
+    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    assert folder.create()
+    return folder
+
+
+def again(folder: TableFolder) -> TableFolder:
+    """The same table as another process sees it."""
+    return TableFolder(folder.folder, folder.table)
+
+
+def append(folder: TableFolder, *numbers: int, **how: Any) -> int:  # noqa: ANN401 - as `commit`
+    return folder.commit([folder.write_file(rows(*numbers))], seen=how.pop("seen", None) or folder.snapshot(), **how)
+
+
+def numbers(folder: TableFolder) -> list[int]:
+    """What deltalake finds in the table."""
+    return sorted(DeltaTable(folder.folder).to_pyarrow_table()["log_partition"].to_pylist())
+
+
+def data_files(folder: TableFolder) -> set[str]:
+    return {path.name for path in Path(folder.folder).rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def commit_file(folder: TableFolder, version: int) -> Path:
+    return Path(folder.folder) / "_delta_log" / f"{version:020d}.json"
+
+
+def commit_by_hand(folder: TableFolder, *actions: dict[str, Any]) -> None:
+    version = DeltaTable(folder.folder).version() + 1
+    commit_file(folder, version).write_text("\n".join(map(json.dumps, [{"commitInfo": {"timestamp": 0}}, *actions])))
+
+
+# --- commits
+
+
+def test_a_table_is_created_once_and_read_as_it_was_written(folder: TableFolder) -> None:
+    assert not again(folder).create()
+    assert append(folder, 1, 2) == 1
+    assert append(folder, 3, advance={APP: 7}) == 2
+    assert numbers(folder) == [1, 2, 3]
+    for snapshot in (folder.snapshot(), again(folder).snapshot(), pickle.loads(pickle.dumps(folder)).snapshot()):
+        assert (snapshot.version, snapshot.transaction(APP), snapshot.transaction("another")) == (2, 7, -1)
+        assert sorted(snapshot.rows()["log_partition"].to_pylist()) == [1, 2, 3]
+        assert snapshot.query("SELECT count(*) AS n FROM log_partitions").read_all()["n"].to_pylist() == [3]
+        assert sorted((file.rows, file.lowest["log_partition"]) for file in snapshot.files()) == [(1, 3), (2, 1)]
+        assert snapshot.properties == LOG_PARTITIONS.properties
+    assert folder.snapshot(1).rows().num_rows == 2
+    assert str(DeltaTable(folder.folder).metadata().id) == folder.snapshot().table_id
+
+
+def test_a_commit_of_others_is_seen_in_the_next_snapshot(folder: TableFolder) -> None:
+    before = folder.snapshot()
+    append(again(folder), 1)
+    write_deltalake(folder.folder, rows(2), mode="append")
+    after = folder.snapshot()
+    assert (before.version, after.version) == (0, 2)
+    assert {file.name for file in after.files()} == data_files(folder)
+    assert before.files() == []
+
+
+def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
+    folder = TableFolder(str(tmp_path / "committed_offsets"), COMMITTED_OFFSETS)
+    folder.create()
+    schema = pa.schema([field for field in COMMITTED_OFFSETS.arrow_schema() if field.name != "settled"])
+    nothing = {name: [None] for name in schema.names}
+    row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_epoch": [0]}
+    table = pa.Table.from_pydict(row | {"record_offset": [5], "misplaced": [False]}, schema)
+    folder.commit([folder.write_file(table, {"settled": "false"})], seen=folder.snapshot())
+    folder.commit([folder.write_file(table, {"settled": "false"})], seen=folder.snapshot())
+    for snapshot in (folder.snapshot(), again(folder).snapshot()):
+        first, second = snapshot.files()
+        assert first.partition == second.partition == {"settled": "false"}
+        assert first.lowest == {"log_partition": 1, "group_id": "g", "record_offset": 5}
+    assert compact(folder) == 2
+    for snapshot in (folder.snapshot(), again(folder).snapshot()):
+        (only,) = snapshot.files()
+        assert (only.partition, only.rows) == ({"settled": "false"}, 2)
+    assert DeltaTable(folder.folder).to_pyarrow_table()["settled"].to_pylist() == [False, False]
+
+
+def test_of_two_who_advance_one_application_the_second_is_refused(folder: TableFolder) -> None:
+    other = again(folder)
+    seen = other.snapshot()
+    append(folder, 1, advance={APP: 0})
+    before = data_files(folder)
+    for conditions in ({"advance": {APP: 0}}, {"unless_advanced": [APP]}):
+        with pytest.raises(WriteConflict, match="another writer"):
+            append(other, 2, seen=seen, **conditions)
+    assert data_files(folder) == before  # no orphans
+    assert append(other, 3, seen=seen, advance={"another": 0}) == 2
+    assert append(other, 4, seen=seen) == 3
+    assert numbers(folder) == [1, 3, 4]
+
+
+def test_of_two_who_remove_one_file_the_second_is_refused(folder: TableFolder) -> None:
+    append(folder, 1)
+    other = again(folder)
+    seen = other.snapshot()
+    append(folder, 2)  # beside it: no conflict
+    folder.commit([folder.write_file(rows(1))], seen.files(), seen=folder.snapshot(), is_change=False)
+    with pytest.raises(WriteConflict, match="replaced files"):
+        other.commit([other.write_file(rows(1))], seen.files(), seen=seen, is_change=False)
+    assert numbers(folder) == [1, 2]
+
+
+def test_properties_are_changed_by_one_at_a_time(folder: TableFolder) -> None:
+    other = again(folder)
+    seen = other.snapshot()
+    folder.commit(seen=seen, metadata=folder.with_properties(seen, {"offsets.kind": "owned"}))
+    assert DeltaTable(folder.folder).metadata().configuration["offsets.kind"] == "owned"
+    assert {each.name for each in DeltaTable(folder.folder).schema().fields} == set(LOG_PARTITIONS.names())
+    with pytest.raises(WriteConflict, match="properties"):
+        other.commit(seen=seen, metadata=folder.with_properties(seen, {"offsets.kind": "mirrored"}))
+    assert append(other, 1, seen=seen) == 2
+    assert other.snapshot().properties["offsets.kind"] == again(folder).snapshot().properties["offsets.kind"] == "owned"
+
+
+@pytest.mark.parametrize("when", ["before it was opened", "since it was seen"])
+def test_what_this_program_does_not_write_is_refused(folder: TableFolder, when: str) -> None:
+    seen = folder.snapshot() if when == "since it was seen" else None
+    commit_by_hand(
+        folder, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
+    )
+    with pytest.raises(
+        UnsupportedTable, match="requires the writer feature 'rowTracking', which this program does not"
+    ):
+        append(folder, 1, seen=seen)
+    assert data_files(folder) == set()
+    assert not commit_file(folder, 2).exists()
+
+
+def test_rows_of_an_append_only_table_stay(folder: TableFolder) -> None:
+    append(folder, 1)
+    folder.commit(
+        seen=folder.snapshot(), metadata=folder.with_properties(folder.snapshot(), {"delta.appendOnly": "true"})
+    )
+    seen = folder.snapshot()
+    with pytest.raises(UnsupportedTable, match=r"delta\.appendOnly"):
+        folder.commit(remove=seen.files(), seen=seen)
+    folder.commit([folder.write_file(rows(1))], seen.files(), seen=seen, is_change=False)
+    assert numbers(folder) == [1]
+
+
+def test_a_table_created_anew_is_not_written_to(folder: TableFolder, tmp_path: Path) -> None:
+    append(folder, 1)
+    seen = folder.snapshot()
+    Path(folder.folder).rename(tmp_path / "old")
+    assert again(folder).create()
+    append(again(folder), 5)
+    with pytest.raises(StoreReplaced, match="created anew"):
+        append(folder, 2, seen=seen)
+    assert numbers(folder) == [5]
+    assert folder.snapshot().rows()["log_partition"].to_pylist() == [5]
+    shutil.rmtree(folder.folder)
+    with pytest.raises(StoreReplaced, match="was deleted, restored or created anew"):
+        folder.commit(seen=seen)
+
+
+def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: TableFolder) -> None:
+    seen = folder.snapshot()
+    other = again(folder)
+    for number in range(3):
+        append(other, number)
+    DeltaTable(folder.folder).create_checkpoint()
+    for version in range(3):
+        commit_file(folder, version).unlink()
+    with pytest.raises(WriteConflict, match="no longer kept"):
+        append(folder, 7, seen=seen)
+    assert append(folder, 8) == 4
+    commit_file(folder, 3).unlink()
+    assert numbers(folder) == [0, 1, 2, 8]
+
+
+def test_checkpoints_are_made_and_old_commits_go(tmp_path: Path) -> None:
+    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    folder.create({"delta.checkpointInterval": "3", "delta.logRetentionDuration": "interval 0 seconds"})
+    for number in range(7):
+        append(folder, number, advance={APP: number})
+    checkpoints = list((Path(folder.folder) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert checkpoints
+    assert not commit_file(folder, 0).exists()
+    found = again(folder).snapshot()
+    assert (found.version, found.transaction(APP), found.rows().num_rows) == (7, 6, 7)
+
+
+# --- races
+
+
+def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]]:
+    """Append as a process of its own, with every link delayed at random; versions and what was appended."""
+    chance = random.Random(seed)
+    link = os.link
+
+    def slow(*args: Any, **more: Any) -> None:  # noqa: ANN401 - as os.link
+        time.sleep(chance.random() * 0.003)
+        link(*args, **more)
+        time.sleep(chance.random() * 0.003)
+
+    os.link = slow
+    try:
+        return [(append(folder, number, durable=False), number) for number in range(worker * 100, worker * 100 + 12)]
+    finally:
+        os.link = link
+
+
+def test_every_acknowledged_commit_of_racing_processes_is_there_once(folder: TableFolder) -> None:
+    with multiprocessing.get_context("spawn").Pool(3) as processes:
+        done = [each for found in processes.starmap(_racing, [(folder, at, at) for at in range(3)]) for each in found]
+    assert sorted(version for version, _ in done) == list(range(1, 37))
+    assert numbers(folder) == sorted(number for _, number in done)
+    for version, number in done:
+        (add,) = [json.loads(line)["add"] for line in commit_file(folder, version).read_text().splitlines()[1:]]
+        assert json.loads(add["stats"])["minValues"]["log_partition"] == number
+
+
+def test_racing_swaps_succeed_one_at_a_time(folder: TableFolder) -> None:
+    def swap(worker: int) -> int:
+        mine, done = again(folder), 0
+        while done < 5:
+            seen = mine.snapshot()
+            try:
+                append(mine, worker, seen=seen, advance={APP: seen.transaction(APP) + 1}, durable=False)
+                done += 1
+            except WriteConflict:
+                continue
+        return done
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(swap, range(4))) == 20
+    assert folder.snapshot().transaction(APP) == 19
+    assert len(numbers(folder)) == len(data_files(folder)) == 20
+
+
+# --- storage that fails
+
+
+def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fails(*_: object, **__: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(StorageFailed, match="No space left on device; nothing was committed; check its free space"):
+            append(folder, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyarrow.parquet.write_table", fails)
+        with pytest.raises(StorageFailed, match="No space left"):
+            append(folder, 1)
+    assert sorted(os.listdir(folder.folder)) == ["_delta_log"]  # noqa: PTH208
+    assert os.listdir(f"{folder.folder}/_delta_log") == [f"{0:020d}.json"]  # noqa: PTH208
+    assert append(folder, 2) == 1
+
+
+@pytest.mark.parametrize("answer", ["lost", "lost, and then no answer at all"])
+def test_a_commit_whose_answer_was_lost_keeps_its_files(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    storage = folder.storage
+    create, read = storage.create, storage.read
+
+    def loses(name: str, contents: bytes, *, durable: bool) -> bool:
+        create(name, contents, durable=durable)
+        if answer != "lost":
+            monkeypatch.setattr(storage, "read", fails)
+        raise OSError("connection reset")
+
+    def fails(_: str) -> bytes:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(storage, "create", loses)
+    if answer == "lost":
+        assert append(folder, 1) == 1
+    else:
+        with pytest.raises(CommitUnknown, match="may have been written"):
+            append(folder, 1)
+    monkeypatch.setattr(storage, "read", read)
+    assert numbers(folder) == [1]
+
+
+# --- damage
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> TableFolder:
+    folder = TableFolder(str(tmp_path / "store" / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    folder.create()
+    for number in range(3):
+        append(folder, number)
+    return folder
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _corrupt_checkpoint(folder: TableFolder) -> None:
+    DeltaTable(folder.folder).create_checkpoint()
+    (path,) = (Path(folder.folder) / "_delta_log").glob("*.checkpoint.parquet")
+    path.write_bytes(b"PAR1 is not all")
+    commit_file(folder, 0).unlink()
+
+
+def _first_data_file(folder: TableFolder) -> Path:
+    return Path(folder.folder) / again(folder).snapshot(1).files()[0].name
+
+
+DAMAGE: dict[str, tuple[Callable[[TableFolder], object], str]] = {
+    "a commit is missing": (
+        lambda folder: commit_file(folder, 2).unlink(),
+        r"the commit file _delta_log/0+2\.json \(version 2\) of .* is missing: the changes of version 2 are lost",
+    ),
+    "a commit is cut": (
+        lambda folder: _cut(commit_file(folder, 2)),
+        r"the commit file _delta_log/0+2\.json \(version 2\) of .* is corrupt",
+    ),
+    "the first commit is missing": (
+        lambda folder: commit_file(folder, 0).unlink(),
+        r"the commit file _delta_log/0+0\.json \(version 0\) of .* is missing",
+    ),
+    "a checkpoint is corrupt": (
+        _corrupt_checkpoint,
+        r"the checkpoint file _delta_log/0+3\.checkpoint\.parquet \(version 3\) of .*; versions up to 3 are lost",
+    ),
+    "all commits are missing": (
+        lambda folder: shutil.rmtree(f"{folder.folder}/_delta_log"),
+        r"its folder _delta_log has no commit",
+    ),
+    "a data file is missing": (
+        lambda folder: _first_data_file(folder).unlink(),
+        r"the data file part-.*\.parquet \(added by version 1\) of .* is missing: its 1 rows are lost",
+    ),
+    "a data file is cut": (
+        lambda folder: _cut(_first_data_file(folder)),
+        r"the data file part-.*\.parquet \(added by version 1\) of .* is corrupt: it has \d+ bytes instead of",
+    ),
+    "a data file is overwritten": (
+        lambda folder: _first_data_file(folder).write_bytes(b"x" * _first_data_file(folder).stat().st_size),
+        r"the data file part-.*\.parquet \(added by version 1\) of .* is corrupt \(",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("how", ["rows", "query"])
+def test_damage_is_named_with_its_file_and_version(damaged: TableFolder, damage: str, how: str) -> None:
+    harm, expected = DAMAGE[damage]
+    harm(damaged)
+    with pytest.raises(DamagedTable, match=expected) as raised:
+        read_all(again(damaged), how)
+    assert "restore the file from a backup" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def read_all(folder: TableFolder, how: str) -> None:
+    snapshot = folder.snapshot()
+    if how == "rows":
+        snapshot.rows()
+    else:
+        snapshot.query("SELECT * FROM log_partitions").read_all()
+
+
+def test_what_is_no_table_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchTable, match="no Delta table at"):
+        TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).snapshot()
+    assert not TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).exists()
+
+
+# --- upkeep
+
+
+def test_small_files_become_one_and_their_rows_stay(folder: TableFolder) -> None:
+    for number in range(5):
+        append(folder, number)
+    assert compact(folder) == 5
+    assert len(folder.snapshot().files()) == 1
+    assert numbers(folder) == list(range(5))
+    adds = [json.loads(line) for line in commit_file(folder, 6).read_text().splitlines()]
+    assert not any(each[kind]["dataChange"] for each in adds for kind in ("add", "remove") if kind in each)
+    assert compact(folder) == 0
+
+
+def test_vacuum_removes_what_the_retention_allows(tmp_path: Path) -> None:
+    folder = TableFolder(str(tmp_path / LOG_PARTITIONS.name), LOG_PARTITIONS)
+    folder.create()  # which keeps files for a day
+    append(folder, 1)
+    append(folder, 2)
+    (orphan, young) = (Path(folder.folder) / folder.write_file(rows(9)).name for _ in range(2))
+    compact(folder)
+    long_ago = time.time() - 25 * 3600
+    os.utime(orphan, (long_ago, long_ago))
+    assert vacuum(folder) == 1
+    assert not orphan.exists()
+    assert young.exists()
+    assert len(data_files(folder)) == 4  # the compacted one, and those that a query may still read
+    assert numbers(folder) == [1, 2]
+
+
+# --- other storages
+
+
+@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage, RenamingStorage])
+def test_storages_do_the_same(tmp_path: Path, kind: type[LocalStorage]) -> None:
+    (tmp_path / "t").mkdir()
+    storage = kind(str(tmp_path / "t"))
+    assert storage.read("_delta_log/a") is None
+    assert storage.names("_delta_log") == set()
+    assert storage.is_unchanged("_delta_log/a", None)
+    assert storage.create("_delta_log/a", b"1", durable=True)
+    assert storage.read("_delta_log/a") == b"1"
+    assert storage.names("_delta_log") == {"a"}
+    assert storage.is_unchanged("_delta_log/a", b"1")
+    assert not storage.is_unchanged("_delta_log/a", b"2")
+    storage.remove("_delta_log/a")
+    storage.remove("_delta_log/a")
+    assert storage.names("_delta_log") == set()
+
+
+@pytest.mark.parametrize("kind", [LocalStorage, ObjectStorage])
+def test_a_name_is_given_once(tmp_path: Path, kind: type[LocalStorage]) -> None:
+    storage = kind(str(tmp_path))
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda at: storage.create("_delta_log/x", b"%d" % at, durable=False), range(20)))
+    assert sum(taken) == 1
+    assert storage.read("_delta_log/x") == b"%d" % taken.index(True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/data/store/log", LocalStorage),
+        ("file:///data/store/log", LocalStorage),
+        ("s3://bucket/store/log", ObjectStorage),
+        ("s3a://bucket/store/log", ObjectStorage),
+        ("gs://bucket/store/log", ObjectStorage),
+        ("abfss://container@account/store/log", ObjectStorage),
+        ("hdfs://name/store/log", RenamingStorage),
+    ],
+)
+def test_each_storage_has_its_way_to_commit(folder: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
+    monkeypatch.setattr("offsets_pipeline.delta.storage._object_store", lambda _: None)
+    assert isinstance(storage_of(folder), kind)
+
+
+def test_storage_without_put_if_absent_is_refused() -> None:
+    with pytest.raises(UnsafeStorage, match=r"cannot use a store on ftp:// .* no known atomic put-if-absent"):
+        TableFolder("ftp://host/store/log_partitions", LOG_PARTITIONS).snapshot()
+
+
+# --- an S3-compatible server
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The URI of a bucket."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - a second, for these tests alone
+    from pyarrow import fs  # noqa: PLC0415
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            patch.setenv(name, value)
+        fs.FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")[0].create_dir("bucket")
+        yield "s3://bucket"
+    server.stop()
+
+
+def test_on_s3_two_writers_commit_beside_each_other(s3: str) -> None:
+    folder = TableFolder(f"{s3}/store/{LOG_PARTITIONS.name}", LOG_PARTITIONS)
+    assert folder.create()
+    assert not again(folder).create()
+
+    def write(worker: int) -> list[int]:
+        mine = again(folder)
+        return [append(mine, worker * 10 + at) for at in range(4)]
+
+    with ThreadPoolExecutor(2) as threads:
+        versions = [version for found in threads.map(write, range(2)) for version in found]
+    assert sorted(versions) == list(range(1, 9))
+    assert sorted(folder.snapshot().rows()["log_partition"].to_pylist()) == [0, 1, 2, 3, 10, 11, 12, 13]
+    seen = again(folder).snapshot()
+    append(folder, 20, advance={APP: 0})
+    with pytest.raises(WriteConflict):
+        append(again(folder), 21, seen=seen, advance={APP: 0})
+    assert compact(folder) == 9
+    found = again(folder).snapshot()
+    assert (len(found.files()), found.rows().num_rows, found.transaction(APP)) == (1, 9, 0)
+    folder.checkpoint()
+    assert again(folder).snapshot().version == found.version
+
+
+def test_on_s3_damage_is_named(s3: str) -> None:
+    folder = TableFolder(f"{s3}/damaged/{LOG_PARTITIONS.name}", LOG_PARTITIONS)
+    folder.create()
+    for number in range(3):
+        append(folder, number)
+    folder.storage.remove(f"_delta_log/{2:020d}.json")
+    with pytest.raises(DamagedTable, match=r"0+2\.json \(version 2\) of s3://"):
+        again(folder).snapshot()
+
+
+def test_a_store_that_ignores_conditions_is_refused(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ObjectStorage, "create", lambda *_, **__: True)
+    with pytest.raises(UnsafeStorage, match="ignores conditional puts"):
+        TableFolder(f"{s3}/unsafe/{LOG_PARTITIONS.name}", LOG_PARTITIONS).create()
