@@ -1,4 +1,4 @@
-"""The clock is an argument: whoever needs "now" takes a Clock, so that a test can say what time it is."""
+"""Clocks, points in time and durations. Code that needs the current time takes a Clock, so that tests can set it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _TICK_SECONDS = 1.0  # between two looks at the clock
 _SIGNED = r"([-+]?[0-9]+)"
-# as java.time.Duration reads it: days have 24 hours, each part may have a sign, and a fraction is one of seconds
+# as java.time.Duration: days have 24 hours, each part may have a sign, only seconds may have a fraction
 _DURATION = re.compile(
     rf"([-+]?)P(?:{_SIGNED}D)?(T(?:{_SIGNED}H)?(?:{_SIGNED}M)?(?:{_SIGNED}(?:[.,]([0-9]{{0,9}}))?S)?)?", re.IGNORECASE
 )
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """Source of the current time."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01T00:00:00Z, as Kafka writes them into its records."""
@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SystemClock:
-    """The machine's own wall clock."""
+    """The wall clock of the machine."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01T00:00:00Z."""
@@ -44,7 +44,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is told to move. For tests and for asking "what if it were …"."""
+    """A clock that moves only by `advance_ms`. For tests and forecasts."""
 
     at_ms: int
 
@@ -68,16 +68,16 @@ def due(every_ms: int, clock: Clock, stopped: threading.Event) -> Iterator[None]
 
 
 def ms_of(time_: datetime) -> int:
-    """Milliseconds since 1970-01-01T00:00:00Z of a time with a zone; parts of a millisecond are left out."""
+    """Milliseconds since 1970-01-01T00:00:00Z of a time with a zone, rounded down."""
     return (time_ - EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_time_ms(text: str) -> int:
-    """A point in time in milliseconds since 1970-01-01T00:00:00Z; parts of a millisecond are left out.
+    """Return a point in time in milliseconds since 1970-01-01T00:00:00Z, rounded down.
 
-    ``text`` is in ISO 8601, in UTC where it names no zone, or such a number of milliseconds: what has digits alone.
+    ``text`` is ISO 8601, in UTC if it has no zone, or a number of milliseconds since 1970.
 
-    Raises InvalidTime for anything else.
+    Raises InvalidTime for any other text.
     """
     if text.isascii() and text.removeprefix("-").isdigit():
         return int(text)
@@ -91,18 +91,15 @@ def parse_time_ms(text: str) -> int:
 
 
 def time_before_ms(now_ms: int, duration: str) -> int:
-    """The point in time so long before now, in milliseconds since 1970; parts of a millisecond are left out.
+    """Return the point in time one duration before now, in milliseconds since 1970, rounded down.
 
-    ``duration`` is in ISO 8601 as Kafka's programs take it: PnDTnHnMnS. Raises InvalidTime for anything else.
+    ``duration`` is ISO 8601 as in Kafka's programs: PnDTnHnMnS. Raises InvalidTime for any other text.
     """
     return (now_ms * _NS_OF_MS - _duration_ns(duration)) // _NS_OF_MS
 
 
 def duration_ms(text: str) -> int:
-    """The milliseconds of a duration in ISO 8601, as `time_before_ms` takes it; parts of one are left out.
-
-    Raises InvalidTime for anything else.
-    """
+    """Return the milliseconds of a duration in ISO 8601, PnDTnHnMnS, rounded down. Raises InvalidTime."""
     return _duration_ns(text) // _NS_OF_MS
 
 
@@ -118,7 +115,7 @@ def _duration_ns(duration: str) -> int:
 
 
 def shown_time(time_ms: int) -> str:
-    """Milliseconds since 1970 in ISO 8601, in UTC; as the number where no calendar reaches."""
+    """Format milliseconds since 1970 as ISO 8601 in UTC, or as a number if the year is not from 1 to 9999."""
     try:
         at = EPOCH + timedelta(milliseconds=time_ms)
     except OverflowError:

@@ -70,7 +70,7 @@ def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
     }
     for name, value in forecasting.items():
         if value is not None:
-            raise OptionNeedsAnother(f"{name} is for a forecast: say --dry-run too")
+            raise OptionNeedsAnother(f"{name} is an option of forecasts: add --dry-run")
     if not is_owned:
         raise NotCoordinator(
             f"{reader.location} is a mirrored store: its broker expires offsets, and only it may (R4); "

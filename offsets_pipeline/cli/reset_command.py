@@ -107,15 +107,17 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
 
 def _validate_scope(options: ResetOptions) -> None:
     if options.command_config is not None and options.bootstrap_server is None:
-        raise InvalidReset("--command-config is for --bootstrap-server: name the broker too")
+        raise InvalidReset("--command-config needs --bootstrap-server: name the broker too")
     if options.from_file is not None:
         if options.topics or options.all_topics:
-            raise InvalidReset("--from-file says by itself which partitions are reset: leave out --topic, --all-topics")
+            raise InvalidReset("--from-file names the partitions: leave out --topic and --all-topics")
         return
     if not (options.groups or options.all_groups):
-        raise InvalidReset("which groups? --group G (may be repeated) or --all-groups")
+        raise InvalidReset("cannot plan a reset: no group is named; add --group G (may be repeated) or --all-groups")
     if not (options.topics or options.all_topics):
-        raise InvalidReset("which partitions? --topic T[:P,P...] (may be repeated) or --all-topics")
+        raise InvalidReset(
+            "cannot plan a reset: no partition is named; add --topic T[:P,P...] (may be repeated) or --all-topics"
+        )
 
 
 def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> Scenario:

@@ -1,1 +1,1 @@
-"""Plans of `offsets reset-offsets`: where groups are, where partitions begin and end, and what to commit."""
+"""Plans of `offsets reset-offsets`, and the files and brokers that they are made from."""

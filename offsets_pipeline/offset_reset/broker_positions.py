@@ -1,4 +1,4 @@
-"""Positions from a running broker, with confluent-kafka where that is installed: nothing else here needs it."""
+"""Positions from a running broker, by the optional library confluent-kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 10
 _NO_OFFSET = -1
-#: librdkafka says on stderr what it also raises: no more than what would end the process.
+#: librdkafka also writes to stderr the errors that it raises: only write those that end the process.
 _QUIET = {"log_level": 0}
 
 
@@ -26,16 +26,15 @@ def ask_broker(
     time_ms: int | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Positions:
-    """Where the partitions of these topics begin and end now, and their first records at or after a time (ms).
+    """Return start and end of the partitions of these topics, and their first records at or after a time (ms).
 
-    A topic that is not there is left out. ``properties`` are those of librdkafka. Raises ClientMissing where
-    confluent-kafka is not installed, BrokerUnreachable.
+    Leaves out topics that do not exist. ``properties`` are librdkafka's. Raises ClientMissing, BrokerUnreachable.
     """
     kafka, admin = _client()
     source = f"the broker at {bootstrap_servers}"
     try:
         asked = admin.AdminClient({**_QUIET, **(properties or {}), "bootstrap.servers": bootstrap_servers})
-        # all of them: to ask for one that is not there could make it
+        # lists all topics: a request for a topic that does not exist could create it
         listed = asked.list_topics(timeout=_TIMEOUT_SECONDS).topics
         partitions = [
             TopicPartition(topic, partition)
@@ -59,7 +58,7 @@ def ask_broker(
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
-    """The properties of a file, `name=value` a line. Raises NoSuchPath, MalformedFile with the line that is wrong."""
+    """Return the properties of a file with lines `name=value`. Raises NoSuchPath, MalformedFile."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -89,7 +88,7 @@ def _client() -> tuple[ModuleType, ModuleType]:
 
 def _offsets(
     kafka: ModuleType,
-    admin: Any,  # noqa: ANN401 - of a module that need not be there
+    admin: Any,  # noqa: ANN401 - of an optional module
     partitions: Collection[TopicPartition],
     spec: object,
 ) -> dict[TopicPartition, int]:

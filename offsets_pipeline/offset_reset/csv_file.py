@@ -1,4 +1,4 @@
-"""CSV files that a user wrote: rows with the number of their line, so that an error can name it."""
+"""Reads CSV files of users: rows with line numbers for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"-?[0-9]+")
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of its (first) line, from 1. UTF-8, with or without a mark.
+    """Yield the rows that are not blank, each with the number of its first line, from 1. UTF-8, with or without a BOM.
 
     Raises NoSuchPath, MalformedFile.
     """
@@ -44,7 +44,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def number(path: Path, line: int, name: str, text: str) -> int:
-    """A field that holds a whole number which is not negative. Raises MalformedFile."""
+    """Return the whole number, 0 or more, of a field. Raises MalformedFile."""
     if _NUMBER.fullmatch(text.strip()) is None:
         raise malformed(path, line, f"{name} {text!r} is no whole number")
     value = int(text)
@@ -54,5 +54,5 @@ def number(path: Path, line: int, name: str, text: str) -> int:
 
 
 def malformed(path: Path, line: int, what: str) -> MalformedFile:
-    """The error that a line is not what it should be."""
+    """Return the error for a wrong line."""
     return MalformedFile(f"{path}, line {line}: {what}")

@@ -1,4 +1,4 @@
-"""Planning a reset of offsets, by the rules of kafka-consumer-groups: what is read goes in, a plan comes out."""
+"""Plans a reset of offsets by the rules of kafka-consumer-groups. Reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.offset_reset.positions import Position, Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
-    #: Topics, each with the partitions that are meant, or None for all of them.
+    #: Topics, each with some partitions, or None for all.
     Topics = Sequence[tuple[str, Sequence[int] | None]]
 
 MAX_OFFSET = 2**63 - 1
@@ -25,43 +25,43 @@ _ASK = "--bootstrap-server or --positions tells where partitions begin and end"
 
 @dataclass(frozen=True, slots=True)
 class ToEarliest:
-    """To where each partition begins."""
+    """To the start of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToLatest:
-    """To where each partition ends."""
+    """To the end of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """To what is committed; where nothing is, to where the partition ends."""
+    """To the committed offset, or to the end of the partition if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """To one offset, as far as the partition has it."""
+    """To one offset, limited to the start and end of the partition."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many on from what is committed, or back (negative), as far as the partition has it."""
+    """Forward from the committed offset, or back if negative, limited to the start and end of the partition."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """To the first record at or after a time (ms since 1970); to the end where no record is that young."""
+    """To the first record at or after a time (ms since 1970), or to the end if no record is that young."""
 
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """To what a file says, by group and partition, as far as the partition has it."""
+    """To the offsets of a file, by group and partition, limited to the start and end of the partition."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
 
@@ -71,7 +71,7 @@ Scenario = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | Fro
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a group stands: its state, None if it does not exist, and what it has committed."""
+    """State of a group, None if it does not exist, and its committed offsets."""
 
     state: str | None
     offsets: Mapping[TopicPartition, int]
@@ -79,7 +79,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class PlannedOffset:
-    """An offset that is to be committed, and the one that is."""
+    """An offset to commit, and the committed one."""
 
     group_id: str
     where: TopicPartition
@@ -89,7 +89,7 @@ class PlannedOffset:
 
 @dataclass
 class ResetPlan:
-    """What is to be committed, in order; ``active`` are the groups that have members, with their states."""
+    """Offsets to commit, in order; ``active`` has the states of groups with members, which are not reset."""
 
     offsets: list[PlannedOffset] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -102,13 +102,15 @@ def plan_reset(
     topics: Topics | None,
     positions: Positions | None,
 ) -> ResetPlan:
-    """What to commit for these groups.
+    """Return the offsets to commit for these groups.
 
-    ``topics`` says which partitions; None is all that a group has committed, and a file says that by itself. Without
-    positions all that is known of a partition is that its offsets are from 0 to 2^63-1.
+    ``topics`` names the partitions; None stands for all that a group has committed. `FromFile` has partitions of its
+    own. Without ``positions`` a partition may have any offset from 0 to 2^63-1.
 
-    Raises NoSuchGroup for a group of which all topics are meant, and that has none; UnknownTopicOrPartition for what
-    the positions do not know; InvalidReset where an offset cannot be told.
+    Raises:
+        NoSuchGroup: a group does not exist, and ``topics`` is None.
+        UnknownTopicOrPartition: ``positions`` have no such topic or partition.
+        InvalidReset: a new offset cannot be determined.
     """
     plan = ResetPlan()
     for group_id, standing in sorted(standings.items()):
@@ -125,9 +127,9 @@ def plan_reset(
             plan.offsets.append(PlannedOffset(group_id, where, new, current))
             if warning is not None:
                 plan.warnings.append(warning)
-    plan.warnings = list(dict.fromkeys(plan.warnings))  # what is so of a partition is so for each group
+    plan.warnings = list(dict.fromkeys(plan.warnings))  # each group repeats those of a partition
     if len(plan.active) < len(standings):
-        _refuse_topics_of_nobody(plan, scenario, topics)
+        _refuse_topics_without_partitions(plan, scenario, topics)
     if plan.offsets and positions is None and isinstance(scenario, ToOffset | ShiftBy | FromFile):
         plan.warnings.append(f"the new offsets are not compared with what the partitions hold ({_ASK})")
     return plan
@@ -157,8 +159,8 @@ def _chosen(
     return chosen
 
 
-def _refuse_topics_of_nobody(plan: ResetPlan, scenario: Scenario, topics: Topics | None) -> None:
-    """Raises InvalidReset for a topic of which no partition is known, from nobody's commits."""
+def _refuse_topics_without_partitions(plan: ResetPlan, scenario: Scenario, topics: Topics | None) -> None:
+    """Raise InvalidReset for a topic without partitions: no group committed any, and no positions name any."""
     planned = {each.where.topic for each in plan.offsets}
     for topic, _ in () if topics is None or isinstance(scenario, FromFile) else topics:
         if topic not in planned:
@@ -170,7 +172,7 @@ def _refuse_topics_of_nobody(plan: ResetPlan, scenario: Scenario, topics: Topics
 def _new_offset(
     scenario: Scenario, group_id: str, where: TopicPartition, current: int | None, positions: Positions | None
 ) -> tuple[int, str | None]:
-    """The offset to commit, and what is to be said of it."""
+    """Return the offset to commit, and a warning or None."""
     position = None if positions is None else positions.of(where)
     match scenario:
         case ToOffset(offset):
@@ -202,9 +204,9 @@ def _within(where: TopicPartition, offset: int, position: Position | None) -> tu
 
 
 def _at(where: TopicPartition, time_ms: int, position: Position, source: str) -> tuple[int, str | None]:
-    """The first record at or after a time.
+    """Return the offset of the first record at or after a time, and a warning or None.
 
-    Between two times of a file, the offset of the earlier one is taken: nothing that is asked for lies before it.
+    Between two times of a file, takes the offset of the earlier one: it skips no record after the time.
     """
     before = [each for each in position.times if each.time_ms <= time_ms]
     if not before:

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4
-# What Jackson, which Kafka writes with, puts in quotes: what is longer, or has a character below the hyphen or a \.
+# Kafka writes with Jackson, which quotes longer texts, and texts with a \ or a character below the hyphen.
 _UNQUOTED_UNITS, _FIRST_UNQUOTED = 24, "-"
 _MAX_OFFSET = 2**63 - 1
 
 
 def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The offsets of a plan by group and partition: of these groups, or of all that the file names.
+    """Return the offsets of a plan by group and partition, of these groups or, if empty, of all in the file.
 
-    Raises NoSuchPath; MalformedFile with the line that is wrong; InvalidReset where the file names no groups and
-    ``group_ids`` not just one, or does not name one of them.
+    Raises:
+        NoSuchPath: the file does not exist.
+        MalformedFile: a line is wrong; the message has its number.
+        InvalidReset: the file has no groups and ``group_ids`` not exactly one, or the file lacks one of them.
     """
     plan: dict[str, dict[TopicPartition, int]] = {}
     width = None
@@ -72,7 +74,7 @@ def _offset(path: Path, line: int, group_id: str, fields: list[str]) -> tuple[To
 
 
 def plan_csv(offsets: Iterable[PlannedOffset], *, with_groups: bool) -> str:
-    """The plan, to the byte as kafka-consumer-groups quotes it."""
+    """Return the plan as CSV with the same bytes as kafka-consumer-groups writes."""
     return "".join(
         ",".join(
             (

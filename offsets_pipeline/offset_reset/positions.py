@@ -1,9 +1,9 @@
-"""Where the partitions of topics begin and end, and which of their records came first at or after a time.
+"""Start and end of topics' partitions, and offsets of the first records at or after a time.
 
-An offsets log does not tell: a broker does (`broker_positions`), or a file that was written where there is one. The
-file is CSV with a header: `topic,partition,earliest,latest`, then as many columns as wanted that are named by a time
-(ISO 8601, or milliseconds since 1970) and hold the offset of the first record at or after it, nothing where no record
-is that young. It is what `kafka-get-offsets --time` answers for earliest, latest and each of the times.
+The offsets log does not have them. They come from a broker (`broker_positions`) or from a CSV file. The header of the
+file is `topic,partition,earliest,latest` and any number of times (ISO 8601, or milliseconds since 1970). A column with
+a time as its name has the offset of the first record at or after it, empty if no record is that young.
+`kafka-get-offsets --time` prints these numbers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _HEADER = ["topic", "partition", "earliest", "latest"]
 
 
 class TimedOffset(NamedTuple):
-    """The offset of the first record at or after a time (ms); None where no record is that young."""
+    """Offset of the first record at or after a time (ms), None if no record is that young."""
 
     time_ms: int
     offset: int | None
 
 
 class Position(NamedTuple):
-    """Where a partition begins (its first record) and ends (the next one that is written); times in order."""
+    """Offsets of a partition's first record and of its next record; times in order."""
 
     earliest: int
     latest: int
@@ -43,7 +43,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Positions:
-    """Positions by partition, and who told them."""
+    """Positions by partition; ``source`` is the file or broker, for messages."""
 
     source: str
     by_partition: Mapping[TopicPartition, Position]
@@ -56,14 +56,14 @@ class Positions:
         return found
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic. Raises UnknownTopicOrPartition for a topic that is not known."""
+        """Return the partitions of a topic. Raises UnknownTopicOrPartition."""
         found = self._by_topic.get(topic)
         if found is None:
             raise UnknownTopicOrPartition(f"{self.source} knows no topic {topic!r}")
         return found
 
     def of(self, where: TopicPartition) -> Position:
-        """The position of a partition. Raises UnknownTopicOrPartition for one that is not known."""
+        """Return the position of a partition. Raises UnknownTopicOrPartition."""
         found = self.by_partition.get(where)
         if found is None:
             raise UnknownTopicOrPartition(f"{self.source} knows no partition {where.topic}-{where.partition}")
@@ -71,7 +71,7 @@ class Positions:
 
 
 def read_positions(path: Path) -> Positions:
-    """The positions that a file tells. Raises NoSuchPath, and MalformedFile with the line that is wrong."""
+    """Return the positions of a file. Raises NoSuchPath, and MalformedFile with the number of the wrong line."""
     rows = read_rows(path)
     line, header = next(rows, (1, []))
     if [name.strip() for name in header[: len(_HEADER)]] != _HEADER:

@@ -150,7 +150,7 @@ OTHERS = [
             "{store} is a mirrored store: its broker expires offsets, and only it may (R4); --dry-run says what it will"
         ),
         "expire-offsets|--store|{store}|--every": "{store} is a mirrored store: its broker expires offsets, and only",
-        "expire-offsets|--store|{store}|--at|0": "--at is for a forecast: say --dry-run too",
+        "expire-offsets|--store|{store}|--at|0": "--at is an option of forecasts: add --dry-run",
         "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is no time: write it as 2026-03-",
         "reset-offsets|--store|{store}|--group|k-reset|--all-topics|--to-offset|1|--execute": (
             "{store} is a mirrored store: only its broker may write (R4); what --export prints is for kafka-consumer-"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.cli.program import offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,5 +93,6 @@ def test_wrong_command_line_is_answered_with_status_2_in_one_line(
     assert (status, out) == (2, "")
     assert err.startswith("offsets: error: " + SAID[line])
     assert len(err.splitlines()) == 1
-    assert err.endswith(" --help`.\n")
+    words = ["offsets", *(word for word in arguments[:1] if word in offsets.commands), "--help"]
+    assert err.endswith(f" See `{' '.join(words)}`.\n")
     assert list(tmp_path.iterdir()) == []

@@ -213,9 +213,9 @@ def test_partition_that_does_not_load_is_told_of_and_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--at", "0"), "--at is for a forecast: say --dry-run too"),
-        (("--within", "0"), "--within is for a forecast: say --dry-run too"),
-        (("--retention-minutes", "5", "--every"), "--retention-minutes is for a forecast: say --dry-run too"),
+        (("--at", "0"), "--at is an option of forecasts: add --dry-run"),
+        (("--within", "0"), "--within is an option of forecasts: add --dry-run"),
+        (("--retention-minutes", "5", "--every"), "--retention-minutes is an option of forecasts: add --dry-run"),
         (("--dry-run", "--at", "soon"), "'soon' is no time: write it as 2026-03-01T12:00:00Z, or in"),
         (("--dry-run", "--retention-minutes", "0"), "offsets_retention_minutes: 0 is not allowed; it takes a whole"),
     ],

@@ -231,12 +231,12 @@ def test_what_is_not_a_plan_changes_nothing_and_is_told_in_one_line(
         ("--group a --group b --topic t:0 --shift-by 1", "t-0 cannot be shifted: group 'b' has no offset committed"),
         (f"--group a --from-file {bad}", f"{bad}, line 2: offset -5 is negative"),
         (f"--from-file {bad}", f"{bad} names no groups"),
-        (f"--group a --all-topics --from-file {bad}", "--from-file says by itself which partitions are reset"),
-        ("--all-topics --to-offset 1", "which groups? --group G"),
-        ("--group a --to-offset 1", "which partitions? --topic T"),
+        (f"--group a --all-topics --from-file {bad}", "--from-file names the partitions: leave out --topic"),
+        ("--all-topics --to-offset 1", "cannot plan a reset: no group is named; add --group G"),
+        ("--group a --to-offset 1", "cannot plan a reset: no partition is named; add --topic T"),
         ("--group a --all-topics --to-datetime soon", "'soon' is no time"),
         ("--group a --all-topics --by-duration 1h", "'1h' is no duration"),
-        ("--group a --all-topics --to-offset 1 --command-config f", "--command-config is for --bootstrap-server"),
+        ("--group a --all-topics --to-offset 1 --command-config f", "--command-config needs --bootstrap-server"),
     ):
         arguments = ["reset-offsets", "--store", str(store), "--execute", *line.split()]
         assert main(arguments) == 1
