@@ -89,6 +89,8 @@ ANY = Shape()
 LEGAL = Shape(steps=WRITTEN_BY_COORDINATOR, groups=("g", "h"), topics=("t",))
 
 
+#: Anything, about one offset of one group.
+NARROW = Shape(groups=("g",), topics=("t",), topic_partitions=1)
 #: Anything that segments can hold, in three log partitions.
 IN_SEGMENTS = Shape(
     steps={step: weight for step, weight in EVERYTHING.items() if step != "other control record"},
@@ -413,7 +415,8 @@ def random_log(chosen: Random, steps: int, shape: Shape = ANY) -> Log:
 def logs(draw: st.DrawFn, shape: Shape = ANY, max_steps: int = 25) -> Log:
     """Random logs with at least one record, which hypothesis shrinks step by step."""
     writer = LogWriter(shape, draw(st.randoms(use_true_random=False)))
-    draw(st.lists(st.builds(writer.step), min_size=1, max_size=max_steps))
+    shortest = draw(st.integers(1, max_steps // 2))  # or else most logs have a handful of records
+    draw(st.lists(st.builds(writer.step), min_size=shortest, max_size=max_steps))
     assume(writer.log.partitions)
     return writer.log
 
