@@ -61,6 +61,7 @@ EVERYTHING = {
     "unknown": 1,
     "damaged": 2,
     "gap": 2,
+    "other control record": 1,
 }
 
 
@@ -86,6 +87,17 @@ class Shape:
 ANY = Shape()
 #: One log partition as a coordinator writes it.
 LEGAL = Shape(steps=WRITTEN_BY_COORDINATOR, groups=("g", "h"), topics=("t",))
+
+
+#: Anything, about one offset of one group.
+NARROW = Shape(groups=("g",), topics=("t",), topic_partitions=1)
+#: Anything that segments can hold, in three log partitions.
+IN_SEGMENTS = Shape(
+    steps={step: weight for step, weight in EVERYTHING.items() if step != "other control record"},
+    groups=MANY,
+    log_partitions=3,
+    strays=0.3,
+)
 
 
 def several(log_partitions: int) -> Shape:
@@ -130,6 +142,7 @@ class LogWriter:
             "commit": self._commit,
             "tombstone": self._tombstone,
             "marker": self._marker,
+            "other control record": self._other_control,
             "classic": self._join_classic,
             "consumer": self._join_consumer,
             "share": partial(self._describe, of_group=SHARE_TYPES, of_member=SHARE_MEMBER_TYPES),
@@ -189,8 +202,10 @@ class LogWriter:
         log.record(self._commit_key(group_id, self._chosen.choice([1, 1, 0])), None, self._maybe_producer())
 
     def _marker(self, log: LogPartition, _: str) -> None:
-        others = ["OTHER"] if "damaged" in self._shape.steps else []
-        log.marker(self._chosen.choice(self._shape.producers), self._chosen.choice([COMMIT, COMMIT, ABORT, *others]))
+        log.marker(self._chosen.choice(self._shape.producers), self._chosen.choice([COMMIT, COMMIT, ABORT]))
+
+    def _other_control(self, log: LogPartition, _: str) -> None:
+        log.marker(self._chosen.choice(self._shape.producers), "OTHER")
 
     def _gap(self, log: LogPartition, _: str) -> None:
         log.skip(self._chosen.randrange(1, 5))
@@ -400,7 +415,8 @@ def random_log(chosen: Random, steps: int, shape: Shape = ANY) -> Log:
 def logs(draw: st.DrawFn, shape: Shape = ANY, max_steps: int = 25) -> Log:
     """Random logs with at least one record, which hypothesis shrinks step by step."""
     writer = LogWriter(shape, draw(st.randoms(use_true_random=False)))
-    draw(st.lists(st.builds(writer.step), min_size=1, max_size=max_steps))
+    shortest = draw(st.integers(1, max_steps // 2))  # or else most logs have a handful of records
+    draw(st.lists(st.builds(writer.step), min_size=shortest, max_size=max_steps))
     assume(writer.log.partitions)
     return writer.log
 

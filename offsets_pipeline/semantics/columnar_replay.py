@@ -1,9 +1,9 @@
-"""The fold: rows of the log in, facts about the state out (R10-R16).
+"""The columnar replay: rows of the log in, facts about the state out (R10-R16).
 
-`Replay` takes the rows of whole log partitions, a batch at a time and in any order, and holds what can still
-matter: of plain commits the last value and the last tombstone of each key, found on the raw bytes; everything
-of transactions, until their markers are known; and the last value and tombstone of each group record. Strings
-are decoded only for what is left at the end. Stream and reload both call it; neither adds semantics of its own.
+`Replay` takes rows of log partitions, a batch at a time and in any order, and holds the rows that can still matter: the
+last value and the last tombstone of each key of visible commits, by raw bytes; undecided transactional commits until
+their markers come; the last value and tombstone of each group record. It decodes strings only for the rows that are
+left at the end. Stream and reload both call it, and add no semantics.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: What the fold reads of a row of the log, and ``records``: how many records the row stands for. More than one after an
-#: early compaction; none for a pending commit of an earlier fold, which is carried in again although it lies behind
-#: the folded position.
+#: The columns of the log that the replay reads, and ``records``: the number of records that a row stands for. It is
+#: above 1 after an early compaction, and 0 for a pending commit of an earlier fold, which comes in again although its
+#: record offset is below the folded position.
 INPUT_SCHEMA = pa.schema(
     [
         pa.field("log_partition", pa.int32(), nullable=False),
@@ -65,8 +65,8 @@ _RESULT_ROWS = 250_000  # rows of one batch of effects
 class Replay:
     """Replays some log partitions of one log.
 
-    ``folded_to`` is the first record offset of each log partition that was not folded yet (0 where it is
-    missing): rows below it are skipped (R15). ``offsets_partitions`` is R1's n.
+    ``folded_to`` has the first record offset of each log partition that is not folded yet; 0 if it is missing. Rows
+    below it are skipped (R15). ``offsets_partitions`` is n of R1.
     """
 
     def __init__(self, offsets_partitions: int, folded_to: Mapping[int, int] | None = None) -> None:
@@ -136,7 +136,7 @@ class Replay:
         commits = _parsed(table)
         self._groups.add_topic_names(commits.topic_names())
         if not commits.valid.all():
-            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it says why, and puts it into quarantine
+            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine
             table, outcome = table.filter(pa.array(commits.valid)), outcome[commits.valid]
         # R12: a tombstone applies at once, also one with a producer id
         transactional = _mask(pc.and_(table["producer_id"].is_valid(), table["value"].is_valid()))
@@ -147,7 +147,7 @@ class Replay:
         self._plain.append(table)
 
     def _add_others(self, table: pa.Table) -> None:
-        """Group records and whatever does not decode, one by one: they are few."""
+        """Add group records, and records that do not decode, one by one: they are few."""
         columns = (table[name].to_pylist() for name in ("log_partition", "record_offset", "key", "value"))
         log_partition = record_offset = -1
         with working_on(lambda: f"log partition {log_partition}, record offset {record_offset}"):
@@ -171,13 +171,13 @@ class Replay:
         self._compacted_rows = self._plain[0].num_rows
 
     def place(self) -> str:
-        """What was taken in, for a message."""
+        """The log partitions and record offsets added so far, for an error message."""
         return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self._end.items()))
 
     # --- giving effects out
 
     def effects(self) -> Iterator[pa.RecordBatch]:
-        """The facts that the rows taken in amount to, in the shape of EFFECT_SCHEMA."""
+        """The facts about the state after all added rows, as rows of EFFECT_SCHEMA."""
         pending = self._resolve_transactions() if self._transactional else None
         if self._plain or pending is not None:
             if self._plain:
@@ -188,9 +188,9 @@ class Replay:
         yield self._progress_effects()
 
     def _resolve_transactions(self) -> pa.Table:
-        """Move what a marker committed to the plain commits; returns the commits still open."""
+        """Add commits with a COMMIT marker to the plain ones; returns the commits of open transactions."""
         table = pa.concat_tables(self._transactional).combine_chunks()
-        # what was carried in for a log partition without new records stays as it is
+        # pending commits of a log partition without new records stay pending
         table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
         columns = table.select(_MARKER_COLUMNS[:-1]).append_column(
             "control_type", pa.nulls(table.num_rows, pa.string())
@@ -253,7 +253,7 @@ class Replay:
             yield effect_rows(kind, part.num_rows, columns)
 
     def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
-        """Whether each row lies in another log partition than R1 says."""
+        """Whether the log partition of each row is another one than R1 says."""
         encoded = group_id.dictionary_encode()
         home = partitions_for(encoded.dictionary, self._offsets_partitions)
         return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
@@ -302,14 +302,14 @@ def _mask(column: pa.ChunkedArray) -> Bools:
 
 
 def _timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Timestamps, those beyond what a table holds as the first or the last that it does."""
+    """Timestamps; a time that no table holds becomes the first or the last one that a table holds."""
     within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
     within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
     return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
-    """Of open transactional commits the last of each producer and identity that no later tombstone removed (R12)."""
+    """Positions of the last pending commit of each producer and identity, unless a later tombstone removed it (R12)."""
     removed: dict[tuple[int, bytes], int] = {}
     for partition, identity, offset in zip(
         tombstones["log_partition"].to_pylist(),

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Rows that are compacted at once, by `compact_early`.
+#: Rows that callers hand to `compact_early` at a time.
 COMPACT_ROWS = 500_000
-_GATHERED_BYTES = 256 * 1024 * 1024  # far more than so many rows take, but for values of megabytes
+_GATHERED_BYTES = 256 * 1024 * 1024  # more than COMPACT_ROWS take, unless values have megabytes
 
 
 def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
-    """A small integer for each key, the same for equal keys."""
+    """A small integer for each key; equal keys have equal integers."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
     encoded = keys.dictionary_encode()
@@ -33,7 +33,7 @@ def codes_of(keys: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def paired(code: Int64s, other: Int64s) -> Int64s:
-    """One code for the pair of two; ``other`` may be any small integers, as log partitions are."""
+    """One code for each pair of codes; ``other`` holds small integers, such as log partitions."""
     span = int(other.max(initial=0)) + 1
     pair = code * span + other
     if len(pair) and int(pair.max()) > 8 * len(pair):  # keep `last_of_each` small
@@ -44,7 +44,7 @@ def paired(code: Int64s, other: Int64s) -> Int64s:
 def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
     """The position of the row with the highest record offset of each code, ascending by record offset.
 
-    A row that is there twice counts once.
+    Of duplicates of a row one is kept.
     """
     if not len(code):
         return np.zeros(0, dtype=np.int64)
@@ -61,16 +61,16 @@ def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
 def last_values_and_tombstones(table: pa.Table) -> Int64s:
     """The positions of the last value and the last tombstone of each raw key in each log partition.
 
-    ``table`` has the columns log_partition, record_offset, key and value, and commits only. Both are kept, since a
-    value that a later tombstone hides still made its group (R14), and a tombstone that a later value hides still
-    emptied open transactions (R12).
+    ``table`` has the columns log_partition, record_offset, key and value, and holds commits only. Both positions are
+    needed: a value made its group even if a later tombstone hides it (R14), and a tombstone emptied open transactions
+    even if a later value hides it (R12).
     """
     code = codes_of(table["key"]) * 2 + table["value"].is_null().to_numpy(zero_copy_only=False)
     return last_of_each(paired(code, table["log_partition"].to_numpy()), table["record_offset"].to_numpy())
 
 
 def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
-    """Which keys are of offset commits, by their first two bytes (R5)."""
+    """Whether each key is of an offset commit, by its first two bytes (R5)."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
     prefix = pc.binary_slice(keys, 0, 2)
@@ -79,7 +79,7 @@ def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
 
 
 def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, put together to such of so many rows or a little more; fewer where these are large."""
+    """The tables, concatenated to tables of at least this many rows, or of fewer rows if these are large."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -99,10 +99,10 @@ def compact_early(table: pa.Table, folded_to: Mapping[int, int], *, keep_produce
     unless ``keep_producers``. Of aborted commits the last of a key stays where no visible one is later: it made its
     group (R14). A row that stays then stands for the records that went.
 
-    All else stays as it is: other transactional records wait for their markers, a record that does not decode for its
-    quarantine (R6), one that came late for being noticed. Rows behind the folded position go (R15).
+    All other rows stay unchanged: transactional records wait for their markers, records that do not decode for the
+    quarantine (R6), and backfilled records for the replay, which reports them. Rows below the folded position go (R15).
 
-    ``key`` may be dictionary-encoded, as it comes from a file; then each key is looked at once.
+    ``key`` may be dictionary-encoded; then each distinct key is parsed once.
     """
     if not table.num_rows:
         return table
@@ -203,7 +203,7 @@ def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, commits:
 
 
 def _distinct(keys: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """The distinct keys, a null one too, and of each row which it has."""
+    """The distinct keys, null included, and the position of the key of each row among them."""
     if not pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_encode()
     encoded = _one_chunk(keys.unify_dictionaries())

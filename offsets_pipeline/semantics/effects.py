@@ -1,7 +1,7 @@
-"""What a fold of some records says about the state: facts, each of which may be written twice (R15).
+"""The result of a columnar replay: facts about the state. Writing a fact twice changes nothing (R15).
 
-The fold emits them as rows of one table, so that one Spark job delivers all; ``kind`` says what a row is, and
-the columns that a kind does not name are null.
+All facts are rows of one table, so that one Spark job delivers them. ``kind`` says which fact a row is. Columns that a
+kind does not name are null.
 
 =============  =====================================================================================================
 kind           columns, beside log_partition and log_epoch
@@ -11,7 +11,7 @@ pending        a transactional commit without a marker yet (R11): as offset, and
 group_record   the last value and the last tombstone of a key of a group's records: group_id, record_type,
                record_key (member id, regular expression or ""), value_offset, value, tombstone_offset
 group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14)
-topic          topic_id, topic: a name of an id that the log told (R35)
+topic          topic_id, topic: the name of a topic id (R35)
 quarantine     record_offset, key, value, reason (R6)
 state_file     state_file: a file of a state table that a replay wrote, as JSON (state_files.py)
 progress       folded_to, records, unknown_records, and replay_from_start: records came in behind the folded position
@@ -31,11 +31,11 @@ QUARANTINE = "quarantine"
 STATE_FILE = "state_file"
 PROGRESS = "progress"
 
-#: The record type under which the highest commit of a group stands among its records (R14).
+#: The record type of the fact about a group's highest commit among the facts about its records (R14).
 COMMIT_RECORD_TYPE = 1
 
-#: A client may name any time; what lies beyond these is kept as these. They are a day inside of what `datetime` and
-#: SQL can tell, 0001-01-01 and 9999-12-31, so that every time zone can.
+#: The first and the last time that a table holds. Clients may send any time; a time outside becomes one of these. They are
+#: a day inside the range of `datetime` and SQL (0001-01-01 to 9999-12-31), so that they exist in every time zone.
 EARLIEST_MS = -62_135_510_400_000
 LATEST_MS = 253_402_214_399_999
 
@@ -72,7 +72,7 @@ EFFECT_SCHEMA = pa.schema(
 
 
 def effect_rows(kind: str, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Rows of one kind in the shape of EFFECT_SCHEMA; what ``columns`` leaves out is null."""
+    """Rows of one kind, as EFFECT_SCHEMA; columns missing from ``columns`` are null."""
     arrays = []
     for field in EFFECT_SCHEMA:
         if field.name == "kind":

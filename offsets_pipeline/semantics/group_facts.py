@@ -1,7 +1,7 @@
-"""Group records and commits, reduced to the facts that decide what a group is (R14).
+"""The facts that decide whether a group exists and what it is (R14).
 
-Of each key of a group's records two things count: its last value and its last tombstone. Of the commits of a
-group one: the highest record offset. All three are maxima, so facts of overlapping batches merge in any order.
+Each key of a group's records has two facts: its last value and its last tombstone. The commits of a group have one:
+their highest record offset. All are maxima, so facts of overlapping batches merge in any order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GroupFacts:
         value: bytes | None,
         fields: dict[str, Any] | None,
     ) -> None:
-        """Take a record that decodes; ``fields`` are those of its value, None for a tombstone."""
+        """Add a record that decodes. ``fields`` are the fields of its value; None for a tombstone."""
         if key.record_type not in GROUP_TYPE_OF_RECORD_TYPE:
             return
         name = GroupRecordKey(log_partition, key.group_id, key.record_type, record_key_of(key))
@@ -71,7 +71,7 @@ class GroupFacts:
             self._topics[topic] = log_partition
 
     def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
-        """Take the groups of commit values: also of pending and aborted ones (R14)."""
+        """Add the groups of commits; pending and aborted commits count, too (R14)."""
         encoded = group_id.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         indices = encoded.indices.to_numpy(zero_copy_only=False)
@@ -84,7 +84,7 @@ class GroupFacts:
                 self._commits[at] = max(self._commits.get(at, -1), int(highest[index]))
 
     def add_topic_names(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Take (topic id, topic name) pairs that commits told, whatever becomes of these (R35)."""
+        """Add (topic id, topic name) pairs of commits, also of aborted and overwritten ones (R35)."""
         self._topics.update(dict.fromkeys(pairs, 0))
 
     def effects(self) -> Iterator[pa.RecordBatch]:

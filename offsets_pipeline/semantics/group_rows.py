@@ -1,4 +1,4 @@
-"""Rows of the table `groups` from rows of `group_records`, a batch of Arrow at a time."""
+"""Rows of the table `groups` from rows of `group_records`, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _BATCH_ROWS = 2_000
 
 
 def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Iterator[pa.RecordBatch]:
-    """Describe each group, SCHEMA; one that was removed as Dead.
+    """Rows of SCHEMA, one for each group; a group that does not exist is Dead.
 
-    ``records`` are rows of `group_records` of whole groups, those of each group one behind the other.
+    ``records`` are rows of `group_records`, the rows of each group together.
     """
     done: list[dict[str, object]] = []
     group: tuple[int, str] | None = None

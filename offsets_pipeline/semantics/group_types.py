@@ -1,4 +1,4 @@
-"""What each record type means for the group it names (R5, R14)."""
+"""The group types, and the record types of each (R5, R14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a row of the log, free of Spark: what the record layer delivers and the fold reads."""
+"""A row of the log, as the record layer delivers it and the replays read it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ABORT = "ABORT"
 
 
 class LogRow(NamedTuple):
-    """One record of the log, as plain Python holds it.
+    """One record of the log.
 
-    ``producer_id`` is set for records of a transaction and for control records, and only for those: the id of
-    an idempotent producer without a transaction means nothing to a replay (R11).
+    ``producer_id`` is set only for records of a transaction and for control records: a replay ignores the id of an
+    idempotent producer without a transaction (R11).
     """
 
     log_partition: int
@@ -29,7 +29,7 @@ class LogRow(NamedTuple):
 
 
 def place_of(rows: pa.RecordBatch | pa.Table) -> str:
-    """Where rows lie that have the columns log_partition and record_offset, for a message."""
+    """The log partitions and record offsets of rows with these two columns, for an error message."""
     if not rows.num_rows:
         return "no rows"
     partitions, offsets = (pc.min_max(rows[name]).as_py() for name in ("log_partition", "record_offset"))

@@ -1,4 +1,4 @@
-"""Which log partition a group belongs to (R1)."""
+"""The log partition of a group (R1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def partition_for(group_id: str, offsets_partitions: int) -> int:
 def partitions_for(group_ids: pa.Array, offsets_partitions: int) -> npt.NDArray[np.int32]:
     """`partition_for` of a column of distinct group ids (string, no nulls), as int32.
 
-    ASCII names, where a byte is a code unit, are hashed together, a position at a time; others one by one.
+    ASCII names are hashed together, one position at a time; other names one by one.
     """
     raw = group_ids.cast(pa.large_binary())
     offsets = np.frombuffer(raw.buffers()[1], dtype=np.int64)[raw.offset : raw.offset + len(raw) + 1]

@@ -1,4 +1,4 @@
-"""Retention (R18-R21): which offsets expire, when, and by which rule; which groups go with them.
+"""Retention (R18-R21): which offsets expire, when and by which rule, and which groups are removed.
 
 `forecast` decides for a coordinator's state and for state tables. A run expires the part of the forecast that is due.
 """
@@ -24,7 +24,7 @@ _AT_ONCE = -(2**63)
 
 
 class Rule(Enum):
-    """Why an offset may expire, or why it may not."""
+    """The reason why an offset may expire, or may not."""
 
     EMPTY_GROUP = "R18a: its group has a protocol and no members"
     NOT_SUBSCRIBED_CLASSIC = "R18b: no member of its group subscribes to the topic"
@@ -41,7 +41,7 @@ class Rule(Enum):
 
 
 class Basis(Enum):
-    """What the time of an offset is counted from (R19)."""
+    """The start of the retention time of an offset (R19)."""
 
     COMMIT = "retention counts from its commit"
     EMPTIED = "retention counts from when its group became empty"
@@ -49,9 +49,10 @@ class Basis(Enum):
 
 
 class Expiry(NamedTuple):
-    """When the time of an offset is over (ms), and by which rule.
+    """The time at which an offset expires (ms), and the rule.
 
-    ``at_ms`` and ``basis`` are None where R18 lets it never expire. Under PENDING its time runs, and it stays.
+    ``at_ms`` and ``basis`` are None if R18 lets the offset never expire. An offset with the rule PENDING stays after
+    ``at_ms``.
     """
 
     group_id: str
@@ -65,12 +66,12 @@ class Expiry(NamedTuple):
         return self.rule.lets_expire and self.is_over(now_ms)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its time is over, be it held back or not."""
+        """Whether its time is over, even if an open transaction keeps it."""
         return self.at_ms is not None and now_ms >= self.at_ms  # R19
 
 
 class Committed(Protocol):
-    """What decides of a committed offset when it expires, in milliseconds (R19)."""
+    """The times of a committed offset that decide when it expires, in milliseconds (R19)."""
 
     @property
     def commit_timestamp_ms(self) -> int:
@@ -78,14 +79,14 @@ class Committed(Protocol):
 
     @property
     def expire_timestamp_ms(self) -> int | None:
-        """When it expires, where its commit says so."""
+        """When it expires, if its commit names the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """A group that exists, and all of what it holds that decides about retention.
+    """A group that exists, with its offsets.
 
-    ``pending`` is what open transactions hold commits for, but for what was deleted since (R12).
+    ``pending`` holds the partitions with a pending commit that no tombstone removed (R12).
     """
 
     group_id: str
@@ -96,7 +97,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredGroup:
-    """What a run takes of one group."""
+    """The offsets of one group that a run expires, and whether it removes the group."""
 
     group_id: str
     expired: list[Expiry]
@@ -105,9 +106,9 @@ class ExpiredGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupForecast:
-    """What becomes of a group and its offsets if nothing more comes in.
+    """The future of a group and its offsets if the log gets no more records.
 
-    ``may_go``: it is a group that a run removes once it holds nothing (R21); ``has_open_transaction`` keeps it (R20).
+    ``may_go``: a run removes the group when it has no offsets (R21), unless ``has_open_transaction`` (R20).
     """
 
     group_id: str
@@ -117,7 +118,7 @@ class GroupForecast:
 
     @property
     def emptied_at_ms(self) -> int | None:
-        """When the time of the last of its offsets is over, long ago where it holds none; None where one stays."""
+        """When its last offset expires; long ago if it has no offsets, None if an offset stays."""
         latest = _AT_ONCE
         for each in self.expiries:
             if each.at_ms is None or not each.rule.lets_expire:
@@ -126,7 +127,7 @@ class GroupForecast:
         return latest
 
     def expired(self, now_ms: int) -> ExpiredGroup | None:
-        """What a run takes of it now; None for nothing."""
+        """What a run expires now; None if nothing."""
         due = [each for each in self.expiries if each.is_due(now_ms)]
         is_removed = self.is_removed(now_ms)
         return ExpiredGroup(self.group_id, due, is_removed) if due or is_removed else None
@@ -136,13 +137,13 @@ class GroupForecast:
         return not self.has_open_transaction and self.is_emptied(now_ms)
 
     def is_emptied(self, now_ms: int) -> bool:
-        """Whether a run would remove the group now but for an open transaction."""
+        """Whether all offsets are expired, so that only an open transaction can keep the group."""
         emptied_at_ms = self.emptied_at_ms
         return self.may_go and emptied_at_ms is not None and now_ms >= emptied_at_ms
 
 
 def rule_of(group: Group, topic: str) -> Rule:
-    """What decides about the offsets that a group holds for a topic (R18)."""
+    """The rule for the offsets of a group in a topic (R18)."""
     description = group.description
     if group.group_type == CLASSIC:
         if not description.protocol_type:
@@ -158,19 +159,19 @@ def rule_of(group: Group, topic: str) -> Rule:
 
 
 def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
-    """When each offset of a group expires, and whether the group goes, if nothing more comes in (R18-R21)."""
+    """When each offset of a group expires, and whether the group is removed, without more records (R18-R21)."""
     group = held.group
     return GroupForecast(
         held.group_id,
         [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
-        # what a share group holds lies elsewhere
+        # the state of a share group is in another topic
         may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
         has_open_transaction=bool(held.pending),
     )
 
 
 def holdings_of(state: PartitionState, group_id: str) -> Holdings | None:
-    """What a group holds; None where there is no such group, or it lies in another log partition than it should."""
+    """The group with its offsets; None if it does not exist or belongs to another log partition (R1)."""
     group = state.group(group_id)
     if group is None:
         return None

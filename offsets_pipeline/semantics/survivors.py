@@ -1,19 +1,19 @@
-"""What a cleaning of the log keeps of one log partition (R23): rows in, survivors out, without Spark or Delta.
+"""The records of one log partition that a cleaning keeps (R23).
 
-Kept is what a replay needs to come to the same state, and whatever follows then comes to the same too (docs/adr/0010):
+A replay of the kept records gives the same state, whatever records follow (docs/adr/0010). Kept are:
 
-- of each identity the highest visible commit, where no tombstone lies behind it (R10), and every record of an open
+- of each identity the highest visible commit, unless a tombstone follows it (R10), and every record of an open
   transaction (R11);
 - of each group that exists the last values of its records, the newest value of each group type, and a commit above its
   last removal where nothing else proves that it exists (R14);
 - of each raw key that this program cannot read, unknown or corrupt, the last record (R6);
-- the last tombstone of each key until it is old enough, and longer where a record is kept that it hides;
+- the last tombstone of each key until it is old enough, and as long as a record that it hides is kept;
 - the marker that ended the transaction of a record that is kept;
-- the last record of each producer id until it is old enough: its epoch shuts out older ones, as in a broker's memory;
-- whatever was appended late (`backfill`): a stream may have to see it yet.
+- the last record of each producer id until it is old enough: its epoch fences older ones, as in a broker's memory;
+- every record that was appended late (`backfill`): a stream may not have read it yet.
 
-A broker knows raw keys alone, so it keeps less: R16 says what that costs. Here a corrupt record hides nothing, a simple
-group stays, and a tombstone stays in front of what it deleted.
+A broker compares raw keys alone and keeps less (R16 lists the consequences). Here a corrupt record hides nothing, a
+simple group stays, and a tombstone stays as long as a record that it deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
-#: What a cleaning looks at. ``aged``: old enough for a tombstone to go (`delete.retention.ms`).
+#: The columns that a cleaning reads. ``aged``: older than `delete.retention.ms`, so that a tombstone may go.
 SCHEMA = pa.schema(
     [
         pa.field("record_offset", pa.int64(), nullable=False),
@@ -57,17 +57,16 @@ _NONE = -1
 
 
 def survivors(rows: pa.Table) -> Bools:
-    """Which of these rows stay.
+    """Whether each row stays.
 
-    ``rows`` are all records of one log partition below some record offset, with the columns of SCHEMA, in record-offset
-    order. What lies at that record offset or above stays, and is not among them. Rows that an early compaction left out
-    (`compact_early`) would not stay either.
+    ``rows`` are all records of one log partition below some record offset, in record-offset order, with the columns of
+    SCHEMA. Rows that `compact_early` removed may be missing: they would not stay.
     """
     return _Cleaning(rows.select(SCHEMA.names).combine_chunks()).kept()
 
 
 class _Cleaning:
-    """Positions among the rows stand for record offsets throughout: they are in the same order."""
+    """Uses positions of rows in place of record offsets: they have the same order."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
@@ -100,7 +99,7 @@ class _Cleaning:
         self._aborted[ended] = aborts[self._marker[ended]]
 
     def _read_commits(self) -> None:
-        """Find the offset commits that decode, and give each identity and each of their groups a small integer."""
+        """Find the offset commits that decode, and number their identities and groups."""
         rows = np.flatnonzero(self._data & are_commits(self._rows["key"]))
         parsed = _taken(self._rows, rows)
         commits = parse_commits(parsed["key"].combine_chunks(), parsed["value"].combine_chunks())
@@ -145,7 +144,7 @@ class _Cleaning:
         return keep
 
     def _last_of_unread(self) -> Int64s:
-        """Of what does not decode the last record of its raw key, as a broker keeps it; null is a key too."""
+        """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""
         if not len(self._unread):
             return self._unread
         keys = codes_of(self._rows["key"].cast(pa.large_binary()).fill_null(b""))
@@ -155,7 +154,7 @@ class _Cleaning:
         return last[np.isin(last, self._unread) & ~(self._tombstone & self._aged)[last]]
 
     def _keep_proofs(self, keep: Bools) -> None:
-        """Keep the last commit of each simple group of which no commit is kept: it proves that there is one (R14)."""
+        """Keep the last commit of each simple group without another kept commit: it proves the group (R14)."""
         values = np.flatnonzero(~self._tombstone[self._commits])  # also of pending and aborted ones
         newest = self._highest_by_group(values)
         kept = self._highest_by_group(values[keep[self._commits[values]]])
@@ -170,7 +169,7 @@ class _Cleaning:
         return highest
 
     def _keep_what_hides(self, keep: Bools) -> None:
-        """Keep the last tombstone of whatever a kept value before it belongs to, however old: it would come back."""
+        """Keep the last tombstone after a kept value, however old it is: without it the value would come back."""
         of_commits = self._tombstone[self._commits]
         deletions = np.flatnonzero(of_commits)
         deletions = deletions[last_of_each(self._identity[deletions], self._commits[deletions])]
@@ -185,7 +184,7 @@ class _Cleaning:
         keep[self._groups.hiding(keep, first_commit)] = True
 
     def _keep_producers(self, keep: Bools) -> None:
-        """Keep the last record of each producer: a coordinator that reads the log knows epochs from there alone."""
+        """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
         rows = np.flatnonzero(self._in_transaction)
         last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
         keep[last[~self._aged[last]]] = True
@@ -244,7 +243,7 @@ class _GroupRecords:
         return live
 
     def last_tombstones(self) -> Int64s:
-        """The tombstones behind which no value of the same key lies."""
+        """The last tombstones of keys without a later value."""
         return np.array(
             [
                 row
@@ -256,9 +255,9 @@ class _GroupRecords:
         )
 
     def hiding(self, keep: Bools, first_commit: dict[str, int]) -> list[int]:
-        """The last tombstones of keys, and last removals of groups, behind something of theirs that is kept.
+        """The last tombstones of keys and last removals of groups that follow a kept record of the key or group.
 
-        ``first_commit`` is the first kept commit of a group.
+        ``first_commit`` has the first kept commit of each group.
         """
         hiding = []
         for name, group in self._groups.items():

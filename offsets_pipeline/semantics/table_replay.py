@@ -1,4 +1,4 @@
-"""Replaying columns of the log into states: a long run of commits is decoded at once."""
+"""The row-wise replay of columns of the log: commits are decoded together, then applied one by one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-#: Below so many commits it takes less time to decode them one by one.
+#: Fewer commits than this are faster to decode one by one.
 _FEW = 32
 
 
 def replay_table(state: PartitionState, rows: pa.Table) -> None:
-    """Replay rows of the state's log partition, in the order of their record offsets, with the columns of `LogRow`."""
+    """Replay rows of the state's log partition in record-offset order; columns are those of `LogRow`."""
     commits = are_commits(rows["key"]) & rows["control_type"].is_null().to_numpy()
     if int(commits.sum()) < _FEW:
         for row in log_rows(rows):
@@ -43,7 +43,7 @@ def replay_table(state: PartitionState, rows: pa.Table) -> None:
 
 
 def log_rows(rows: pa.Table) -> Iterator[LogRow]:
-    """The rows one by one."""
+    """The rows as `LogRow`."""
     return map(LogRow._make, zip(*(rows[name].to_pylist() for name in LogRow._fields), strict=True))
 
 
@@ -51,7 +51,7 @@ _Decoded = tuple[str, TopicPartition, CommittedOffset | None, int, int | None]
 
 
 def _decoded(rows: pa.Table, positions: npt.NDArray[np.int64]) -> dict[int, _Decoded]:
-    """The commits and tombstones at these positions, without those that do not decode (R6)."""
+    """The decoded commits and tombstones by position; positions of records that do not decode are missing (R6)."""
     rows = rows.take(pa.array(positions))
     commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
     if not commits.valid.all():
@@ -85,7 +85,7 @@ def _decoded(rows: pa.Table, positions: npt.NDArray[np.int64]) -> dict[int, _Dec
 
 
 def _texts(column: pa.Array) -> Iterator[str]:
-    """Texts, of which the same are the same object: many commits name few groups and topics."""
+    """The texts; equal texts are one object, because many commits name few groups and topics."""
     encoded = column.dictionary_encode()
     texts: list[str] = encoded.dictionary.to_pylist()
     indices: npt.NDArray[np.int32] = encoded.indices.to_numpy()

@@ -19,7 +19,7 @@ from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.notes import LogNotes
 from offsets_pipeline.state.stream import start_fold
 from tests.logs import LogPartition
-from tests.random_logs import MANY, Shape, random_log
+from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment
 from tests.spark.stores import CLOCK, assert_as_reference, copied, export_of, log_of, rows_of
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 DEADLINE_SECONDS = 240
-PARTITIONS = 3
-SHAPE = Shape(groups=MANY, log_partitions=PARTITIONS, strays=0.3)
+PARTITIONS = IN_SEGMENTS.log_partitions
 PATIENT = FoldSettings(trigger_interval_ms=200, max_retries=50, max_backoff_ms=500)
 
 
@@ -44,7 +43,7 @@ def cleaned(bench: Workbench, store: Path) -> Cleaned:
 
 def a_log(tmp_path: Path, seed: int) -> tuple[list[LogRow], Path]:
     chosen = random.Random(seed)
-    rows = random_log(chosen, 300, SHAPE).rows()
+    rows = random_log(chosen, 300, IN_SEGMENTS).rows()
     return rows, write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
 
 

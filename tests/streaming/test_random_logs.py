@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from tests.random_logs import MANY, Shape, random_log
+from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import write_log, write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, state_of
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
-PARTITIONS = 3
-SHAPE = Shape(groups=MANY, log_partitions=PARTITIONS, strays=0.3)
+PARTITIONS = IN_SEGMENTS.log_partitions
 
 
 def reload_one_by_one(workbench: Workbench, store: Path) -> int:
@@ -42,7 +41,7 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     way: Callable[[Workbench, Path], int],
 ) -> None:
     chosen = random.Random(seed)
-    rows = random_log(chosen, 300, SHAPE).rows()
+    rows = random_log(chosen, 300, IN_SEGMENTS).rows()
     whole = write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
     store = copied(empty(PARTITIONS), tmp_path / "store")
     shares = sorted(chosen.uniform(0.1, 0.9) for _ in range(3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,3 +27,48 @@ def test_rules_that_are_cited_are_written_down(root: Path) -> None:
     cited = {rule for path in sources for rule in re.findall(r"\b(R\d+)[a-z]?\b", path.read_text(encoding="utf-8"))}
     assert len(cited) > 20
     assert cited <= written, cited - written
+
+
+def defined_in(module: Path) -> set[str]:
+    """Functions, classes, methods as `Class.method`, and constants of a module."""
+    names: set[str] = set()
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_every_rule_is_where_the_table_of_the_rules_says(root: Path) -> None:
+    written = re.findall(r"^- (R\d+)\b", (root / "docs" / "semantics.md").read_text(encoding="utf-8"), re.MULTILINE)
+    table = (root / "docs" / "code.md").read_text(encoding="utf-8").partition("## Where each rule is")[2]
+    rows = dict(re.findall(r"^\| (R\d+) \|(.*)\|$", table, re.MULTILINE))
+    assert list(rows) == sorted(written, key=lambda rule: int(rule[1:]))
+    missing = []
+    for rule, cells in rows.items():
+        places = re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)", cells)
+        assert places or "no code" in cells, rule
+        for path, names in places:
+            module = root / "offsets_pipeline" / path
+            found = defined_in(module) if module.exists() else set()
+            missing += [(rule, path, name) for name in re.findall(r"`([\w.]+)`", names) if name not in found]
+    assert missing == []
+
+
+def test_every_rule_that_a_replay_has_is_broken_by_a_mutation(root: Path) -> None:
+    """What `scripts/mutations.py` changes is still in the code, and no rule of the table is left out."""
+    spec = spec_from_file_location("mutations", root / "scripts" / "mutations.py")
+    assert spec is not None
+    assert spec.loader is not None
+    mutations = module_from_spec(spec)
+    spec.loader.exec_module(mutations)
+    for each in mutations.MUTATIONS:
+        source = (root / "offsets_pipeline" / each.file).read_text(encoding="utf-8")
+        assert source.count(each.old) == 1, (each.rule, each.file, each.old)
+    table = (root / "docs" / "code.md").read_text(encoding="utf-8").partition("## Where each rule is")[2]
+    rules = {rule for rule, cells in re.findall(r"^\| (R\d+) \|(.*)\|$", table, re.MULTILINE) if "no code" not in cells}
+    assert {each.rule for each in mutations.MUTATIONS} == rules

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.compaction import are_commits, compact_early
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
-from tests.random_logs import Log, examples, logs, several
+from tests.random_logs import NARROW, Log, examples, logs, several
 
 PARTITIONS = 5
 
@@ -39,7 +39,7 @@ def test_replay_of_compacted_rows_equals_replay_of_all(capture: str) -> None:
 
 
 @examples(200)
-@given(logs(several(2), max_steps=60), st.data())
+@given(logs(NARROW, max_steps=30) | logs(several(2), max_steps=60), st.data())
 def test_any_part_of_any_log_may_be_compacted_before_its_replay(log: Log, data: st.DataObject) -> None:  # R10-R16
     rows = data.draw(st.sampled_from([log.rows(), log.rows() * 2]))
     if data.draw(st.booleans()):
@@ -73,6 +73,17 @@ def test_transactional_commits_with_their_marker_are_compacted_as_plain_ones() -
     assert sum(compacted["records"].to_pylist()) == len(log.rows)
     kept = compact_early(input_table(log.rows), {}, keep_producers=True)
     assert kept.filter(pc.is_null(kept["control_type"]))["producer_id"].to_pylist() == [7, 8, 8, 9]
+
+
+def test_tombstone_of_an_aborted_transaction_is_compacted_as_a_plain_one() -> None:  # R12
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.delete(("g", "t", 0), producer_id=7)
+    log.commit(("g", "t", 0), 2, producer_id=7)
+    log.marker(7, "ABORT")
+    compacted = compact_early(input_table(log.rows), {})
+    assert compacted["record_offset"].to_pylist() == [0, 1, 2, 3]
+    assert facts([compacted], {}) == facts([input_table(log.rows)], {})
 
 
 def test_commit_whose_marker_may_be_elsewhere_waits_for_it() -> None:  # R11

@@ -1,0 +1,430 @@
+"""Change one rule at a time and see whether a test notices: for each rule a mutation of each replay that has it.
+
+    python scripts/mutations.py [R12 ...]
+
+A mutation replaces one text in one file of a copy of the project. The tests named with it run until the first fails.
+The program prints a table and exits with 1 if a mutation survives or its text is no longer in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("offsets_pipeline", "tests", "docs", "pyproject.toml")
+UNIT = "tests/unit/semantics"
+PROPERTY = ("tests/property/test_fold_properties.py", "tests/property/test_cleaning_keeps.py")
+RULES = (f"{UNIT}/test_partition_state.py", f"{UNIT}/test_columnar_replay.py", f"{UNIT}/test_group_description.py")
+#: The narrowest tests come first: a run ends with the first that fails.
+REPLAYS = (*RULES, UNIT, *PROPERTY)
+COMPACTION = (f"{UNIT}/test_transactions.py", f"{UNIT}/test_early_compaction.py", *REPLAYS)
+PARTITIONING = (f"{UNIT}/test_partitioning.py", *REPLAYS)
+CLEANING = (f"{UNIT}/test_survivors.py", PROPERTY[1], *REPLAYS)
+RECORD = ("tests/unit/record/test_decode.py", "tests/unit/record/test_commit_columns.py", *RULES)
+RETENTION = ("tests/unit/coordinator/test_expiration.py", "tests/property/test_retention_properties.py")
+COORDINATOR = ("tests/unit/coordinator",)
+
+COLUMNS, ROWS, BOTH, COORDINATES = "columns", "rows", "both", "coordinator"
+STATE = "semantics/partition_state.py"
+REPLAY = "semantics/columnar_replay.py"
+
+
+class Mutation(NamedTuple):
+    """A deliberate fault: in ``file``, ``old`` becomes ``new``. ``engine`` names the implementation of the rule."""
+
+    rule: str
+    engine: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = REPLAYS
+
+
+MUTATIONS = [
+    Mutation(
+        "R1", ROWS, "semantics/partitioning.py", "(0 if value == _INT_MIN else abs(value))", "abs(value)", PARTITIONING
+    ),
+    Mutation(
+        "R1",
+        COLUMNS,
+        "semantics/partitioning.py",
+        "np.where(signed == _INT_MIN, 0, np.abs(signed))",
+        "np.abs(signed)",
+        PARTITIONING,
+    ),
+    Mutation("R1", ROWS, STATE, "partition_for(group_id, self.offsets_partitions) != self.log_partition", "False"),
+    Mutation(
+        "R1",
+        COLUMNS,
+        REPLAY,
+        "to_numpy(zero_copy_only=False)] != log_partition)",
+        "to_numpy(zero_copy_only=False)] < 0)",
+    ),
+    Mutation("R2", COLUMNS, "semantics/transactions.py", "(step > 1)", "(step > 2)", COMPACTION),
+    Mutation(
+        "R3", BOTH, "record/decode.py", 'raise CorruptRecord("key", "record has no key")', "key = bytes(2)", RECORD
+    ),
+    Mutation("R3", ROWS, STATE, "                self._delete(key.group_id, where)\n", "                pass\n"),
+    Mutation(
+        "R3",
+        COLUMNS,
+        "record/commit_columns.py",
+        "valid=of_key.valid & (tombstone | decodes)",
+        "valid=of_key.valid & decodes",
+    ),
+    Mutation("R4", COORDINATES, "coordinator/store.py", "if properties.kind != OWNED:", "if False:", COORDINATOR),
+    Mutation("R5", BOTH, "semantics/group_types.py", "(3, 4, 5, 6, 7, 8, 16)", "(3, 4, 5, 6, 7, 8)"),
+    Mutation(
+        "R5", BOTH, "semantics/group_types.py", "(10, 11, 12, 13, 14, 15), SHARE", "(10, 11, 12, 13, 14, 15), STREAMS"
+    ),
+    Mutation("R5", COLUMNS, "semantics/compaction.py", "[bytes((0, 0)), bytes((0, 1))]", "[bytes((0, 1))]", COMPACTION),
+    Mutation("R6", ROWS, STATE, "self.unknown_records += 1", "pass"),
+    Mutation("R6", ROWS, STATE, "self.quarantined[row.record_offset] = str(corrupt)", "pass"),
+    Mutation("R6", COLUMNS, REPLAY, "if not commits.valid.all():", "if False:"),
+    Mutation(
+        "R6",
+        COLUMNS,
+        "semantics/compaction.py",
+        "commits = fresh & ~known & key_decodes & decodes",
+        "commits = fresh & ~known & key_decodes",
+        COMPACTION,
+    ),
+    Mutation(
+        "R6", BOTH, "semantics/survivors.py", "np.isin(last, self._unread)", "np.isin(last, self._unread[:0])", CLEANING
+    ),
+    Mutation("R7", COLUMNS, "record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
+    Mutation(
+        "R7",
+        COLUMNS,
+        "record/commit_columns.py",
+        "mask=self.tombstone | (column == NONE_ON_WIRE)",
+        "mask=self.tombstone",
+        RECORD,
+    ),
+    Mutation("R7", ROWS, "record/message_types.py", "NONE_SENTINEL = -1", "NONE_SENTINEL = -2", RECORD),
+    Mutation("R7", ROWS, STATE, "None if topic_id == NO_TOPIC_ID else topic_id", "topic_id"),
+    Mutation("R8", ROWS, "record/schema.py", "data = reader.raw(size,", "data = reader.raw(max(size, 1),", RECORD),
+    Mutation(
+        "R8",
+        ROWS,
+        "record/schema.py",
+        "is_null = present <= 0 if tagged else present < 0",
+        "is_null = present < 0",
+        RECORD,
+    ),
+    Mutation(
+        "R9",
+        ROWS,
+        STATE,
+        'TopicPartition(key.fields["topic"], key.fields["partition"])',
+        'TopicPartition(key.fields["topic"], 0)',
+    ),
+    Mutation("R9", COLUMNS, REPLAY, "codes_of(commits.identities())", 'codes_of(table["key"])'),
+    Mutation(
+        "R10", ROWS, STATE, "held.record_offset < offset.record_offset", "held.record_offset > offset.record_offset"
+    ),
+    Mutation(
+        "R10", COLUMNS, "semantics/compaction.py", "if np.any(np.diff(record_offset) < 0):", "if False:", COMPACTION
+    ),
+    Mutation("R11", ROWS, STATE, "self.pending.pop(producer_id, {})", "self.pending.get(producer_id, {})"),
+    Mutation("R11", ROWS, STATE, "            if control_type == COMMIT:", "            if control_type == ABORT:"),
+    Mutation(
+        "R11",
+        COLUMNS,
+        "semantics/transactions.py",
+        "found &= transaction_of[candidate] == transaction_of[order]",
+        "pass",
+        COMPACTION,
+    ),
+    Mutation("R11", COLUMNS, "semantics/transactions.py", "COMMITTED, ABORTED)", "COMMITTED, COMMITTED)", COMPACTION),
+    Mutation("R12", ROWS, STATE, "self.pending[producer_id].get(group_id, {}).pop(where, None)", "pass"),
+    Mutation("R12", COLUMNS, REPLAY, "offset > removed.get((partition, identity), -1) and ", ""),
+    Mutation(
+        "R12",
+        COLUMNS,
+        REPLAY,
+        'pc.and_(table["producer_id"].is_valid(), table["value"].is_valid())',
+        'table["producer_id"].is_valid()',
+    ),
+    Mutation(
+        "R12", COLUMNS, "semantics/compaction.py", "is_null()) | tombstone  # R12", "is_null())  # R12", COMPACTION
+    ),
+    Mutation("R13", ROWS, STATE, "offsets.pop(where, None)  # R13", "offsets.pop(where)"),
+    Mutation("R13", ROWS, "semantics/group.py", "self.records.pop(name, None)", "self.records.pop(name)"),
+    Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)", "pass"),
+    Mutation("R14", ROWS, STATE, "self.groups.pop(group_id, None)", "pass"),
+    Mutation("R14", ROWS, STATE, "group.group_type != group_type or ", ""),
+    Mutation("R14", ROWS, STATE, " or key.record_type == GROUP_METADATA", ""),
+    Mutation("R14", ROWS, STATE, "group is None or group.group_type == SHARE else group", "group is None else group"),
+    Mutation("R14", ROWS, STATE, "_NO_OFFSETS if self.group(group_id) is None else self", "self"),
+    Mutation("R14", COLUMNS, "semantics/group_description.py", "CLASSIC if commit > removed else None", "None"),
+    Mutation(
+        "R14", COLUMNS, "semantics/group_description.py", "removed = max(removed, _at(row.tombstone_offset))", "pass"
+    ),
+    Mutation(
+        "R14",
+        COLUMNS,
+        "semantics/group_description.py",
+        "offset for name, offset in newest.items() if name != last",
+        "-1 for name in newest",
+    ),
+    Mutation("R14", COLUMNS, REPLAY, "            self._note_group_commits(_parsed(last), last)", "            pass"),
+    Mutation(
+        "R14",
+        COLUMNS,
+        "semantics/compaction.py",
+        "return np.concatenate([last, newest[aborted[newest]]])",
+        "return last",
+        COMPACTION,
+    ),
+    Mutation("R15", ROWS, STATE, "if record_offset < self.end:", "if record_offset < 0:"),
+    Mutation(
+        "R15", COLUMNS, REPLAY, "behind = here & (offset < start) & ~carried", "behind = here & (offset < 0) & ~carried"
+    ),
+    Mutation(
+        "R16",
+        COLUMNS,
+        "semantics/compaction.py",
+        "last_of_each(code[at] * 2 + tombstone[at], offset[at])",
+        "last_of_each(code[at] * 2, offset[at])",
+        COMPACTION,
+    ),
+    Mutation(
+        "R16",
+        COLUMNS,
+        "semantics/compaction.py",
+        'code = codes_of(table["key"]) * 2 + ',
+        'code = codes_of(table["key"]) * 2 + 0 * ',
+        COMPACTION,
+    ),
+    Mutation(
+        "R17",
+        ROWS,
+        STATE,
+        "            yield from self.pending[producer_id].get(group_id, _NO_OFFSETS)",
+        "            yield from ()",
+    ),
+    Mutation("R17", COLUMNS, REPLAY, "return table.filter(pa.array(outcome == OPEN))", "return table.slice(0, 0)"),
+    Mutation(
+        "R17",
+        COORDINATES,
+        "coordinator/commits.py",
+        "if require_stable and group is not None and state",
+        "if False and state",
+        ("tests/unit/coordinator/test_commits.py",),
+    ),
+    Mutation(
+        "R18",
+        COORDINATES,
+        "semantics/retention.py",
+        "return Rule.SUBSCRIBED if group.is_subscribed_to(topic) else Rule.NOT_SUBSCRIBED\n",
+        "return Rule.NOT_SUBSCRIBED\n",
+        RETENTION,
+    ),
+    Mutation("R18", COORDINATES, "semantics/retention.py", "or description.state != STABLE", "", RETENTION),
+    Mutation(
+        "R18",
+        COORDINATES,
+        "semantics/subscriptions.py",
+        "if value is None or group.state == EMPTY:",
+        "if value is None:",
+        RETENTION,
+    ),
+    Mutation("R19", COORDINATES, "semantics/retention.py", "now_ms >= self.at_ms", "now_ms > self.at_ms", RETENTION),
+    Mutation(
+        "R19",
+        COORDINATES,
+        "semantics/retention.py",
+        "emptied_ms + retention_ms",
+        "offset.commit_timestamp_ms + retention_ms",
+        RETENTION,
+    ),
+    Mutation("R20", COORDINATES, "semantics/retention.py", "        rule = Rule.PENDING", "        pass", RETENTION),
+    Mutation(
+        "R20", COORDINATES, "semantics/retention.py", "return not self.has_open_transaction and ", "return ", RETENTION
+    ),
+    Mutation("R21", COORDINATES, "semantics/retention.py", "and group.is_empty", "", RETENTION),
+    Mutation(
+        "R22",
+        COORDINATES,
+        "coordinator/expiration.py",
+        "for each in expired.expired]",
+        "for each in expired.expired[1:]]",
+        RETENTION,
+    ),
+    Mutation(
+        "R23",
+        BOTH,
+        "semantics/survivors.py",
+        'keep = _mask(rows["backfill"]) | self._open',
+        'keep = _mask(rows["backfill"])',
+        CLEANING,
+    ),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
+    Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
+    Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
+    Mutation(
+        "R24",
+        COORDINATES,
+        "coordinator/commits.py",
+        'raise NoSuchGroup(f"no group',
+        'raise UnknownMemberId(f"no group',
+        ("tests/unit/coordinator/test_commits.py",),
+    ),
+    Mutation(
+        "R25",
+        COORDINATES,
+        "coordinator/commits.py",
+        "if member.generation < 0 and group.is_empty:",
+        "if member.generation < 0:",
+        ("tests/unit/coordinator/test_commits.py",),
+    ),
+    Mutation(
+        "R25",
+        COORDINATES,
+        "coordinator/commits.py",
+        "if member.generation != group.generation:",
+        "if False:",
+        ("tests/unit/coordinator/test_commits.py",),
+    ),
+    Mutation(
+        "R26",
+        COORDINATES,
+        "coordinator/deletion.py",
+        "    if not group.is_empty:",
+        "    if False:",
+        ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
+    ),
+    Mutation(
+        "R26",
+        COORDINATES,
+        "coordinator/deletion.py",
+        "if group.is_subscribed_to(where.topic):",
+        "if False:",
+        ("tests/unit/coordinator/test_groups.py", *COORDINATOR),
+    ),
+    Mutation(
+        "R27",
+        COORDINATES,
+        "coordinator/core.py",
+        "if acks is None else acks",
+        "",
+        ("tests/unit/coordinator/test_appender.py", *COORDINATOR),
+    ),
+    Mutation(
+        "R28",
+        COORDINATES,
+        "coordinator/loading.py",
+        "if partition.status is LoadStatus.LOADING:\n            raise",
+        "if False:\n            raise",
+        ("tests/unit/coordinator/test_loading.py",),
+    ),
+    Mutation(
+        "R33",
+        BOTH,
+        "semantics/group_description.py",
+        "elif group_epoch > assignment_epoch:",
+        "elif group_epoch < assignment_epoch:",
+    ),
+    Mutation(
+        "R33",
+        BOTH,
+        "semantics/group_description.py",
+        "elif group_type == STREAMS and not _topology",
+        "elif False and not _topology",
+    ),
+    Mutation(
+        "R33", BOTH, "semantics/group_description.py", 'state=STABLE if value["members"] else EMPTY', "state=STABLE"
+    ),
+    Mutation("R34", BOTH, "semantics/group_description.py", "(-named[name], name)", "(named[name], name)"),
+    Mutation(
+        "R34", BOTH, "semantics/group_description.py", "protocol_type=group_type.lower()", "protocol_type=group_type"
+    ),
+    Mutation("R35", ROWS, STATE, "            self._learn_name(offset.topic_id, where.topic)", "            pass"),
+    Mutation("R35", ROWS, STATE, "                self._learn_name(topic_id, topic)", "                pass"),
+    Mutation("R35", ROWS, STATE, "min(topic, self.topic_names.get(topic_id, topic))", "topic"),
+    Mutation(
+        "R35",
+        COLUMNS,
+        "semantics/group_facts.py",
+        "            self._topics[topic] = log_partition",
+        "            pass",
+    ),
+    Mutation("R35", COLUMNS, REPLAY, "        self._groups.add_topic_names(commits.topic_names())", "        pass"),
+    Mutation(
+        "R35",
+        COLUMNS,
+        "semantics/compaction.py",
+        "np.unique(np.concatenate([last, _telling_more(code, topic_id, commits, last_values)]))",
+        "np.unique(last)",
+        COMPACTION,
+    ),
+]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the mutations of the rules named, or of all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rules", nargs="*", help="rules whose mutations run; all if none is named")
+    rules = parser.parse_args(arguments).rules
+    chosen = [each for each in MUTATIONS if not rules or each.rule in rules]
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        copy = _copied(Path(folder))
+        print(f"{'rule':5}{'where':12}{'result':10}{'seconds':>8}  file: noticed by")
+        for mutation in chosen:
+            begun = time.monotonic()
+            result, noticed_by = run(mutation, copy)
+            bad += result != "noticed"
+            seconds = time.monotonic() - begun
+            print(
+                f"{mutation.rule:5}{mutation.engine:12}{result:10}{seconds:8.1f}  {mutation.file}: {noticed_by}",
+                flush=True,
+            )
+    print(f"{len(chosen)} mutations, {bad} survived or no longer apply")
+    return min(bad, 1)
+
+
+def run(mutation: Mutation, project: Path) -> tuple[str, str]:
+    """The result of a mutation (noticed, survived, stale) and the test that noticed it."""
+    path = project / "offsets_pipeline" / mutation.file
+    source = path.read_text(encoding="utf-8")
+    if source.count(mutation.old) != 1:
+        return "stale", f"{mutation.old!r} occurs {source.count(mutation.old)} times"
+    path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+    try:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutation.tests]
+        environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(source, encoding="utf-8")
+    if done.returncode == 0:
+        return "survived", ""
+    noticed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "noticed", noticed[0] if noticed else f"pytest ended with {done.returncode}"
+
+
+def _copied(folder: Path) -> Path:
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "data")
+            shutil.copytree(source, folder / name, ignore=ignored)
+        else:
+            shutil.copy2(source, folder / name)
+    (folder / "tests" / "data").symlink_to(ROOT / "tests" / "data")
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
