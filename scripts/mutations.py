@@ -228,7 +228,6 @@ MUTATIONS = [
         "return Rule.NOT_SUBSCRIBED\n",
         RETENTION,
     ),
-    Mutation("R18", COORDINATES, "semantics/retention.py", "or description.state != STABLE", "", RETENTION),
     Mutation(
         "R18",
         COORDINATES,
