@@ -161,8 +161,7 @@ MUTATIONS = [
     Mutation("R13", ROWS, "semantics/group.py", "self.records.pop(name, None)", "self.records.pop(name)"),
     Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)", "pass"),
     Mutation("R14", ROWS, STATE, "self.groups.pop(group_id, None)", "pass"),
-    Mutation("R14", ROWS, STATE, "group.group_type != group_type or ", ""),
-    Mutation("R14", ROWS, STATE, " or key.record_type == GROUP_METADATA", ""),
+    Mutation("R14", ROWS, STATE, " or group.group_type != group_type", ""),
     Mutation("R14", ROWS, STATE, "group is None or group.group_type == SHARE else group", "group is None else group"),
     Mutation("R14", ROWS, STATE, "_NO_OFFSETS if self.group(group_id) is None else self", "self"),
     Mutation("R14", COLUMNS, "semantics/group_description.py", "CLASSIC if commit > removed else None", "None"),
@@ -229,7 +228,6 @@ MUTATIONS = [
         "return Rule.NOT_SUBSCRIBED\n",
         RETENTION,
     ),
-    Mutation("R18", COORDINATES, "semantics/retention.py", "or description.state != STABLE", "", RETENTION),
     Mutation(
         "R18",
         COORDINATES,

@@ -81,12 +81,13 @@ class Shape:
     times_ms: Sequence[int] = (-1, 0, 1_700_000_000_000, 2**63 - 1)
     expire_times_ms: Sequence[int] = (0, 1_700_000_000_000, 2**63 - 1)
     log_partitions: int = 1
+    tombstones_in_transactions: bool = True
     strays: float | None = None
 
 
 ANY = Shape()
 #: One log partition as a coordinator writes it.
-LEGAL = Shape(steps=WRITTEN_BY_COORDINATOR, groups=("g", "h"), topics=("t",))
+LEGAL = Shape(steps=WRITTEN_BY_COORDINATOR, groups=("g", "h"), topics=("t",), tombstones_in_transactions=False)
 
 
 #: Anything, about one offset of one group.
@@ -199,7 +200,8 @@ class LogWriter:
         return commit_value(chosen.randrange(-1, 50), version, **fields)
 
     def _tombstone(self, log: LogPartition, group_id: str) -> None:
-        log.record(self._commit_key(group_id, self._chosen.choice([1, 1, 0])), None, self._maybe_producer())
+        producer_id = self._maybe_producer() if self._shape.tombstones_in_transactions else None
+        log.record(self._commit_key(group_id, self._chosen.choice([1, 1, 0])), None, producer_id)
 
     def _marker(self, log: LogPartition, _: str) -> None:
         log.marker(self._chosen.choice(self._shape.producers), self._chosen.choice([COMMIT, COMMIT, ABORT]))
@@ -415,8 +417,7 @@ def random_log(chosen: Random, steps: int, shape: Shape = ANY) -> Log:
 def logs(draw: st.DrawFn, shape: Shape = ANY, max_steps: int = 25) -> Log:
     """Random logs with at least one record, which hypothesis shrinks step by step."""
     writer = LogWriter(shape, draw(st.randoms(use_true_random=False)))
-    shortest = draw(st.integers(1, max_steps // 2))  # or else most logs have a handful of records
-    draw(st.lists(st.builds(writer.step), min_size=shortest, max_size=max_steps))
+    draw(st.lists(st.builds(writer.step), min_size=1, max_size=max_steps))
     assume(writer.log.partitions)
     return writer.log
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics import partition_state, table_replay
+from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import input_table
@@ -47,7 +48,9 @@ class Replayed:
     @classmethod
     def of(cls, state: PartitionState) -> Replayed:
         """As the state has it. ``current`` and ``unstable``: what fetches of offsets answer (R14, R17)."""
+        share = {group_id for group_id, group in state.groups.items() if group.group_type == SHARE}
         answering = [group_id for group_id in state.groups if state.group_with_offsets(group_id) is not None]
+        assert not share & set(answering)
         unstable = {(group_id, *where) for group_id in answering for where in state.pending_of(group_id)}
         assert all(
             state.is_pending(group_id, TopicPartition(topic, partition)) for group_id, topic, partition in unstable
@@ -70,7 +73,7 @@ class Replayed:
             end=state.end,
             current={
                 (group_id, *where): offset
-                for group_id in answering
+                for group_id in state.offsets.keys() - share
                 for where, offset in state.offsets_of(group_id).items()
             },
             unstable=unstable,

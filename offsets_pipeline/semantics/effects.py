@@ -34,7 +34,7 @@ PROGRESS = "progress"
 #: The record type of the fact about a group's highest commit among the facts about its records (R14).
 COMMIT_RECORD_TYPE = 1
 
-#: The first and the last time that a table holds. Clients may send any time; a time outside becomes one of these. They are
+#: The first and the last time that a table holds. Clients may send any time; others become one of these. They are
 #: a day inside the range of `datetime` and SQL (0001-01-01 to 9999-12-31), so that they exist in every time zone.
 EARLIEST_MS = -62_135_510_400_000
 LATEST_MS = 253_402_214_399_999

@@ -16,7 +16,6 @@ from offsets_pipeline.record.wire import NO_TOPIC_ID
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import (
     CLASSIC,
-    GROUP_METADATA,
     GROUP_REMOVING_TYPES,
     GROUP_TYPE_OF_RECORD_TYPE,
     OFFSET_COMMIT_TYPES,
@@ -173,9 +172,9 @@ class PartitionState:
                 group.drop(name)
             return
         group_type = GROUP_TYPE_OF_RECORD_TYPE[key.record_type]
-        if group is None or group.group_type != group_type or key.record_type == GROUP_METADATA:
-            # R14: it creates its group or replaces a simple one, and a classic value is the whole group. No broker
-            # writes a value of one type for a group of another type; if a log has one, the newer value wins.
+        if group is None or group.group_type != group_type:
+            # R14: it creates its group or replaces a simple one. No broker writes a value of one type for a group of
+            # another type; if a log has one, the newer value wins.
             group = self.groups[group_id] = Group(group_type)
         group.put(name, value)
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from offsets_pipeline.semantics.group_description import EMPTY, STABLE
+from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def rule_of(group: Group, topic: str) -> Rule:
             return Rule.SIMPLE_GROUP
         if description.state == EMPTY:
             return Rule.EMPTY_GROUP
-        if description.protocol_type != CONSUMER_PROTOCOL_TYPE or description.state != STABLE:
-            return Rule.ACTIVE_GROUP
+        if description.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return Rule.ACTIVE_GROUP  # R33: with members it is Stable
         return Rule.SUBSCRIBED if group.is_subscribed_to(topic) else Rule.NOT_SUBSCRIBED_CLASSIC
     if group.group_type in {CONSUMER, STREAMS}:
         return Rule.SUBSCRIBED if group.is_subscribed_to(topic) else Rule.NOT_SUBSCRIBED

@@ -38,7 +38,7 @@ def test_replay_of_compacted_rows_equals_replay_of_all(capture: str) -> None:
         assert facts(compacted, folded_to) == facts(tables, folded_to)
 
 
-@examples(200)
+@examples(100)
 @given(logs(NARROW, max_steps=30) | logs(several(2), max_steps=60), st.data())
 def test_any_part_of_any_log_may_be_compacted_before_its_replay(log: Log, data: st.DataObject) -> None:  # R10-R16
     rows = data.draw(st.sampled_from([log.rows(), log.rows() * 2]))

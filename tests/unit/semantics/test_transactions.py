@@ -29,7 +29,7 @@ class Marker(NamedTuple):
 
 
 def table_of(records: list[Record], markers: list[Marker]) -> pa.Table:
-    rows = [*records, *markers]
+    rows: list[Record | Marker] = [*records, *markers]
     return pa.table(
         {
             "log_partition": pa.array([row.log_partition for row in rows], pa.int32()),
