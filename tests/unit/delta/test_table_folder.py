@@ -120,21 +120,23 @@ def test_a_commit_of_others_is_seen_in_the_next_snapshot(folder: TableFolder) ->
 def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
     folder = TableFolder(str(tmp_path / "committed_offsets"), COMMITTED_OFFSETS)
     folder.create()
-    schema = pa.schema([field for field in COMMITTED_OFFSETS.arrow_schema() if field.name != "settled"])
+    schema = pa.schema(
+        [field for field in COMMITTED_OFFSETS.arrow_schema() if field.name not in {"base", "incarnation"}]
+    )
     nothing = {name: [None] for name in schema.names}
     row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_epoch": [0]}
     table = pa.Table.from_pydict(row | {"record_offset": [5], "misplaced": [False]}, schema)
-    folder.commit([folder.write_file(table, {"settled": "false"})], seen=folder.snapshot())
-    folder.commit([folder.write_file(table, {"settled": "false"})], seen=folder.snapshot())
+    folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
+    folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
     for snapshot in (folder.snapshot(), again(folder).snapshot()):
         first, second = snapshot.files()
-        assert first.partition == second.partition == {"settled": "false"}
+        assert first.partition == second.partition == {"base": "false", "incarnation": "1"}
         assert first.lowest == {"log_partition": 1, "group_id": "g", "record_offset": 5}
     assert compact(folder) == 2
     for snapshot in (folder.snapshot(), again(folder).snapshot()):
         (only,) = snapshot.files()
-        assert (only.partition, only.rows) == ({"settled": "false"}, 2)
-    assert DeltaTable(folder.folder).to_pyarrow_table()["settled"].to_pylist() == [False, False]
+        assert (only.partition, only.rows) == ({"base": "false", "incarnation": "1"}, 2)
+    assert DeltaTable(folder.folder).to_pyarrow_table()["base"].to_pylist() == [False, False]
 
 
 def test_of_two_who_advance_one_application_the_second_is_refused(folder: TableFolder) -> None:

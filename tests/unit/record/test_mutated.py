@@ -96,7 +96,9 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     effects.validate(full=True)
     records = effects.filter(pc.is_in(effects["kind"], pa.array([GROUP_RECORD, GROUP_COMMIT])))
     if records.num_rows:
-        for batch in described(in_key_order(RECORDS, state_rows(RECORDS, records)).to_batches(), PARTITIONS):
+        for batch in described(
+            in_key_order(RECORDS, state_rows(RECORDS, records.to_batches())).to_batches(), PARTITIONS
+        ):
             batch.validate(full=True)
 
 
