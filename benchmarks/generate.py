@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from offsets_pipeline.log.partitioning import partitions_for
 from offsets_pipeline.record import batch as b
 from offsets_pipeline.record.columns import BATCH_HEADER
 from offsets_pipeline.record.compression import Codec, compress
+from offsets_pipeline.semantics.partitioning import partitions_for
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -6,13 +6,18 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from offsets_pipeline.errors import InvalidTime
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
 
 MS_OF_HOUR = 3_600_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
+_TICK_SECONDS = 1.0  # between two looks at the clock
 _SIGNED = r"([-+]?[0-9]+)"
 # as java.time.Duration reads it: days have 24 hours, each part may have a sign, and a fraction is one of seconds
 _DURATION = re.compile(
@@ -50,6 +55,16 @@ class FixedClock:
     def advance_ms(self, by_ms: int) -> None:
         """Move the clock by `by_ms` milliseconds (backwards when negative)."""
         self.at_ms += by_ms
+
+
+def due(every_ms: int, clock: Clock, stopped: threading.Event) -> Iterator[None]:
+    """Yield at once, then each time ``every_ms`` have passed since the last time, until ``stopped`` is set."""
+    while not stopped.is_set():
+        began_ms = clock.now_ms()
+        yield
+        while clock.now_ms() - began_ms < every_ms:
+            if stopped.wait(min(_TICK_SECONDS, every_ms / 1000)):
+                return
 
 
 def ms_of(time_: datetime) -> int:

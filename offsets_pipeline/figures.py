@@ -16,7 +16,7 @@ from offsets_pipeline.errors import first_line
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
 from offsets_pipeline.metrics import Metrics, MetricsServer
-from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -174,12 +174,12 @@ class StateMetrics:
         groups = f"({DESCRIBED.latest('groups', answering)})"
         offsets = f"({OFFSETS.latest('committed_offsets', answering)})"
         (alive,) = tables.rows(
-            f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",  # noqa: S608 - our own
+            f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",
             "groups",
         )
         self._metrics.set("offsets_groups", alive["n"])
         (live,) = tables.rows(
-            f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "  # noqa: S608 - our own
+            f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "
             f"WHERE {HIDES_OFFSETS}) d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
             "WHERE committed_offset >= 0 AND NOT misplaced",
             "committed_offsets",
@@ -189,9 +189,9 @@ class StateMetrics:
         # as log-info does: the epoch of the log that counts, which the state may yet have to take over
         (counting,) = tables.rows("SELECT coalesce(max(log_epoch), 0) AS epoch FROM log_partitions", "log_partitions")
         of_log = f"log_epoch = {counting['epoch']}"
-        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")  # noqa: S608 - our own
+        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
         self._metrics.set("offsets_quarantined_records", corrupt["n"])
-        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")  # noqa: S608 - our own
+        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")
         folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
         behind = dict.fromkeys(range(tables.offsets_partitions), 0)
         for at, (first, last) in self._extent.look(tables.table("log"), counting["epoch"]).items():

@@ -8,10 +8,12 @@ table more (docs/adr/0008).
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class LayeredTable:
 
     def schema(self) -> StructType:
         """The Spark schema of `columns`."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415 - answers without Spark
+
         return StructType([field for field in self.table.schema() if field.name != "settled"])
 
     def latest(self, name: str, where: str = "TRUE") -> str:
@@ -44,7 +48,7 @@ class LayeredTable:
             SELECT {self._listed()} FROM (SELECT * FROM {name} WHERE settled AND {where}) b
             LEFT ANTI JOIN (SELECT {key} FROM {name} WHERE NOT settled AND {where}) r
             ON {" AND ".join(f"b.{each} = r.{each}" for each in self._identity)}
-        """  # noqa: S608 - names of the program's own
+        """
 
     def latest_in_spark(self, name: str, where: str = "TRUE") -> str:
         """The same, for Spark alone; ``where`` is a condition on the log epoch.
@@ -62,7 +66,7 @@ class LayeredTable:
             FROM (SELECT *, xxhash64({key}) AS key_hash FROM {name} WHERE settled AND {where}) b
             LEFT ANTI JOIN (SELECT {key}, xxhash64({key}) AS key_hash FROM {name} WHERE NOT settled AND {where}) r
             ON b.key_hash = r.key_hash AND {same}
-        """  # noqa: S608 - names of the program's own
+        """
 
     @property
     def _identity(self) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ class LayeredTable:
                 ) AS newest
                 FROM {name} WHERE NOT settled AND {where}
             ) f WHERE newest = 1
-        """  # noqa: S608 - names of the program's own
+        """
 
 
 OFFSETS = LayeredTable(COMMITTED_OFFSETS, ("log_partition", "group_id", "topic", "partition"), "record_offset")

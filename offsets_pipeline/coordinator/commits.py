@@ -26,8 +26,8 @@ from offsets_pipeline.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from offsets_pipeline.fold.group_kinds import CLASSIC
 from offsets_pipeline.record.corrupt import UnwritableRecord
+from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import CoordinatorSettings
     from offsets_pipeline.coordinator.log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
-    from offsets_pipeline.coordinator.state import Group, PartitionState, TopicPartition
-    from offsets_pipeline.fold.groups import GroupDescription
+    from offsets_pipeline.semantics.group_description import GroupDescription
+    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
 
 #: What a broker's `message.max.bytes` allows by default: the records of one request are one batch there.
 MAX_REQUEST_BYTES = 1_048_588

@@ -21,6 +21,7 @@ from offsets_pipeline.coordinator.requests import (
 )
 from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
 from offsets_pipeline.errors import NoSuchGroup, OffsetsError
+from offsets_pipeline.semantics import retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
-    from offsets_pipeline.coordinator.expiration import Expired, ExpiredGroup, Expiry, GroupForecast
+    from offsets_pipeline.coordinator.expiration import Expired
     from offsets_pipeline.coordinator.loading import LoadStatus
     from offsets_pipeline.coordinator.registry import Instance
     from offsets_pipeline.coordinator.requests import OffsetsByPartition, Outcome
-    from offsets_pipeline.coordinator.state import PartitionState, TopicPartition
-    from offsets_pipeline.fold.groups import GroupDescription
+    from offsets_pipeline.semantics.group_description import GroupDescription
+    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
+    from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
 
 _LOG = logging.getLogger(__name__)
 
@@ -252,8 +254,8 @@ class Coordinator(TransactionalCoordinator):
         """When each offset of a group expires if nothing more comes in, and by which rule (R18-R20)."""
         validated_group_id(group_id)
         with self._lock:
-            held = expiration.holdings_of(self._state_for(group_id), group_id)
-            return [] if held is None else expiration.forecast(held, self._retention_ms(retention_ms)).expiries
+            held = retention.holdings_of(self._state_for(group_id), group_id)
+            return [] if held is None else retention.forecast(held, self._retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
         """What becomes of the groups of a log partition, and of their offsets, if nothing more comes in (R18-R21)."""
@@ -261,8 +263,8 @@ class Coordinator(TransactionalCoordinator):
             self._refuse_if_closed()
             self._catch_up()
             state = self._partitions.state(log_partition)
-            holdings = (expiration.holdings_of(state, group_id) for group_id in state.groups)
-            return [expiration.forecast(each, self._retention_ms(retention_ms)) for each in holdings if each]
+            holdings = (retention.holdings_of(state, group_id) for group_id in state.groups)
+            return [retention.forecast(each, self._retention_ms(retention_ms)) for each in holdings if each]
 
     def expire(
         self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
@@ -321,7 +323,7 @@ class Coordinator(TransactionalCoordinator):
     def _retention_ms(self, retention_ms: int | None) -> int:
         if retention_ms is not None:
             return retention_ms
-        return self._settings.offsets_retention_minutes * expiration.MS_PER_MINUTE
+        return self._settings.offsets_retention_minutes * retention.MS_PER_MINUTE
 
     def _loaded_states(self) -> list[PartitionState]:
         """The states of all that is loaded, caught up. Raises CoordinatorLoadInProgress while any is being loaded."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.appender import Handler
     from offsets_pipeline.coordinator.loading import Loading
-    from offsets_pipeline.coordinator.state import PartitionState
+    from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)
 

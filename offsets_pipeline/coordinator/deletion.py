@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome, refuse_share_group
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup
-from offsets_pipeline.fold.group_kinds import CLASSIC
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.coordinator.log import Record
-    from offsets_pipeline.coordinator.state import Group, PartitionState, TopicPartition
+    from offsets_pipeline.semantics.partition_state import Group, PartitionState, TopicPartition
 
 
 def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.coordinator.records import group_record, group_tombstones
 from offsets_pipeline.coordinator.requests import GroupMetadata, Outcome
 from offsets_pipeline.errors import IllegalGeneration, InvalidCommitOffsetSize, NonEmptyGroup
-from offsets_pipeline.fold.group_kinds import CLASSIC
 from offsets_pipeline.record.corrupt import UnwritableRecord
+from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import CoordinatorSettings
-    from offsets_pipeline.coordinator.state import PartitionState
+    from offsets_pipeline.semantics.partition_state import PartitionState
 
 
 def store_group(

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.coordinator.replay import replay_table
-from offsets_pipeline.coordinator.state import PartitionState
 from offsets_pipeline.errors import CoordinatorLoadInProgress, NotCoordinator, UnexpectedActiveGroup
-from offsets_pipeline.fold.compaction import compact_early
+from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.log.rows import ABORT, COMMIT
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.log import Record
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
-from offsets_pipeline.log.rows import COMMIT
 from offsets_pipeline.record import wire
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, RecordType
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_METADATA, SHARE, STREAMS
+from offsets_pipeline.semantics.log_row import COMMIT
 
 if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
-    from offsets_pipeline.coordinator.state import Group, TopicPartition
     from offsets_pipeline.record.schema import Fields
+    from offsets_pipeline.semantics.partition_state import Group, TopicPartition
 
 #: The one version of a commit's value that has an expire timestamp (R7).
 _EXPIRING_VERSION = 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import InvalidGroupId, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
-from offsets_pipeline.fold.group_kinds import SHARE
 from offsets_pipeline.record.wire import MAX_STRING_BYTES
+from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

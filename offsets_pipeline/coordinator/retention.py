@@ -6,14 +6,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import shown_time
+from offsets_pipeline.clock import due, shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage, in_one_line
-from offsets_pipeline.output import warn
-from offsets_pipeline.repeating import due
+from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

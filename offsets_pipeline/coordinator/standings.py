@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
-from offsets_pipeline.coordinator.reset import Standing
+from offsets_pipeline.offset_reset.plan import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

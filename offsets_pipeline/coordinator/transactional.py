@@ -18,7 +18,7 @@ from offsets_pipeline.coordinator.requests import (
 )
 from offsets_pipeline.coordinator.transactions import BegunTransaction, BegunTransactions
 from offsets_pipeline.errors import ConcurrentTransactions, OffsetsError
-from offsets_pipeline.log.rows import ABORT, COMMIT
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping

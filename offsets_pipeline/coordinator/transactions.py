@@ -18,7 +18,7 @@ from offsets_pipeline.errors import (
     InvalidTransactionTimeout,
     InvalidTxnState,
 )
-from offsets_pipeline.log.rows import ABORT
+from offsets_pipeline.semantics.log_row import ABORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

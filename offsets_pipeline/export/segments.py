@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.cli.output import progress
 from offsets_pipeline.delta.filesystems import absolute_path
 from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
-from offsets_pipeline.output import progress
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from offsets_pipeline.fold.dataframes import carried_rows, fold, log_rows
-from offsets_pipeline.fold.effects import QUARANTINE
 from offsets_pipeline.fold.few import FewWriter, fold_few
 from offsets_pipeline.fold.fold_writer import FoldWriter
 from offsets_pipeline.fold.reload import reload_partitions, switch_epoch
@@ -15,6 +14,7 @@ from offsets_pipeline.fold.state import FoldedState
 from offsets_pipeline.fold.summary import summarise
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.effects import QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,13 +13,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.fold.compaction import COMPACT_ROWS, compact_early, gathered
-from offsets_pipeline.fold.described import described
-from offsets_pipeline.fold.effects import EFFECT_SCHEMA
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.layers import DESCRIBED
 from offsets_pipeline.log.files import log_files, read_log_file, shared_out
-from offsets_pipeline.log.rows import place_of
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.effects import EFFECT_SCHEMA
+from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import planned_bytes
 
 if TYPE_CHECKING:

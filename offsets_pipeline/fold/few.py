@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table, quoted, table_as_of
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TOPICS
 from offsets_pipeline.fold.dataframes import few_rows, log_rows
-from offsets_pipeline.fold.described import described
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, TOPIC
 from offsets_pipeline.fold.fold_writer import FoldWriter, lies_alone
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.fold.state_files import in_order, layer_files, layer_rows, layer_schema
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, TOPIC
+from offsets_pipeline.semantics.group_rows import described
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -167,7 +167,7 @@ class FewWriter(FoldWriter):
     def _write_topics(self) -> None:
         told = self._few.filter(pc.equal(self._few["kind"], TOPIC)).select(["topic_id", "topic"]).to_pylist()
         try:
-            query = f"SELECT * FROM topics WHERE topic_id IN ({_listed(row['topic_id'] for row in told)})"  # noqa: S608 - quoted
+            query = f"SELECT * FROM topics WHERE topic_id IN ({_listed(row['topic_id'] for row in told)})"
             rows = answer(query, topics=newest_table(self._store.arrow_folder(TOPICS.name))).read_all().to_pylist()
         except UNREADABLE:
             rows = []
@@ -206,7 +206,7 @@ class FewWriter(FoldWriter):
             SELECT {", ".join(columns)} FROM rows
             WHERE log_partition IN ({", ".join(map(str, partitions))}) AND group_id IN ({_listed(names)})
             AND log_epoch = {self._log_epoch}
-        """  # noqa: S608 - numbers, and quoted names
+        """
         found: list[pa.RecordBatch] = []
         try:
             for batch in answer(query, rows=table_as_of(writer.files.folder, writer.version)):

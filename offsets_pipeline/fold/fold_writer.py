@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.schemas import GROUP_RECORDS, GROUPS
 from offsets_pipeline.fold.dataframes import described_groups
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
 from offsets_pipeline.fold.state import FoldedState, StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

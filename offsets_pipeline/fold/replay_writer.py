@@ -18,12 +18,12 @@ from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, GROUP_RECORDS, GRO
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.file_commit import FileCommit
 from offsets_pipeline.fold.dataframes import described_groups
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
-from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.state import FoldedTo, StateWriter, combined_records, offset_of_partition
 from offsets_pipeline.guarded import GuardedWriter, overwrite_unguarded
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
 from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING
+from offsets_pipeline.semantics.effects import QUARANTINE as QUARANTINE_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

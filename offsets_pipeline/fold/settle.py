@@ -173,7 +173,7 @@ def _counts(store: Store) -> str:
 def _newest_rows(layered: LayeredTable, table: DeltaTable, counts: str) -> Iterator[pa.Table]:
     """The newest row of each key, in order, log partitions of up to a million rows at a time."""
     name = layered.table.name
-    query = f"SELECT log_partition, count(*) AS held FROM {name} GROUP BY log_partition ORDER BY log_partition"  # noqa: S608
+    query = f"SELECT log_partition, count(*) AS held FROM {name} GROUP BY log_partition ORDER BY log_partition"
     some: list[int] = []
     held = 0
     for row in answer(query, **{name: table}).read_all().to_pylist():
@@ -195,5 +195,5 @@ def _newest_of(layered: LayeredTable, table: DeltaTable, log_partitions: list[in
         f"arrow_cast({each.name}, 'Utf8') AS {each.name}" if pa.types.is_string(each.type) else each.name
         for each in schema
     )
-    query = f"SELECT {columns} FROM ({latest}) AS newest ORDER BY {', '.join(layered.key)}"  # noqa: S608 - its own names
+    query = f"SELECT {columns} FROM ({latest}) AS newest ORDER BY {', '.join(layered.key)}"
     return answer(query, **{name: table}).read_all().cast(schema)

@@ -28,22 +28,23 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.data_file import written_file
+from offsets_pipeline.delta.reader import UNREADABLE, StoredFile, stored_files, table_as_of, whole
 from offsets_pipeline.delta.schemas import (
     FOLD_PROGRESS,
     LOG_EPOCH,
     QUARANTINE,
     TOPICS,
 )
-from offsets_pipeline.delta.small_table import files_and_rows
 from offsets_pipeline.fold.dataframes import pending_arrays
-from offsets_pipeline.fold.effects import PENDING, TOPIC
-from offsets_pipeline.fold.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.fold.summary import Progress
 from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.layers import LAYERED, RECORDS
-from offsets_pipeline.log.notes import merge_topic_names
+from offsets_pipeline.log.notes import note_topics
 from offsets_pipeline.retry import with_retries
+from offsets_pipeline.semantics.effects import PENDING, TOPIC
+from offsets_pipeline.semantics.effects import QUARANTINE as QUARANTINE_KIND
 from offsets_pipeline.store import timestamp_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class FoldedTo:
     def __init__(self, store: Store) -> None:
         self.progress = GuardedWriter(store, FOLD_PROGRESS)
         self.rows = store.read(FOLD_PROGRESS.name)
-        self.files, found = files_and_rows(self.progress)
+        self.files, found = _files_and_rows(self.progress)
         if found is not None and not found.num_columns:  # a table without files
             found = _PROGRESS_SCHEMA.empty_table()
         self.pending = None if found is None else found.select(["log_partition", "pending"])
@@ -193,7 +194,8 @@ class StateWriter(ABC):
             self._merge_topics(news)
 
     def _merge_topics(self, news: DataFrame) -> None:
-        merge_topic_names(self._store, news, self._settings)
+        pairs = [(row["topic_id"], row["topic"]) for row in news.collect()]
+        note_topics(self._store, pairs, Settings(fold=self._settings))
 
     def _write_progress(self, summary: Summary, state: FoldedTo) -> None:
         of_all = (self._moved(row, state.of_partition.get(row.log_partition)) for row in summary.progress)
@@ -250,7 +252,7 @@ class StateWriter(ABC):
             for row in progress
         )
         columns = "log_partition, log_epoch, folded_to, records, unknown_records"
-        return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")  # noqa: S608 - numbers
+        return self._store.spark.sql(f"SELECT * FROM VALUES {rows} AS progress({columns})")
 
 
 def combined_records(records: DataFrame, *more: Column) -> DataFrame:
@@ -267,3 +269,14 @@ def combined_records(records: DataFrame, *more: Column) -> DataFrame:
 def offset_of_partition(offsets: Mapping[int, int], partition: str = "log_partition") -> str:
     """SQL: the record offset that belongs to a row's log partition; null where there is none."""
     return f"CASE {' '.join(f'WHEN {partition} = {at} THEN {offset}L' for at, offset in offsets.items())} END"
+
+
+def _files_and_rows(writer: GuardedWriter) -> tuple[list[StoredFile] | None, pa.Table | None]:
+    """The files of a table as of the writer's version, and its rows; None where Arrow does not reach them."""
+    if writer.files is None:
+        return None, None
+    try:
+        table = table_as_of(writer.files.folder, writer.version)
+        return stored_files(table), whole(table)
+    except UNREADABLE:
+        return None, None

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.delta.data_file import WrittenFile, written_file
-from offsets_pipeline.fold.described import described
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, STATE_FILE, effect_rows
 from offsets_pipeline.layers import DESCRIBED, LAYERED, OFFSETS, RECORDS, LayeredTable
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, STATE_FILE, effect_rows
+from offsets_pipeline.semantics.group_rows import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

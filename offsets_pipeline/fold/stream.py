@@ -16,7 +16,7 @@ from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, rais
 from offsets_pipeline.fold.batch import fold_batch
 from offsets_pipeline.fold.reload import switch_epoch_if_due
 from offsets_pipeline.fold.settle import Settler
-from offsets_pipeline.output import warn
+from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.store import absolute
 

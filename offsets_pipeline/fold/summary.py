@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import UndecodableRecord
-from offsets_pipeline.fold.effects import PROGRESS, QUARANTINE, STATE_FILE
 from offsets_pipeline.fold.state_files import state_file
+from offsets_pipeline.semantics.effects import PROGRESS, QUARANTINE, STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,12 +10,12 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS, LOG
 from offsets_pipeline.fold.dataframes import described_groups, pending_arrays
-from offsets_pipeline.fold.group_kinds import GROUP_REMOVING_TYPES
 from offsets_pipeline.fold.reload import replayed
 from offsets_pipeline.fold.state import offset_of_partition
 from offsets_pipeline.layers import DESCRIBED, OFFSETS, RECORDS
 from offsets_pipeline.log.epochs import folded_epoch
 from offsets_pipeline.log.notes import cleaned_to
+from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection

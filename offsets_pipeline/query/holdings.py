@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from offsets_pipeline.coordinator.expiration import Holdings
-from offsets_pipeline.coordinator.state import Group, TopicPartition
-from offsets_pipeline.fold.groups import GroupRecordRow, live_records
 from offsets_pipeline.layers import OFFSETS, RECORDS
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
+from offsets_pipeline.semantics.partition_state import Group, TopicPartition
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.retention import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
             FROM ({OFFSETS.latest("committed_offsets", of_epoch)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
-            """,  # noqa: S608 - names of the program's own
+            """,
             "committed_offsets",
         )
     )
@@ -55,7 +55,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
             FROM ({RECORDS.latest("group_records", of_epoch)}) r
             ORDER BY log_partition, group_id
-            """,  # noqa: S608 - names of the program's own
+            """,
             "group_records",
         )
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.layers import DESCRIBED, OFFSETS
-from offsets_pipeline.query.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
     names["groups_in_layers"] = names[DESCRIBED.table.name]
     # all rows that count change at once, when that table does (docs/adr/0014)
-    names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"  # noqa: S608
+    names["of_epoch"] = f"log_epoch = (SELECT coalesce(max(log_epoch), 0) FROM {names[FOLD_PROGRESS.name]})"
     for layered in (OFFSETS, DESCRIBED):
         names[layered.table.name] = f"({layered.latest_in_spark(names[layered.table.name], names['of_epoch'])})"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}

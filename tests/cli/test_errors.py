@@ -234,7 +234,7 @@ def test_error_that_nobody_foresaw_is_answered_in_one_line(
     def fail(*_: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("offsets_pipeline.answers.describe_groups", fail)
+    monkeypatch.setattr("offsets_pipeline.cli.answers.describe_groups", fail)
     arguments = ["describe", "--all-groups", "--store", place.names["store"]]
     assert run(arguments) == 1
     out, err = capsys.readouterr()

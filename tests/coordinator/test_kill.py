@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.fold.reference import replay
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import replay
 from tests.unit.coordinator.states import as_reference, of_reference
 from tests.unit.coordinator.stores import log_of, opened
 

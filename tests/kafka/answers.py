@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.fold.groups import GroupDescription
+    from offsets_pipeline.semantics.group_description import GroupDescription
 
 Answer = dict[str, Any]
 

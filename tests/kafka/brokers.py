@@ -24,7 +24,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from benchmarks.broker import CLUSTER_ID, KAFKA_JARS, LOGGING, SETTINGS, free_ports, read_loading, replace_segments
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,9 +6,9 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.requests import MemberOfGroup
-from offsets_pipeline.fold.group_kinds import GROUP_METADATA, KIND_OF_RECORD_TYPE
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.group_types import GROUP_METADATA, GROUP_TYPE_OF_RECORD_TYPE
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.clients import Clients, KafkaProducer, ProducerByHand, commit_topics, named_errors, wait_until
 from tests.kafka.steps import ANYBODY
 from tests.logs import segment_rows
@@ -17,7 +17,7 @@ from tests.unit.coordinator.groups import subscription
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.kafka.answers import Answer
     from tests.kafka.brokers import Broker
     from tests.kafka.clients import Producer
@@ -71,7 +71,7 @@ class OnBroker:
         for row in segment_rows(self._broker.data, at).get(at, []):
             if row.control_type is None:
                 key = decode_key(row.key)
-                if key.record_type in KIND_OF_RECORD_TYPE and key.group_id == group_id:
+                if key.record_type in GROUP_TYPE_OF_RECORD_TYPE and key.group_id == group_id:
                     rows.append(row)
         return rows
 

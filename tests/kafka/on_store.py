@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.group_kinds import GROUP_METADATA
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.group_types import GROUP_METADATA
 from tests.kafka.answers import coordinator_answers
 from tests.kafka.steps import ANYBODY
 from tests.unit.coordinator.groups import subscription
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import FixedClock
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.kafka.answers import Answer
     from tests.kafka.on_broker import OnBroker
     from tests.kafka.steps import Errors, Joining, Offsets, Place, Stable, Who

@@ -14,14 +14,14 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.export.segments import SEGMENT_BYTES, export_segments
-from offsets_pipeline.fold.group_kinds import CONSUMER, KIND_OF_RECORD_TYPE, record_key_of
-from offsets_pipeline.fold.groups import describe_group
-from offsets_pipeline.fold.reference import ReferenceState, replay
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.semantics.group_description import describe_group
+from offsets_pipeline.semantics.group_types import CONSUMER, GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.specification import ReferenceState, replay
 from tests.compare import compare, compared_offsets
 from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.fold.reference import Group
+    from offsets_pipeline.semantics.specification import Group
     from tests.kafka.brokers import Answer, KafkaJvm
 
 
@@ -93,7 +93,7 @@ def last_values(rows: Iterable[LogRow], state: ReferenceState) -> dict[tuple[str
                 key = decode_key(row.key)
             except (CorruptRecord, UnknownRecordType):
                 continue
-            if key.record_type in KIND_OF_RECORD_TYPE:
+            if key.record_type in GROUP_TYPE_OF_RECORD_TYPE:
                 found[key.group_id, key.record_type, record_key_of(key)] = row.value
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.live import LiveBroker, live_broker, wait_until
 from tests.programs import QUICK
 from tests.spark.stores import differences, log_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.plan_file import plan_csv, read_plan
-from offsets_pipeline.coordinator.reset import PlannedOffset
-from offsets_pipeline.coordinator.state import TopicPartition
+from offsets_pipeline.offset_reset.plan import PlannedOffset
+from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path

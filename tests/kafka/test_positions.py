@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.broker_positions import ask_broker
-from offsets_pipeline.coordinator.positions import Position, TimedOffset
-from offsets_pipeline.coordinator.state import TopicPartition
 from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.offset_reset.broker_positions import ask_broker
+from offsets_pipeline.offset_reset.positions import Position, TimedOffset
+from offsets_pipeline.semantics.partition_state import TopicPartition
 from tests.kafka.brokers import TOPIC
 from tests.logs import CAPTURES, capture_partitions
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold.group_kinds import GROUP_REMOVING_TYPES
-from offsets_pipeline.log.rows import ABORT, COMMIT
 from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from tests.logs import Identity, LogPartition
 
 if TYPE_CHECKING:
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 GROUPS = ["g", "h"]
 PRODUCERS = [7, 8]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 
-from offsets_pipeline.log.rows import ABORT, COMMIT, LogRow
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from tests.logs import NO_TOPIC_ID, commit_key, commit_value, group_key, group_value
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.fold.group_kinds import CLASSIC, CONSUMER, SHARE, STREAMS
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.consumer_protocol import decode_subscription
+from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, SHARE, STREAMS
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import Identity, LogPartition, group_key, group_value
 from tests.unit.coordinator.groups import subscription
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterable
 
-    from offsets_pipeline.fold.reference import CommittedOffset, Group, ReferenceState
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.specification import CommittedOffset, Group, ReferenceState
 
 PARTITIONS = 3
 RETENTION_MS = 60_000

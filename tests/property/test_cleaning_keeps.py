@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold.compaction import compact_early
-from offsets_pipeline.fold.reference import ReferenceState, replay
-from offsets_pipeline.log.cleaning import SCHEMA, survivors
+from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.specification import ReferenceState, replay
+from offsets_pipeline.semantics.survivors import SCHEMA, survivors
 from tests.logs import input_table
 from tests.property.coordinator_logs import cleaned as cleaned_by_broker
 from tests.property.coordinator_logs import coordinator_logs
@@ -20,7 +20,7 @@ from tests.unit.fold.state_tables import StateTables, assert_same, references
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 FIXED = settings(
     derandomize=True,

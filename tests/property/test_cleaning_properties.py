@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold.reference import CommittedOffset, Group, ReferenceState, replay
+from offsets_pipeline.semantics.specification import CommittedOffset, Group, ReferenceState, replay
 from tests.property.coordinator_logs import cleaned, coordinator_logs, last_removals
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.logs import Identity
 
 FIXED = settings(

@@ -7,8 +7,8 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.fold import replay as replay_module
-from offsets_pipeline.fold.groups import describe_group
+from offsets_pipeline.semantics import columnar_replay
+from offsets_pipeline.semantics.group_description import describe_group
 from tests.property.random_logs import Log, deliveries, logs
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
@@ -75,7 +75,7 @@ def test_every_step_is_as_the_reference_says(data: st.DataObject) -> None:  # R1
 def test_limits_of_batches_do_not_matter(data: st.DataObject) -> None:
     log = data.draw(logs(log_partitions=2))
     tables = StateTables(2)
-    with patch.object(replay_module, "_COMPACT_AT_ROWS", 2), patch.object(replay_module, "_RESULT_ROWS", 1):
+    with patch.object(columnar_replay, "_COMPACT_AT_ROWS", 2), patch.object(columnar_replay, "_RESULT_ROWS", 1):
         for batch in data.draw(deliveries(log)):
             tables.fold(batch.rows, batch.chunk_rows)
     assert_same(tables, references(log.rows(), 2))

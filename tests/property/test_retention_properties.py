@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.forecast import HELD, LATER, NOW, forecast_rows
 from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.query.retention_forecast import HELD, LATER, NOW, forecast_rows
 from tests.property.retention_logs import (
     FIRST_MS,
     PARTITIONS,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.coordinator.forecast import ForecastRow
+    from offsets_pipeline.query.retention_forecast import ForecastRow
     from tests.logs import Identity
 
 Taken = tuple[set["Identity"], set[str]]

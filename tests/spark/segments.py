@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.log.rows import COMMIT
 from offsets_pipeline.record.write import BatchOptions, encode_batch, encode_control_batch
+from offsets_pipeline.semantics.log_row import COMMIT
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 NO_PRODUCER = BatchOptions()
 

@@ -13,16 +13,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.fold.groups import GroupRecordRow, describe_group
 from offsets_pipeline.fold.reload import reload_partitions
 from offsets_pipeline.fold.stream import start_fold
 from offsets_pipeline.fold.verify import Verification, verify_store
 from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
 from offsets_pipeline.layers import LAYERED
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
+from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import Store
 from tests.compare import compare
 from tests.logs import CAPTURES, NO_TOPIC_ID

@@ -15,7 +15,7 @@ from offsets_pipeline.ingest import segments
 from offsets_pipeline.ingest.segment_files import find_log
 from offsets_pipeline.ingest.segment_reader import write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batches_of, write_segment
 from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions

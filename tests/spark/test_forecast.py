@@ -11,11 +11,11 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config import FoldSettings
-from offsets_pipeline.coordinator.expiration import forecast, holdings_of
-from offsets_pipeline.coordinator.forecast import ForecastRow, forecast_rows
 from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.query.holdings import held_by_groups
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.semantics.retention import forecast, holdings_of
 from tests.logs import capture_partitions, capture_rows
 from tests.property.retention_logs import FIRST_MS, PARTITIONS, RETENTION_MS, SPAN_MS, random_log
 from tests.spark.stores import versions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
 END_OF_TIME_MS = 253_402_300_000_000  # the year 9999

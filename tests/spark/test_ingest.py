@@ -25,11 +25,11 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.ingest.segment_files import LogFolder
 from offsets_pipeline.ingest.segment_reader import write_segments
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment

@@ -17,10 +17,10 @@ from offsets_pipeline.errors import InvalidProducerEpoch, UnsupportedTable, Writ
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.files import log_files
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import commit_key, commit_value
 from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of

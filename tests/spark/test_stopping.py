@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.stopping import Stopping, _leave_sigterm_to_python
+from offsets_pipeline.cli.stopping import Stopping, _leave_sigterm_to_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _handlers_are_put_back(spark: SparkSession) -> Iterator[None]:
 
 
 def test_sigterm_of_spark_submit_stops_what_python_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsets_pipeline.stopping._leave_sigterm_to_python", _leave_sigterm_to_python)
+    monkeypatch.setattr("offsets_pipeline.cli.stopping._leave_sigterm_to_python", _leave_sigterm_to_python)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "as under spark-submit")
     stopped = threading.Event()
     Stopping(stopped.set, spark)

@@ -14,16 +14,16 @@ from chispa import assert_df_equality
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.commits import fetch_offsets
 from offsets_pipeline.coordinator.requests import NOBODY
-from offsets_pipeline.coordinator.state import PartitionState
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.metrics import Metrics
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.query.views import create_views, register_views
+from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition, capture_partitions, capture_rows
 from tests.spark.stores import appended, copied, export_of
 from tests.unit.fold.state_tables import references

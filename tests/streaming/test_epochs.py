@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.fold.state import FoldedTo
     from offsets_pipeline.fold.summary import Summary
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 

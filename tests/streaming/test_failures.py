@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import WrittenFile
     from offsets_pipeline.fold.summary import Summary
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.fold.replay_writer import FoundState
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import ABORT, COMMIT, LogRow
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
 from tests.spark.segments import write_log, write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, state_of

@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks import generate as g
 from benchmarks.generate import GeneratedLog, Shape, generate
-from offsets_pipeline.fold.reference import replay
 from offsets_pipeline.ingest.segment_files import find_log
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import ABORT, COMMIT, LogRow
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

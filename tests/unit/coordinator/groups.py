@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
 from offsets_pipeline.record.schema import codec_for
 from offsets_pipeline.record.wire import write_int16
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
 from tests.unit.coordinator.stores import append_rows
 

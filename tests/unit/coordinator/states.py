@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.coordinator import replay as replay_module
-from offsets_pipeline.coordinator.replay import replay_table
-from offsets_pipeline.coordinator.state import CommittedOffset, PartitionState, TopicPartition
-from offsets_pipeline.fold import reference
 from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.semantics import specification, table_replay
+from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
+from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pytest
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 ROW_SCHEMA = pa.schema(
     {
@@ -48,13 +47,13 @@ def replayed_as_columns(
 ) -> PartitionState:
     state = PartitionState(log_partition, offsets_partitions)
     with monkeypatch.context() as patch:
-        patch.setattr(replay_module, "_FEW", 0)
+        patch.setattr(table_replay, "_FEW", 0)
         replay_table(state, table_of(rows))
     return state
 
 
 def as_reference(state: PartitionState) -> dict[str, Any]:
-    """What the state says, in the words of `reference.ReferenceState`."""
+    """What the state says, in the words of `specification.ReferenceState`."""
     return {
         "offsets": {
             (group_id, *where): _offset(offset)
@@ -90,7 +89,7 @@ def as_reference(state: PartitionState) -> dict[str, Any]:
     }
 
 
-def of_reference(state: reference.ReferenceState) -> dict[str, Any]:
+def of_reference(state: specification.ReferenceState) -> dict[str, Any]:
     return {
         "offsets": state.offsets,
         "pending": {
@@ -107,8 +106,8 @@ def of_reference(state: reference.ReferenceState) -> dict[str, Any]:
     }
 
 
-def _offset(offset: CommittedOffset) -> reference.CommittedOffset:
-    return reference.CommittedOffset(**offset._asdict())
+def _offset(offset: CommittedOffset) -> specification.CommittedOffset:
+    return specification.CommittedOffset(**offset._asdict())
 
 
 def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:

@@ -10,8 +10,8 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import CoordinatorSettings, Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.log import OwnedLog, Record
-from offsets_pipeline.fold.reference import ReferenceState, replay
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.specification import ReferenceState, replay
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

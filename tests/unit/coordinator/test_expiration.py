@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.coordinator.expiration import Basis, Expiry, Rule, forecast, holdings_of
-from offsets_pipeline.coordinator.forecast import forecast_rows
+from offsets_pipeline.query.retention_forecast import forecast_rows
+from offsets_pipeline.semantics.retention import Basis, Expiry, Rule, forecast, holdings_of
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
 from tests.unit.coordinator.groups import subscription
@@ -17,8 +17,8 @@ from tests.unit.coordinator.states import at, replayed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.coordinator.expiration import ExpiredGroup
-    from offsets_pipeline.coordinator.state import PartitionState
+    from offsets_pipeline.semantics.partition_state import PartitionState
+    from offsets_pipeline.semantics.retention import ExpiredGroup
 
 COMMITTED_MS, EMPTIED_MS, RETENTION_MS = 1_000, 5_000, 60_000
 TOPIC = ("g", "t", 0)

@@ -8,9 +8,9 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator import expiration
 from offsets_pipeline.coordinator.requests import GroupMetadata
 from offsets_pipeline.errors import CoordinatorNotAvailable
-from offsets_pipeline.fold.reference import replay
-from offsets_pipeline.log.partitioning import partition_for
 from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import replay
 from tests.unit.coordinator.groups import stable
 from tests.unit.coordinator.states import as_reference, at, of_reference
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened

@@ -16,8 +16,8 @@ from offsets_pipeline.errors import (
     NonEmptyGroup,
     NoSuchGroup,
 )
-from offsets_pipeline.fold.groups import GroupDescription
 from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.group_description import GroupDescription
 from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable, subscription
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of

@@ -19,8 +19,8 @@ from offsets_pipeline.errors import (
     UndecodableRecord,
     UnexpectedActiveGroup,
 )
-from offsets_pipeline.fold.reference import replay
-from offsets_pipeline.log.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import replay
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows
 from tests.property.random_logs import Log, logs
 from tests.unit.coordinator.groups import stable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.log.rows import LogRow
+    from offsets_pipeline.semantics.log_row import LogRow
 
 FIXED = settings(
     max_examples=100,

@@ -11,8 +11,8 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.coordinator.requests import GroupMetadata, OffsetAndMetadata
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import LogRow
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import commit_key, commit_value
 from tests.unit.coordinator.groups import of_kip848, share_group, stable
 from tests.unit.coordinator.stores import append_rows, log_of, opened, references_of
@@ -114,9 +114,7 @@ def test_time_counts_back_from_now(
     store: Path, positions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noon_ms = 1_795_176_000_000  # 2026-11-20T12:00:00Z
-    monkeypatch.setattr(
-        "offsets_pipeline.coordinator.reset_command.SystemClock", lambda: FixedClock(noon_ms + 5_400_000)
-    )
+    monkeypatch.setattr("offsets_pipeline.cli.reset_command.SystemClock", lambda: FixedClock(noon_ms + 5_400_000))
     at = [
         "reset-offsets",
         "--store",
@@ -208,7 +206,7 @@ def test_all_groups_are_the_consumer_groups(store: Path, capsys: pytest.CaptureF
 def test_a_group_that_gets_members_meanwhile_keeps_its_offsets(
     store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offsets_pipeline.coordinator import reset_command  # noqa: PLC0415 - its own part is what is wrapped
+    from offsets_pipeline.cli import reset_command  # noqa: PLC0415 - its own part is what is wrapped
 
     commit = reset_command._commit
 

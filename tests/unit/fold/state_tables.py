@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.fold import effects
-from offsets_pipeline.fold.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
-from offsets_pipeline.fold.groups import GroupRecordRow, live_records
-from offsets_pipeline.fold.reference import CommittedOffset, ReferenceState, replay
-from offsets_pipeline.fold.replay import Replay
-from offsets_pipeline.log.partitioning import partition_for
-from offsets_pipeline.log.rows import LogRow
 from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.columnar_replay import Replay
+from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
+from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.specification import CommittedOffset, ReferenceState, replay
 from tests.logs import Identity, input_table
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from offsets_pipeline.fold import state_files
-from offsets_pipeline.fold.effects import EFFECT_SCHEMA
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.fold.state_files import state_file, write_state_files
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.effects import EFFECT_SCHEMA
 from tests.logs import LogPartition
 
 if TYPE_CHECKING:

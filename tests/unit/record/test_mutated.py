@@ -14,10 +14,6 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.fold.compaction import compact_early
-from offsets_pipeline.fold.described import described
-from offsets_pipeline.fold.effects import GROUP_COMMIT, GROUP_RECORD
-from offsets_pipeline.fold.replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.fold.state_files import in_order, layer_rows
 from offsets_pipeline.ingest.segment_reader import log_columns
 from offsets_pipeline.layers import RECORDS
@@ -25,6 +21,10 @@ from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
+from offsets_pipeline.semantics.group_rows import described
 from tests.mutation import Mutator, seeds
 
 if TYPE_CHECKING:

@@ -1,0 +1,131 @@
+"""The job that expires offsets of an owned store, once or every so often, and the forecast of what expires when.
+
+A forecast is of any store: of an owned one by its log, as the job itself goes by it, of a mirrored one by its state
+tables, for there the broker expires.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import astuple, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.repeating import AS_SET, repeated
+from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
+from offsets_pipeline.coordinator.retention import (
+    ExpiryRun,
+    expire_once,
+    load_if_unloaded,
+    open_coordinator,
+    warn_of_partition,
+)
+from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
+from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.semantics.retention import GroupForecast
+
+_OF_FORECASTS = ("at", "within", "retention_minutes")
+
+
+def expire_offsets(options: argparse.Namespace, reader: StateReader, settings: Settings, clock: Clock) -> int:
+    """The command `expire-offsets`; returns the exit status, which is 1 where a log partition failed in the one run.
+
+    Raises NotCoordinator for a mirrored store, unless a forecast is asked for; OptionNeedsAnother, ConfigError and
+    InvalidTime for options that are not allowed.
+    """
+    is_owned = reader.properties.kind == OWNED
+    if options.dry_run:
+        return _write_forecast(options, reader, settings, clock, is_owned=is_owned)
+    for name in _OF_FORECASTS:
+        if getattr(options, name) is not None:
+            raise OptionNeedsAnother(f"--{name.replace('_', '-')} is for a forecast: say --dry-run too")
+    if not is_owned:
+        raise NotCoordinator(
+            f"{reader.location} is a mirrored store: its broker expires offsets, and only it may (R4); "
+            "--dry-run says what it will expire"
+        )
+    last: ExpiryRun | None = None
+
+    def runs() -> Iterator[ExpiryRun]:
+        nonlocal last
+        for run in _runs(reader.location, settings, clock, options.every):
+            last = run
+            yield run
+
+    if options.format == "table":
+        for run in runs():
+            failed = f"; log partitions {', '.join(map(str, run.failed))} failed" if run.failed else ""
+            at = "" if options.every is None else f"{run.at}: "
+            sys.stdout.write(f"{at}{run.offsets} offsets and {run.groups} groups expired in {run.store}{failed}\n")
+    else:
+        names = [each.name for each in fields(ExpiryRun)]
+        rows = (astuple(run) for run in runs())
+        if options.format == "csv":
+            rows = ((*row[:-1], " ".join(map(str, row[-1]))) for row in rows)
+        write_rows(names, rows, options.format)
+    return 1 if last is not None and last.failed and options.every is None else 0
+
+
+def _runs(location: str, settings: Settings, clock: Clock, every_ms: int | None) -> Iterator[ExpiryRun]:
+    """One run; or one after the other, until SIGTERM or SIGINT."""
+    if every_ms == AS_SET:
+        every_ms = settings.coordinator.offsets_retention_check_interval_ms
+    stopped = threading.Event()
+    with ExitStack() as stack:
+        opened = cache(lambda: stack.enter_context(open_coordinator(location, settings, clock)))
+        yield from repeated(lambda: expire_once(opened(), location, clock, stopped.is_set), every_ms, clock, stopped)
+
+
+def _write_forecast(
+    options: argparse.Namespace, reader: StateReader, settings: Settings, clock: Clock, *, is_owned: bool
+) -> int:
+    coordinator_settings = settings.coordinator
+    if options.retention_minutes is not None:
+        coordinator_settings = replace(coordinator_settings, offsets_retention_minutes=options.retention_minutes)
+    retention_ms = coordinator_settings.offsets_retention_minutes * MS_PER_MINUTE
+    now_ms = clock.now_ms() if options.at is None else parse_time_ms(options.at)
+    until_ms = now_ms + (options.within or 0) * MS_OF_HOUR
+    failed: list[int] = []
+    forecasts = (
+        _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)
+        if is_owned
+        else _forecasts_of_tables(reader, options.store, retention_ms)
+    )
+    write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format)
+    return 1 if failed else 0
+
+
+def _forecasts_of_log(
+    location: str, settings: Settings, clock: Clock, retention_ms: int, failed: list[int]
+) -> Iterator[GroupForecast]:
+    """The forecasts of an owned store's groups, by its log; log partitions that do not load go to ``failed``."""
+    with open_coordinator(location, settings, clock) as coordinator:
+        for log_partition in range(coordinator.store.properties.offsets_partitions):
+            error = load_if_unloaded(coordinator, log_partition)
+            if error is None:
+                yield from coordinator.forecast_partition(log_partition, retention_ms)
+            else:
+                failed.append(log_partition)
+                warn_of_partition(coordinator, log_partition, error, "the forecast is without it")
+
+
+def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
+    # these import pyspark, which an owned store does without
+    from offsets_pipeline.cli.answers import tell_unfolded
+    from offsets_pipeline.query.holdings import held_by_groups
+
+    tell_unfolded(reader, store)
+    return (forecast(held, retention_ms) for held in held_by_groups(reader))

@@ -1,0 +1,104 @@
+"""What the commands print: tables for people, CSV for spreadsheets, JSON for programs, progress for whoever watches.
+
+Group ids and metadata hold whatever a client sent. No format lets them command a terminal or a spreadsheet. Only JSON
+is exact, since it has escapes of its own. A table also cuts long cells.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from dataclasses import is_dataclass
+from decimal import Decimal
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+FORMATS = ("table", "json", "csv")
+_NOTHING = "-"
+_CELL_CHARACTERS = 100  # of a table
+_CUT = "…"
+#: A cell that begins so is a formula to a spreadsheet; the last four are the full-width forms.
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+#: What JSON may hold as it is, but terminals obey or readers misread: DEL and C1, marks and overrides of the direction
+#: of text, line separators; and halves of a character, which no encoding has.
+_ESCAPED_IN_JSON = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
+    """Write rows to stdout in one of FORMATS; JSON is one object a line."""
+    if format_ == "json":
+        for row in rows:
+            print(_in_json(dict(zip(columns, row, strict=True)), str))
+    elif format_ == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([_in_csv(value) for value in row] for row in chain([columns], rows))
+    else:
+        _write_table(columns, rows)
+
+
+def write_json(value: object) -> None:
+    """Write one JSON document to stdout."""
+    print(_in_json(value, _plain))
+
+
+def _in_json(value: object, default: Callable[[Any], Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=default)
+    return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _in_csv(value: object) -> object:
+    """A number as it is; text with what is not printable escaped, and with a ' before what would be a formula."""
+    if value is None or isinstance(value, (int, float, Decimal)):
+        return value
+    text = _escaped(str(value))
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON knows
+    """A dataclass by its fields, a tenth of the time that `asdict` takes; anything else as text."""
+    if is_dataclass(value):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return str(value)
+
+
+def progress(text: str) -> None:
+    """Say what is going on, to a terminal only."""
+    if sys.stderr.isatty():
+        print(f"offsets: {text}", file=sys.stderr)
+
+
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    rows = list(rows)
+    cells = [[_shown(name.upper().replace("_", "-")) for name in columns]]
+    cells += [[_shown(value) for value in row] for row in rows]
+    numeric = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    for row in cells:
+        line = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        print("  ".join(line).rstrip())
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _shown(value: object) -> str:
+    if value is None or value == "":
+        return _NOTHING
+    text = _escaped(str(value))
+    return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - len(_CUT)] + _CUT
+
+
+def _escaped(text: str) -> str:
+    """The text with every character that is not printable, as NUL or a change of direction, as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

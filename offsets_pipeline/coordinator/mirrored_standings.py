@@ -1,0 +1,38 @@
+"""Where the groups of a mirrored store stand before a reset, as far as its log is folded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.coordinator.requests import refuse_share_group
+from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES
+from offsets_pipeline.offset_reset.plan import Standing
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.semantics.partition_state import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.query.describe import GroupAnswer
+    from offsets_pipeline.query.state import StateReader
+
+
+def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, Standing]:
+    """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
+    described = describe_groups(reader, group_ids)
+    if group_ids is None:
+        return {
+            name: _standing(group)
+            for name, group in described.items()
+            if group.protocol_type in PROTOCOL_TYPES and not group.misplaced
+        }
+    for group_id in group_ids:
+        if group_id in described:
+            refuse_share_group(group_id, described[group_id].type)
+    return {group_id: _standing(described.get(group_id)) for group_id in group_ids}
+
+
+def _standing(group: GroupAnswer | None) -> Standing:
+    if group is None:
+        return Standing(None, {})
+    return Standing(group.state, {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets})

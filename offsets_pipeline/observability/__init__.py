@@ -1,0 +1,1 @@
+"""What the pipeline tells its operators: warnings, metrics, figures."""

@@ -1,0 +1,332 @@
+"""The fold: rows of the log in, facts about the state out (R10-R16).
+
+`Replay` takes the rows of whole log partitions, a batch at a time and in any order, and holds what can still
+matter: of plain commits the last value and the last tombstone of each key, found on the raw bytes; everything
+of transactions, until their markers are known; and the last value and tombstone of each group record. Strings
+are decoded only for what is left at the end. Stream and reload both call it; neither adds semantics of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.errors import working_on
+from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.compaction import (
+    are_commits,
+    codes_of,
+    last_of_each,
+    last_values_and_tombstones,
+    paired,
+)
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS, effect_rows
+from offsets_pipeline.semantics.group_facts import GroupFacts
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
+from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: What the fold reads of a row of the log, and ``records``: how many records the row stands for. More than one after an
+#: early compaction; none for a pending commit of an earlier fold, which is carried in again although it lies behind
+#: the folded position.
+INPUT_SCHEMA = pa.schema(
+    [
+        pa.field("log_partition", pa.int32(), nullable=False),
+        pa.field("record_offset", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("control_type", pa.string()),
+        pa.field("backfill", pa.bool_(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+    ]
+)
+
+_COMPACT_AT_ROWS = 1_000_000
+_COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
+_NO_COMMITS = INPUT_SCHEMA.empty_table().select(_COMMIT_COLUMNS)
+_RESULT_ROWS = 250_000  # rows of one batch of effects
+
+
+class Replay:
+    """Replays some log partitions of one log.
+
+    ``folded_to`` is the first record offset of each log partition that was not folded yet (0 where it is
+    missing): rows below it are skipped (R15). ``offsets_partitions`` is R1's n.
+    """
+
+    def __init__(self, offsets_partitions: int, folded_to: Mapping[int, int] | None = None) -> None:
+        self._offsets_partitions = offsets_partitions
+        self._folded_to = dict(folded_to or {})
+        self._plain: list[pa.Table] = []
+        self._compacted_rows = 0
+        self._transactional: list[pa.Table] = []
+        self._markers: list[pa.Table] = []
+        self._groups = GroupFacts()
+        self._quarantine: dict[tuple[int, int], tuple[bytes | None, bytes | None, str]] = {}
+        self._unknown: set[tuple[int, int]] = set()
+        self._end: dict[int, int] = {}
+        self._records: dict[int, int] = {}
+        self._replay_from_start: set[int] = set()
+
+    # --- taking rows in
+
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take rows of INPUT_SCHEMA, of any log partitions, in any order."""
+        table = pa.table(rows) if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        table = self._unfolded(table)
+        if not table.num_rows:
+            return
+        control = table["control_type"].is_valid()
+        if pc.any(control).as_py():
+            ends = pc.and_(pc.is_in(table["control_type"], pa.array([COMMIT, ABORT])), table["producer_id"].is_valid())
+            self._markers.append(
+                table.filter(ends).select(["log_partition", "record_offset", "producer_id", "control_type"])
+            )
+            table = table.filter(pc.invert(control))
+        commits = are_commits(table["key"])
+        if commits.all():
+            self._add_commits(table)
+        else:
+            self._add_commits(table.filter(pa.array(commits)))
+            self._add_others(table.filter(pa.array(~commits)))
+        waiting = sum(each.num_rows for each in self._plain) - self._compacted_rows
+        if waiting > max(_COMPACT_AT_ROWS, self._compacted_rows):
+            self._compact()
+
+    def _unfolded(self, table: pa.Table) -> pa.Table:
+        partition = table["log_partition"].to_numpy()
+        offset = table["record_offset"].to_numpy()
+        records = table["records"].to_numpy()
+        carried = records == 0
+        backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
+        keep = np.ones(len(offset), dtype=np.bool_)
+        for log_partition in np.unique(partition).tolist():
+            here = partition == log_partition
+            start = self._folded_to.get(log_partition, 0)
+            behind = here & (offset < start) & ~carried
+            keep &= ~behind
+            if (behind & backfill).any():
+                self._replay_from_start.add(log_partition)
+            fresh = here & ~behind & ~carried
+            if fresh.any():
+                end = int(offset[fresh].max()) + 1
+                self._end[log_partition] = max(self._end.get(log_partition, start), end)
+                self._records[log_partition] = self._records.get(log_partition, 0) + int(records[fresh].sum())
+        return table if keep.all() else table.filter(pa.array(keep))
+
+    def _add_commits(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        table = table.select(_COMMIT_COLUMNS).combine_chunks()
+        commits = _parsed(table)
+        self._groups.add_topic_names(commits.topic_names())
+        if not commits.valid.all():
+            self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it says why, and puts it into quarantine
+            table = table.filter(pa.array(commits.valid))
+        # R12: a tombstone applies at once, also one with a producer id
+        transactional = pc.and_(table["producer_id"].is_valid(), table["value"].is_valid())
+        if pc.any(transactional).as_py():
+            self._transactional.append(table.filter(transactional))
+            table = table.filter(pc.invert(transactional))
+        self._plain.append(table)
+
+    def _add_others(self, table: pa.Table) -> None:
+        """Group records and whatever does not decode, one by one: they are few."""
+        columns = (table[name].to_pylist() for name in ("log_partition", "record_offset", "key", "value"))
+        log_partition = record_offset = -1
+        with working_on(lambda: f"log partition {log_partition}, record offset {record_offset}"):
+            for log_partition, record_offset, key, value in zip(*columns, strict=True):
+                self._add_other(log_partition, record_offset, key, value)
+
+    def _add_other(self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None) -> None:
+        try:
+            decoded = decode_key(key)
+            fields = None if value is None else decode_value(decoded.record_type, value).fields
+        except UnknownRecordType:
+            self._unknown.add((log_partition, record_offset))
+        except CorruptRecord as corrupt:
+            self._quarantine[log_partition, record_offset] = (key, value, str(corrupt))
+        else:
+            self._groups.add(log_partition, record_offset, decoded, value, fields)
+
+    def _compact(self) -> None:
+        table = pa.concat_tables(self._plain).combine_chunks()
+        self._plain = [table.take(pa.array(last_values_and_tombstones(table))).combine_chunks()]
+        self._compacted_rows = self._plain[0].num_rows
+
+    def place(self) -> str:
+        """What was taken in, for a message."""
+        return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self._end.items()))
+
+    # --- giving effects out
+
+    def effects(self) -> Iterator[pa.RecordBatch]:
+        """The facts that the rows taken in amount to, in the shape of EFFECT_SCHEMA."""
+        pending = self._resolve_transactions() if self._transactional else None
+        if self._plain or pending is not None:
+            if self._plain:
+                self._compact()
+            yield from self._offset_effects(pending)
+        yield from self._groups.effects()
+        yield from self._quarantine_effects()
+        yield self._progress_effects()
+
+    def _resolve_transactions(self) -> pa.Table:
+        """Move what a marker committed to the plain commits; returns the commits still open."""
+        table = pa.concat_tables(self._transactional).combine_chunks()
+        # what was carried in for a log partition without new records stays as it is
+        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
+        markers = pa.concat_tables(self._markers) if self._markers else None
+        none = np.zeros(0, dtype=np.int64)
+        outcome = outcomes(
+            table["log_partition"].to_numpy(),
+            table["producer_id"].to_numpy(),
+            table["record_offset"].to_numpy(),
+            none if markers is None else markers["log_partition"].to_numpy(),
+            none if markers is None else markers["producer_id"].to_numpy(),
+            none if markers is None else markers["record_offset"].to_numpy(),
+            none.astype(np.bool_)
+            if markers is None
+            else pc.equal(markers["control_type"], COMMIT).to_numpy().astype(np.bool_),
+        )
+        self._plain.append(table.filter(pa.array(outcome == COMMITTED)))
+        aborted = table.filter(pa.array((outcome != COMMITTED) & (outcome != OPEN)))
+        if aborted.num_rows:  # R14: it made its group all the same
+            self._note_group_commits(_parsed(aborted), aborted)
+        return table.filter(pa.array(outcome == OPEN))
+
+    def _offset_effects(self, pending: pa.Table | None) -> Iterator[pa.RecordBatch]:
+        table = self._plain[0] if self._plain else _NO_COMMITS
+        commits = _parsed(table)
+        values = np.flatnonzero(~commits.tombstone)
+        self._note_group_commits(commits.take(values), table.take(pa.array(values)))
+        identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
+        offsets = table["record_offset"].to_numpy()
+        last = last_of_each(identity, offsets)
+        yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)))
+        if pending is not None and pending.num_rows:
+            parsed = _parsed(pending)
+            self._note_group_commits(parsed, pending)
+            tombstones = np.flatnonzero(commits.tombstone)
+            open_rows = _still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
+            yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), pending.take(pa.array(open_rows)))
+
+    def _note_group_commits(self, commits: CommitColumns, table: pa.Table) -> None:
+        if table.num_rows:
+            self._groups.add_commits(
+                table["log_partition"].to_numpy(), commits.group_ids(), table["record_offset"].to_numpy()
+            )
+
+    def _commit_rows(self, kind: str, commits: CommitColumns, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        for start in range(0, table.num_rows, _RESULT_ROWS):
+            part = table.slice(start, _RESULT_ROWS)
+            taken = commits.take(np.arange(start, start + part.num_rows))
+            group_id, topic, topic_id = taken.group_ids(), taken.topics(), taken.topic_ids()
+            columns = {
+                "log_partition": part["log_partition"].combine_chunks(),
+                "group_id": group_id,
+                "topic": topic,
+                "partition": pa.array(taken.partition, pa.int32()),
+                "committed_offset": taken.required(taken.committed_offset, pa.int64()),
+                "leader_epoch": taken.optional(taken.leader_epoch, pa.int32()),
+                "metadata": taken.metadata(),
+                "commit_timestamp": _timestamps(taken.required(taken.commit_timestamp_ms, pa.int64())),
+                "expire_timestamp": _timestamps(taken.optional(taken.expire_timestamp_ms, pa.int64())),
+                "topic_id": topic_id,
+                "record_offset": part["record_offset"].combine_chunks(),
+                "misplaced": self._misplaced(part["log_partition"].to_numpy(), group_id),
+            }
+            if kind == effects.PENDING:
+                columns |= {name: part[name].combine_chunks() for name in ("producer_id", "key", "value")}
+            yield effect_rows(kind, part.num_rows, columns)
+
+    def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
+        """Whether each row lies in another log partition than R1 says."""
+        encoded = group_id.dictionary_encode()
+        home = partitions_for(encoded.dictionary, self._offsets_partitions)
+        return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
+
+    def _quarantine_effects(self) -> Iterator[pa.RecordBatch]:
+        if not self._quarantine:
+            return
+        keys, values, reasons = zip(*self._quarantine.values(), strict=True)
+        yield effect_rows(
+            effects.QUARANTINE,
+            len(keys),
+            {
+                "log_partition": pa.array([partition for partition, _ in self._quarantine], pa.int32()),
+                "record_offset": pa.array([offset for _, offset in self._quarantine], pa.int64()),
+                "key": pa.array(keys, pa.binary()),
+                "value": pa.array(values, pa.binary()),
+                "reason": pa.array(reasons, pa.string()),
+            },
+        )
+
+    def _progress_effects(self) -> pa.RecordBatch:
+        partitions = sorted(self._records.keys() | self._replay_from_start)
+        unknown = [sum(partition == at for at, _ in self._unknown) for partition in partitions]
+        return effect_rows(
+            effects.PROGRESS,
+            len(partitions),
+            {
+                "log_partition": pa.array(partitions, pa.int32()),
+                "folded_to": pa.array(
+                    [self._end.get(partition, self._folded_to.get(partition, 0)) for partition in partitions],
+                    pa.int64(),
+                ),
+                "records": pa.array([self._records.get(partition, 0) for partition in partitions], pa.int64()),
+                "unknown_records": pa.array(unknown, pa.int64()),
+                "replay_from_start": pa.array([partition in self._replay_from_start for partition in partitions]),
+            },
+        )
+
+
+def _parsed(table: pa.Table) -> CommitColumns:
+    return parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+
+
+def _timestamps(milliseconds: pa.Array) -> pa.Array:
+    """Timestamps, those beyond what a table holds as the first or the last that it does."""
+    within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
+    within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
+    return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
+    """Of open transactional commits the last of each producer and identity that no later tombstone removed (R12)."""
+    removed: dict[tuple[int, bytes], int] = {}
+    for partition, identity, offset in zip(
+        tombstones["log_partition"].to_pylist(),
+        deleted.identities().to_pylist(),
+        tombstones["record_offset"].to_pylist(),
+        strict=True,
+    ):
+        removed[partition, identity] = max(offset, removed.get((partition, identity), -1))
+    last: dict[tuple[int, int, bytes], tuple[int, int]] = {}
+    for row, (partition, producer_id, identity, offset) in enumerate(
+        zip(
+            pending["log_partition"].to_pylist(),
+            pending["producer_id"].to_pylist(),
+            commits.identities().to_pylist(),
+            pending["record_offset"].to_pylist(),
+            strict=True,
+        )
+    ):
+        key = (partition, producer_id, identity)
+        if offset > removed.get((partition, identity), -1) and offset > last.get(key, (-1, -1))[0]:
+            last[key] = (offset, row)
+    return np.array(sorted(row for _, row in last.values()), dtype=np.int64)

@@ -1,0 +1,247 @@
+"""What a group is, from the facts about its records: existence, kind, state, members (R14, R33, R34)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from offsets_pipeline.record.consumer_protocol import decode_assignment, decode_subscription
+from offsets_pipeline.record.decode import decode_value
+from offsets_pipeline.record.message_types import RecordType
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
+from offsets_pipeline.semantics.group_types import (
+    CLASSIC,
+    CONSUMER,
+    GROUP_METADATA,
+    GROUP_REMOVING_TYPES,
+    GROUP_TYPE_OF_RECORD_TYPE,
+    SHARE,
+    STREAMS,
+)
+
+Fields = Mapping[str, Any]
+
+EMPTY, STABLE = "Empty", "Stable"
+ASSIGNING, RECONCILING, NOT_READY = "Assigning", "Reconciling", "NotReady"
+
+#: The server assignor of a consumer group whose members name none: the broker's default, which the log does not tell.
+DEFAULT_CONSUMER_ASSIGNOR = "uniform"
+_NO_EPOCH = -1
+_RECONCILED_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # "stable" in types 8 and 22 (R33)
+
+
+class KindTypes(NamedTuple):
+    """The record types that hold the parts of a group which is not classic."""
+
+    group: int
+    member: int
+    target: int
+    current: int
+
+
+_TYPES = {
+    CONSUMER: KindTypes(3, 5, 6, 8),
+    SHARE: KindTypes(11, 10, 12, 14),
+    STREAMS: KindTypes(17, 19, 20, 22),
+}
+
+
+class GroupRecordRow(NamedTuple):
+    """A row of the table `group_records`, of one group."""
+
+    record_type: int
+    record_key: str
+    value_offset: int | None
+    value: bytes | None
+    tombstone_offset: int | None
+
+
+@dataclass(frozen=True)
+class AssignedPartition:
+    """A partition a member holds; KIP-848 names the topic by id alone (R35)."""
+
+    topic: str | None
+    topic_id: str | None
+    partition: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a group. Timeouts in milliseconds; what a kind of group does not store is None."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int | None = None
+    rebalance_timeout_ms: int | None = None
+    member_epoch: int | None = None
+    subscribed_topics: list[str] | None = None
+    subscribed_regex: str | None = None
+    assignment: list[AssignedPartition] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """A group as a coordinator describes it. ``generation`` is a classic group's, the epochs are the others'."""
+
+    group_type: str
+    state: str
+    protocol_type: str
+    protocol: str | None = None
+    generation: int | None = None
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
+    leader: str | None = None
+    state_timestamp_ms: int | None = None
+    members: list[Member] = field(default_factory=list)
+
+
+def live_records(rows: Iterable[GroupRecordRow]) -> tuple[str, dict[tuple[int, str], bytes]] | None:
+    """The kind of the group and the last value of each of its records; None where the group does not exist (R14).
+
+    A group lives from the last tombstone that removed it on. Its kind is that of its newest value; a record that
+    is older than a value of another kind belongs to a group that was replaced.
+    """
+    rows = list(rows)
+    removed = max((_at(row.tombstone_offset) for row in rows if row.record_type in GROUP_REMOVING_TYPES), default=-1)
+    newest = dict.fromkeys((CLASSIC, CONSUMER, SHARE, STREAMS), -1)
+    commit = -1
+    for row in rows:
+        if row.record_type == COMMIT_RECORD_TYPE:
+            commit = max(commit, _at(row.value_offset))
+        else:
+            kind = GROUP_TYPE_OF_RECORD_TYPE[row.record_type]
+            newest[kind] = max(newest[kind], _at(row.value_offset))
+    kind = max(newest, key=lambda name: newest[name])
+    if newest[kind] <= removed:
+        return (CLASSIC, {}) if commit > removed else None  # a simple group
+    floor = max(removed, *(offset for name, offset in newest.items() if name != kind))
+    return kind, {
+        (row.record_type, row.record_key): row.value
+        for row in rows
+        if row.value is not None
+        and row.record_type != COMMIT_RECORD_TYPE
+        and GROUP_TYPE_OF_RECORD_TYPE[row.record_type] == kind
+        and _at(row.value_offset) > max(floor, _at(row.tombstone_offset))
+    }
+
+
+def _at(offset: int | None) -> int:
+    return -1 if offset is None else offset
+
+
+def describe_group(kind: str, values: Mapping[tuple[int, str], bytes]) -> GroupDescription:
+    """Describe a group that exists by the last values of its records (R33, R34)."""
+    records = {name: decode_value(name[0], value).fields for name, value in values.items()}
+    if kind == CLASSIC:
+        return _classic(records.get((GROUP_METADATA, "")))
+    types = _TYPES[kind]
+    group = records.get((types.group, ""), {})
+    target = records.get((types.target, ""), {})
+    members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
+    current = {name: records.get((types.current, name), {}) for name in members}
+    group_epoch = group.get("epoch", 0)
+    assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
+    if not members:
+        state = EMPTY
+    elif kind == SHARE:
+        state = STABLE
+    elif kind == STREAMS and not _topology_is_valid(group, records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))):
+        state = NOT_READY
+    elif group_epoch > assignment_epoch:
+        state = ASSIGNING
+    elif all(_is_reconciled(kind, current[name], assignment_epoch) for name in members):
+        state = STABLE
+    else:
+        state = RECONCILING
+    return GroupDescription(
+        group_type=kind,
+        state=state,
+        protocol_type=kind.lower(),
+        protocol=_server_assignor(members.values()) if kind == CONSUMER else None,
+        group_epoch=group_epoch,
+        assignment_epoch=assignment_epoch,
+        members=[_member(name, members[name], current[name]) for name in sorted(members)],
+    )
+
+
+def _topology_is_valid(group: Fields, topology: Fields | None) -> bool:
+    validated = group.get("validated_topology_epoch")
+    return topology is not None and topology["epoch"] == (_NO_EPOCH if validated is None else validated)
+
+
+def _is_reconciled(kind: str, current: Fields, assignment_epoch: int) -> bool:
+    return current.get("state") == _RECONCILED_MEMBER_STATE[kind] and current["member_epoch"] == assignment_epoch
+
+
+def _server_assignor(members: Iterable[Fields]) -> str:
+    named = Counter(member["server_assignor"] for member in members if member["server_assignor"])
+    return min(named, key=lambda name: (-named[name], name)) if named else DEFAULT_CONSUMER_ASSIGNOR
+
+
+def _member(member_id: str, member: Fields, current: Fields) -> Member:
+    classic = member.get("classic_member_metadata")
+    return Member(
+        member_id=member_id,
+        instance_id=member.get("instance_id"),
+        rack_id=member.get("rack_id"),
+        client_id=member["client_id"],
+        client_host=member["client_host"],
+        session_timeout_ms=None if classic is None else classic["session_timeout_ms"],
+        rebalance_timeout_ms=member.get("rebalance_timeout_ms"),
+        member_epoch=current.get("member_epoch"),
+        subscribed_topics=member.get("subscribed_topic_names"),
+        subscribed_regex=member.get("subscribed_topic_regex") or None,
+        assignment=[
+            AssignedPartition(None, topic["topic_id"], partition)
+            for topic in current.get("assigned_partitions") or []
+            for partition in topic["partitions"]
+        ],
+    )
+
+
+def _classic(value: Fields | None) -> GroupDescription:
+    if value is None:  # R14: a simple group, made by commits alone
+        return GroupDescription(CLASSIC, EMPTY, "")
+    protocol_type = value["protocol_type"]
+    return GroupDescription(
+        group_type=CLASSIC,
+        state=STABLE if value["members"] else EMPTY,
+        protocol_type=protocol_type,
+        protocol=value["protocol"],
+        generation=value["generation"],
+        leader=value["leader"],
+        state_timestamp_ms=value.get("current_state_timestamp"),
+        members=[
+            _classic_member(protocol_type, member)
+            for member in sorted(value["members"], key=lambda member: str(member["member_id"]))
+        ],
+    )
+
+
+def _classic_member(protocol_type: str, member: Fields) -> Member:
+    subscription = decode_subscription(protocol_type, member["subscription"])
+    assignment = decode_assignment(protocol_type, member["assignment"])
+    rebalance_timeout_ms = member.get("rebalance_timeout")
+    return Member(
+        member_id=member["member_id"],
+        instance_id=member.get("group_instance_id"),
+        rack_id=None if subscription is None else subscription.fields.get("rack_id"),
+        client_id=member["client_id"],
+        client_host=member["client_host"],
+        session_timeout_ms=member["session_timeout"],
+        # before version 1 the session timeout served for both, as it does where the field holds -1
+        rebalance_timeout_ms=member["session_timeout"] if rebalance_timeout_ms in (None, -1) else rebalance_timeout_ms,
+        subscribed_topics=None if subscription is None else subscription.fields["topics"],
+        assignment=[]
+        if assignment is None
+        else [
+            AssignedPartition(topic["topic"], None, partition)
+            for topic in assignment.fields["assigned_partitions"]
+            for partition in topic["partitions"]
+        ],
+    )

@@ -1,0 +1,143 @@
+"""Group records and commits, reduced to the facts that decide what a group is (R14).
+
+Of each key of a group's records two things count: its last value and its last tombstone. Of the commits of a
+group one: the highest record offset. All three are maxima, so facts of overlapping batches merge in any order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, effect_rows
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from offsets_pipeline.record.decode import DecodedKey
+
+Int64s = npt.NDArray[np.int64]
+
+
+class GroupRecordKey(NamedTuple):
+    """A key of a group's records, in one log partition; ``record_key`` is a member id, a regular expression or ""."""
+
+    log_partition: int
+    group_id: str
+    record_type: int
+    record_key: str
+
+
+class GroupRecordFact(NamedTuple):
+    """The last value of a key, and its last tombstone, with their record offsets."""
+
+    value_offset: int | None = None
+    value: bytes | None = None
+    tombstone_offset: int | None = None
+
+
+class GroupFacts:
+    """Collects the facts of some records."""
+
+    def __init__(self) -> None:
+        self._records: dict[GroupRecordKey, GroupRecordFact] = {}
+        self._commits: dict[tuple[int, str], int] = {}
+        self._topics: dict[tuple[str, str], int] = {}
+
+    def add(
+        self,
+        log_partition: int,
+        record_offset: int,
+        key: DecodedKey,
+        value: bytes | None,
+        fields: dict[str, Any] | None,
+    ) -> None:
+        """Take a record that decodes; ``fields`` are those of its value, None for a tombstone."""
+        if key.record_type not in GROUP_TYPE_OF_RECORD_TYPE:
+            return
+        name = GroupRecordKey(log_partition, key.group_id, key.record_type, record_key_of(key))
+        fact = self._records.get(name, GroupRecordFact())
+        if value is None:
+            if fact.tombstone_offset is None or record_offset > fact.tombstone_offset:
+                self._records[name] = fact._replace(tombstone_offset=record_offset)
+        elif fact.value_offset is None or record_offset > fact.value_offset:
+            self._records[name] = fact._replace(value_offset=record_offset, value=value)
+        for topic in _named_topics(key.record_type, fields):
+            self._topics[topic] = log_partition
+
+    def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
+        """Take the groups of commit values: also of pending and aborted ones (R14)."""
+        encoded = group_id.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        indices = encoded.indices.to_numpy(zero_copy_only=False)
+        for partition in np.unique(log_partition).tolist():
+            here = log_partition == partition
+            highest = np.full(len(names), -1, dtype=np.int64)
+            np.maximum.at(highest, indices[here], record_offset[here])
+            for index in np.flatnonzero(highest >= 0).tolist():
+                at = (partition, names[index])
+                self._commits[at] = max(self._commits.get(at, -1), int(highest[index]))
+
+    def add_topic_names(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Take (topic id, topic name) pairs that commits told, whatever becomes of these (R35)."""
+        self._topics.update(dict.fromkeys(pairs, 0))
+
+    def effects(self) -> Iterator[pa.RecordBatch]:
+        """The facts as rows of EFFECT_SCHEMA."""
+        if self._records:
+            facts = list(self._records.values())
+            yield effect_rows(
+                effects.GROUP_RECORD,
+                len(facts),
+                {
+                    "log_partition": pa.array([key.log_partition for key in self._records], pa.int32()),
+                    "group_id": pa.array([key.group_id for key in self._records], pa.string()),
+                    "record_type": pa.array([key.record_type for key in self._records], pa.int16()),
+                    "record_key": pa.array([key.record_key for key in self._records], pa.string()),
+                    "value_offset": pa.array([fact.value_offset for fact in facts], pa.int64()),
+                    "value": pa.array([fact.value for fact in facts], pa.binary()),
+                    "tombstone_offset": pa.array([fact.tombstone_offset for fact in facts], pa.int64()),
+                },
+            )
+        if self._commits:
+            yield effect_rows(
+                effects.GROUP_COMMIT,
+                len(self._commits),
+                {
+                    "log_partition": pa.array([partition for partition, _ in self._commits], pa.int32()),
+                    "group_id": pa.array([group_id for _, group_id in self._commits], pa.string()),
+                    "record_type": pa.repeat(pa.scalar(COMMIT_RECORD_TYPE, pa.int16()), len(self._commits)),
+                    "record_key": pa.repeat(pa.scalar(""), len(self._commits)),
+                    "value_offset": pa.array(list(self._commits.values()), pa.int64()),
+                },
+            )
+        if self._topics:
+            yield effect_rows(
+                effects.TOPIC,
+                len(self._topics),
+                {
+                    "log_partition": pa.array(list(self._topics.values()), pa.int32()),
+                    "topic_id": pa.array([topic_id for topic_id, _ in self._topics], pa.string()),
+                    "topic": pa.array([topic for _, topic in self._topics], pa.string()),
+                },
+            )
+
+
+def _named_topics(record_type: int, fields: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """The (topic id, topic name) pairs that a value tells: types 4 and 15 (R35)."""
+    if fields is None:
+        return
+    if record_type == 4:
+        lists = [fields["topics"]]
+    elif record_type == 15:
+        lists = [fields.get(name) or [] for name in ("initializing_topics", "initialized_topics", "deleting_topics")]
+    else:
+        return
+    for topics in lists:
+        for topic in topics:
+            yield topic["topic_id"], topic["topic_name"]

@@ -1,0 +1,276 @@
+"""What a replay changes in the state, and the one writer of its files.
+
+`write_changes` is a function of replayed rows and of what the state knows of their groups. It runs where the rows are:
+in a Spark task for its log partitions, or in the driver for a small batch. Its files belong to the state once
+`commit_changes` names them. Rows that are written twice, or late, change nothing (merge_on_read.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
+from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from offsets_pipeline.delta import AddFile, TableFolder
+    from offsets_pipeline.state.known import KnownGroups
+
+    Group = tuple[int, str]
+    Record = Mapping[str, Any]  # a row of `group_records`
+
+_FILE_ROWS = 1_000_000
+_PENDING_FIELDS = [each.name for each in FOLD_PROGRESS.arrow_schema().field("pending").type.value_type]
+_CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
+_QUARANTINE_FIELDS = ["log_partition", "record_offset", "reason", "key", "value"]
+
+
+@dataclass(frozen=True)
+class ReplayedPartition:
+    """How far a log partition was replayed, over how many records; ``behind``: records came in behind that."""
+
+    log_partition: int
+    folded_to: int
+    records: int
+    unknown_records: int
+    behind: bool
+    pending: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Changes:
+    """What a replay changes: files of the state tables, and what the driver has to see.
+
+    ``topics`` are pairs of topic id and name (R35), ``quarantine`` are rows of that table without time and epoch.
+    """
+
+    files: dict[str, list[AddFile]] = field(default_factory=lambda: defaultdict(list))
+    partitions: dict[int, ReplayedPartition] = field(default_factory=dict)
+    topics: set[tuple[str, str]] = field(default_factory=set)
+    quarantine: list[pa.Table] = field(default_factory=list)
+
+    def add(self, other: Changes) -> None:
+        """Take in the changes of other log partitions."""
+        for name, files in other.files.items():
+            self.files[name] += files
+        self.partitions |= other.partitions
+        self.topics |= other.topics
+        self.quarantine += other.quarantine
+
+    @property
+    def records(self) -> int:
+        """Number of records replayed."""
+        return sum(each.records for each in self.partitions.values())
+
+    @property
+    def behind(self) -> list[int]:
+        """Log partitions that have to be replayed from their start."""
+        return sorted(each.log_partition for each in self.partitions.values() if each.behind)
+
+    @property
+    def quarantined(self) -> int:
+        """Number of records that do not decode (R6)."""
+        return sum(each.num_rows for each in self.quarantine)
+
+    def first_corrupt(self) -> str | None:
+        """A sentence about the first record that does not decode; None if all do."""
+        if not self.quarantined:
+            return None
+        order = [(name, "ascending") for name in _CORRUPT_FIELDS]
+        (first,) = pa.concat_tables(self.quarantine).select(_CORRUPT_FIELDS).sort_by(order).slice(0, 1).to_pylist()
+        return (
+            f"record {first['record_offset']} of log partition {first['log_partition']} does not decode: "
+            f"{first['reason']}"
+        )
+
+
+@dataclass(frozen=True)
+class StateFolders:
+    """Where the files of the state go; picklable.
+
+    ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay goes on from; None
+    if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
+    """
+
+    tables: Mapping[str, TableFolder]
+    offsets_partitions: int
+    incarnations: Mapping[int, int]
+    known: KnownGroups | None = None
+
+    def write(self, table: StateTable, rows: pa.Table) -> list[AddFile]:
+        """Write rows with the table's columns to files, sorted by their key."""
+        return [
+            file
+            for incarnation, partitions in by_incarnation(self.incarnations).items()
+            for file in write_files(
+                self.tables[table.name],
+                in_key_order(table, of_partitions(rows, partitions)),
+                is_base=self.known is None,
+                incarnation=incarnation,
+            )
+        ]
+
+
+def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
+    """Write the files of what a replay of whole log partitions brings.
+
+    Args:
+        effects: Batches of EFFECT_SCHEMA, each of one kind.
+        folders: Where the files go, and what is known.
+    """
+    changes = Changes()
+    by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+
+    def write(table: StateTable, rows: pa.Table) -> None:
+        changes.files[table.name] += folders.write(table, rows)
+
+    for batch in effects:
+        if batch.num_rows:
+            kind = batch["kind"][0].as_py()
+            by_kind[kind].append(batch)
+            if kind == OFFSET and sum(each.num_rows for each in by_kind[OFFSET]) >= _FILE_ROWS:
+                write(OFFSETS, state_rows(OFFSETS, by_kind.pop(OFFSET)))
+    if OFFSET in by_kind:
+        write(OFFSETS, state_rows(OFFSETS, by_kind[OFFSET]))
+    news, whole = _group_records(
+        state_rows(RECORDS, by_kind[GROUP_RECORD]), state_rows(RECORDS, by_kind[GROUP_COMMIT]), folders.known
+    )
+    if whole.num_rows:
+        write(RECORDS, news)
+        in_order = in_key_order(RECORDS, whole).to_batches()
+        write(DESCRIBED, pa.Table.from_batches(described(in_order, folders.offsets_partitions)))
+    changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
+    for rows in by_kind[TOPIC]:
+        changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
+    changes.quarantine = [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in by_kind[QUARANTINE]]
+    return changes
+
+
+def write_files(folder: TableFolder, rows: pa.Table, *, is_base: bool, incarnation: int) -> list[AddFile]:
+    """Write rows, sorted by their key, to files of a state table; none for no rows."""
+    partition = {"base": str(is_base).lower(), "incarnation": str(incarnation)}
+    return [
+        folder.write_file(rows.slice(start, _FILE_ROWS), partition) for start in range(0, rows.num_rows, _FILE_ROWS)
+    ]
+
+
+def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
+    """The rows of these log partitions."""
+    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
+    """The rows sorted by their key."""
+    ranks = [_ranks(rows[name].combine_chunks()) for name in reversed(table.key)]
+    return rows.take(pa.array(np.lexsort(ranks)))
+
+
+# --- groups
+
+
+def _group_records(records: pa.Table, commits: pa.Table, known: KnownGroups | None) -> tuple[pa.Table, pa.Table]:
+    """Rows of `group_records` that are new, and all rows of the groups that these are about.
+
+    A commit only says that its group exists (R14), so it changes nothing if the group is known to exist. A steady
+    stream of commits writes nothing here.
+    """
+    if known is None:
+        whole = pa.concat_tables([records, commits])
+        return whole, whole
+    named = _groups(records)
+    changed = named | (_groups(commits) - known.existing(_groups(commits) - named))
+    news = [*records.to_pylist(), *_of_groups(commits, changed).to_pylist()]
+    whole = _newest_of_each([*news, *_of_groups(known.records(changed), changed).to_pylist()])
+    return _table(whole[key] for key in {_key(row) for row in news}), _table(whole.values())
+
+
+def _newest_of_each(rows: Iterable[Record]) -> dict[tuple[Any, ...], Record]:
+    """Of each key the last value and the last tombstone."""
+    newest: dict[tuple[Any, ...], Record] = {}
+    for row in rows:
+        known = newest.setdefault(_key(row), row)
+        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known
+        tombstone = max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)
+        newest[_key(row)] = {**later, "tombstone_offset": tombstone}
+    return newest
+
+
+def _key(row: Record) -> tuple[Any, ...]:
+    return tuple(row[name] for name in RECORDS.key)
+
+
+def _table(rows: Iterable[Record]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=RECORDS.file_schema())
+
+
+def _offset(offset: int | None) -> int:
+    return -1 if offset is None else offset
+
+
+def _groups(rows: pa.Table) -> set[Group]:
+    return set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
+
+
+def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
+    names = zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True)
+    return rows.filter(pa.array([group in groups for group in names], pa.bool_()))
+
+
+# --- from effects
+
+
+def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
+    """Effects as rows of a state table."""
+    schema = table.file_schema()
+    if not effects:
+        return schema.empty_table()
+    found = pa.Table.from_batches(effects).select(schema.names)
+    return pa.Table.from_arrays([found[each.name].cast(each.type) for each in schema], schema=schema)
+
+
+def partitions_of(progress: list[pa.RecordBatch], open_commits: list[pa.RecordBatch]) -> dict[int, ReplayedPartition]:
+    """Effects of the kinds PROGRESS and PENDING by log partition."""
+    pending: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for batch in open_commits:
+        rows = pa.Table.from_batches([batch]).sort_by("record_offset")
+        commits = rows.select(_PENDING_FIELDS).to_pylist()
+        for log_partition, commit in zip(rows["log_partition"].to_pylist(), commits, strict=True):
+            pending[log_partition].append(commit)
+    return {
+        row["log_partition"]: ReplayedPartition(
+            row["log_partition"],
+            row["folded_to"],
+            row["records"],
+            row["unknown_records"],
+            row["replay_from_start"],
+            pending.get(row["log_partition"], []),
+        )
+        for batch in progress
+        for row in batch.select(
+            ["log_partition", "folded_to", "records", "unknown_records", "replay_from_start"]
+        ).to_pylist()
+    }
+
+
+def _ranks(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Integers that sort as the values do: sorting on several columns of strings takes ten times as long."""
+    if not pa.types.is_string(column.type):
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+    encoded = column.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary).to_numpy()
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return np.asarray(ranks[encoded.indices.to_numpy()])

@@ -1,0 +1,191 @@
+"""Compaction of the state tables: the rows that count go into base files, each key once.
+
+It rewrites a table, so it waits until enough delta rows are there: then each row is written a bounded number of times
+on average, and a reader merges a bounded number of rows and files. It also drops incarnations that `fold_progress` no
+longer names.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.state.changes import write_files
+from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation
+from offsets_pipeline.state.progress import FoldProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.delta import AddFile, Snapshot, StoredFile, TableFolder
+    from offsets_pipeline.store import Store
+
+_LOOK_EVERY = 10  # folds
+_DRIVER_BYTES = 256 * 1024 * 1024
+_ROWS_AT_ONCE = 1_000_000
+_REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
+
+
+class Compactor:
+    """Compacts the tables of a store if that is due, in a thread beside the folds of a stream.
+
+    Call `after_fold` after each fold, and `close` at the end.
+    """
+
+    def __init__(self, store: Store, settings: FoldSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._folds = self._records = 0
+        self._incarnations: dict[int, int] | None = None  # that the tables hold, as far as this knows
+        self._replaced_at: float | None = None  # when another one was first seen
+        self._thread = ThreadPoolExecutor(1)
+        self._looking: Future[list[str]] | None = None
+
+    def after_fold(self, records: int) -> None:
+        """Look in the thread if a table is due, once enough was folded. Raises the error of the last look."""
+        self._folds += records > 0
+        self._records += records
+        if self._looking is not None:
+            if not self._looking.done():
+                return
+            self._looking.result()
+        if self._folds < _LOOK_EVERY and self._records < self._settings.compact_rows and not self._has_rested():
+            return
+        self._folds = self._records = 0
+        self._looking = self._thread.submit(self.compact_if_due)
+
+    def compact_if_due(self) -> list[str]:
+        """Compact the tables that are due; returns their names."""
+        incarnations = _progress(self._store).incarnations
+        rested = self._has_rested()
+        due = [each for each in STATE_TABLES if rested or self._is_due(each)]
+        compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
+        if rested and len(compacted) == len(due):
+            self._incarnations, self._replaced_at = incarnations, None
+        return compacted
+
+    def close(self) -> None:
+        """Wait for a compaction that is running."""
+        self._thread.shutdown()
+
+    def _has_rested(self) -> bool:
+        """Whether another incarnation took over long enough ago."""
+        incarnations = _progress(self._store).incarnations
+        if self._incarnations is None:
+            self._incarnations = incarnations
+        if incarnations == self._incarnations:
+            return False
+        if self._replaced_at is None:
+            self._replaced_at = time.monotonic()
+        return time.monotonic() - self._replaced_at >= _REST_SECONDS
+
+    def _is_due(self, table: StateTable) -> bool:
+        sizes = sizes_of(self._store, table)
+        share = sizes.base_rows * self._settings.compact_percent // 100
+        return (
+            sizes.delta_rows >= max(self._settings.compact_rows, share)
+            or sizes.delta_files >= self._settings.compact_files
+        )
+
+
+class Sizes(NamedTuple):
+    """Rows of base and delta of a table, and the number of its delta files."""
+
+    base_rows: int
+    delta_rows: int
+    delta_files: int
+    dropped_files: int
+
+
+def sizes_of(store: Store, table: StateTable) -> Sizes:
+    """The sizes of base and delta, and the number of files of incarnations that are no longer named."""
+    progress = _progress(store)
+    live, dead = _divided(store.table(table.name).snapshot().files(), progress)
+    delta = [file.rows for file in live if not _is_base(file)]
+    return Sizes(sum(file.rows for file in live) - sum(delta), sum(delta), len(delta), len(dead))
+
+
+def compact(store: Store, table: StateTable, *, drop: bool = True, driver_bytes: int = _DRIVER_BYTES) -> bool:
+    """Put the rows that count into base files; returns False if another process compacted the table meanwhile.
+
+    Then nothing was changed. Rows that folds append meanwhile stay delta rows. A table with files of no more than
+    ``driver_bytes`` is compacted in the driver, a larger one in Spark tasks. ``drop``: drop what
+    `fold_progress` does not name as well.
+    """
+    progress = _progress(store)  # before the table: the files of what it names are there
+    folder = store.table(table.name)
+    snapshot = folder.snapshot()
+    live, dead = _divided(snapshot.files(), progress)
+    removed = [*live, *(dead if drop else ())]
+    shares = _shares(snapshot, table, progress) if live else []
+    run = partial(_compacted, folder, snapshot.version, table, dict(progress.incarnations))
+    if sum(file.size for file in live) <= driver_bytes or len(shares) < 2:
+        files = [file for share in shares for file in run(share)]
+    else:
+        context = store.spark.sparkContext
+        files = context.parallelize(shares, len(shares)).flatMap(run).collect()
+    try:
+        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)
+    except WriteConflict:
+        return False
+    return True
+
+
+def _progress(store: Store) -> FoldProgress:
+    return FoldProgress.read(store.table(FOLD_PROGRESS.name))
+
+
+def _is_base(file: StoredFile) -> bool:
+    return file.partition["base"] == "true"
+
+
+def _divided(files: Sequence[StoredFile], progress: FoldProgress) -> tuple[list[StoredFile], list[StoredFile]]:
+    """Files of incarnations that are named, and files of older ones. A newer one is about to be named: in neither."""
+    named = set(progress.incarnations.values())
+    of = [(file, int(file.partition["incarnation"])) for file in files]
+    return (
+        [file for file, incarnation in of if incarnation in named],
+        [file for file, incarnation in of if incarnation not in named and incarnation < progress.incarnation],
+    )
+
+
+def _shares(snapshot: Snapshot, table: StateTable, progress: FoldProgress) -> list[list[int]]:
+    """The log partitions in shares of about a million rows."""
+    held = snapshot.query(f"SELECT log_partition, count(*) AS held FROM {table.name} GROUP BY log_partition")
+    shares: list[list[int]] = []
+    rows = _ROWS_AT_ONCE
+    for row in sorted(held.read_all().to_pylist(), key=lambda row: row["log_partition"]):
+        if row["log_partition"] not in progress.incarnations:
+            continue
+        if rows + row["held"] > _ROWS_AT_ONCE:
+            shares.append([])
+            rows = 0
+        shares[-1].append(row["log_partition"])
+        rows += row["held"]
+    return shares
+
+
+def _compacted(
+    folder: TableFolder, version: int, table: StateTable, incarnations: dict[int, int], share: Collection[int]
+) -> Iterator[AddFile]:
+    """Write the base files of some log partitions."""
+    snapshot = folder.snapshot(version)
+    for incarnation, partitions in by_incarnation({at: incarnations[at] for at in share}).items():
+        named = f"incarnation = {incarnation} AND log_partition IN ({', '.join(map(str, partitions))})"
+        schema = table.file_schema()
+        # DataFusion casts its string views in many threads; Arrow's `cast` takes as long as all the rest
+        columns = ", ".join(
+            f"arrow_cast({each.name}, 'Utf8') AS {each.name}" if pa.types.is_string(each.type) else each.name
+            for each in schema
+        )
+        newest = table.newest(table.name, named)
+        query = f"SELECT {columns} FROM ({newest}) AS newest ORDER BY {', '.join(table.key)}"
+        rows = snapshot.query(query).read_all().cast(schema)
+        yield from write_files(folder, rows, is_base=True, incarnation=incarnation)

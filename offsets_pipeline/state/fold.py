@@ -1,0 +1,262 @@
+"""Folding the log into the state: the batch of a stream, and the replay of log partitions from their start.
+
+Both replay rows, append what these change to the state tables, and then swap `fold_progress`; only the swap competes
+with other folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and rows that were
+appended twice change nothing (R15).
+
+A replay from the start writes a new incarnation of its log partitions, and the swap names it. Readers see the old
+incarnation until then, and the new one from then on. So a reload is safe beside a running stream, and the switch to a
+new epoch of a topic is a reload of all log partitions (docs/adr/0014).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
+from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
+from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.notes import note_quarantine, note_topics
+from offsets_pipeline.retry import with_retries
+from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
+from offsets_pipeline.state.known import KnownGroups
+from offsets_pipeline.state.log_reader import LogRange, LogReader
+from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
+from offsets_pipeline.state.progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
+from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.store import Store
+
+#: Delta application whose transactions number the incarnations of the state.
+INCARNATION = "offsets-incarnation"
+_SWAPS = 20  # attempts of a replay to catch up with a stream
+
+
+def fold_batch(
+    store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None
+) -> int:
+    """Fold rows of the table `log`, each log partition from where its last fold ended; returns how many were new.
+
+    The rows must hold, of each log partition, everything that was appended since the last fold; older rows do no harm
+    (R15). A log partition is replayed from its start if rows were appended behind rows that are folded. ``warn`` gets a
+    line if records went into quarantine (R6).
+
+    Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often.
+    """
+    return with_retries(lambda: _fold_once(store, rows, settings, clock, warn), "the fold of a batch", settings.fold)
+
+
+def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: Settings, clock: Clock) -> int:
+    """Replay these log partitions (None: all) from their start and put the result in place of their state.
+
+    Returns the number of records replayed. Safe beside a running stream. Raises InvalidPartitionCount for a log
+    partition that the log does not have, UndecodableRecord if the settings say so, WriteConflict if other folds came
+    first too often.
+    """
+    chosen = None if partitions is None else sorted(set(partitions))
+    count = store.properties.offsets_partitions
+    for partition in chosen or []:
+        if not 0 <= partition < count:
+            raise InvalidPartitionCount(
+                f"there is no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
+            )
+    return with_retries(lambda: _Rebuild(store, settings, clock).run(chosen).records, "a reload", settings.fold)
+
+
+def switch_epoch_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
+    """Fold the epoch of the log that counts if the state is of an older one; returns the records folded.
+
+    Returns None if the state is up to date. Raises as `reload_partitions`.
+    """
+    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).log_epoch >= counting_epoch(store):
+        return None
+    return with_retries(
+        lambda: _Rebuild(store, settings, clock).run(None).records, "another epoch's fold", settings.fold
+    )
+
+
+def _fold_once(
+    store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
+) -> int:
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    if not progress.partitions or progress.log_epoch < counting_epoch(store):
+        changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
+    else:
+        changes = _fold_rows(store, rows.where(F.col("log_epoch") == progress.log_epoch), progress, settings, clock)
+    if changes.quarantined and warn is not None:
+        warn(
+            f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}): see "
+            "the table quarantine of the store"
+        )
+    if changes.behind:
+        reload_partitions(store, changes.behind, settings, clock)
+    return changes.records
+
+
+def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: Settings, clock: Clock) -> Changes:
+    folders = _folders(store, progress.incarnations, KnownGroups.read(_tables(store), progress.incarnations))
+    start = ReplayStart(folders.offsets_partitions, progress.folded_to, pending_rows(progress.partitions))
+    changes = _added(replay_batch(rows, start, settings.fold.driver_rows, _writer(folders)))
+    _check(changes, settings)
+    if changes.records:
+        _append(store, changes)
+        note_quarantine(store, changes.quarantine, progress.log_epoch, settings, clock)
+        note_topics(store, changes.topics, settings)
+        progress.swap(progress.partitions | _moved(progress.partitions, changes, clock))
+    return changes
+
+
+class _Rebuild:
+    """One replay of log partitions from their start into a new incarnation of the state."""
+
+    def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))  # before the log is read
+        self._log_epoch = counting_epoch(store)
+
+    def run(self, chosen: list[int] | None) -> Changes:
+        """Replay these log partitions, None: all; all of them also if the state is of another epoch of the log.
+
+        Raises UndecodableRecord, WriteConflict.
+        """
+        every = range(self._store.properties.offsets_partitions)
+        is_of_epoch = self._progress.partitions and self._progress.log_epoch == self._log_epoch
+        incarnation = self._reserve_incarnation()
+        start = {
+            at: PartitionProgress(at, self._log_epoch, incarnation, folded_at_us=self._clock.now_ms() * 1000)
+            for at in (chosen if chosen and is_of_epoch else every)
+        }
+        changes = self._replay(start, None)
+        _append(self._store, changes)
+        moved = _moved(start, changes, self._clock)
+        ends = {at: each.folded_to for at, each in moved.items()}
+        note_quarantine(self._store, changes.quarantine, self._log_epoch, self._settings, self._clock, replayed_to=ends)
+        note_topics(self._store, changes.topics, self._settings)
+        self._swap(moved)
+        return changes
+
+    def _reserve_incarnation(self) -> int:
+        """A number for the incarnation that no other replay has or will have."""
+
+        def reserve() -> int:
+            table = self._store.table(OFFSETS.name)
+            snapshot = table.snapshot()
+            number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION) + 1
+            table.commit(seen=snapshot, advance={INCARNATION: number})
+            return number
+
+        return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
+
+    def _swap(self, moved: dict[int, PartitionProgress]) -> None:
+        """Let readers see the incarnation, as soon as it has everything that was folded meanwhile."""
+        for _ in range(_SWAPS):
+            for at, each in moved.items():  # where both end at the same record, and nothing but gaps lies behind it
+                known = self._progress.partitions.get(at)
+                if known is not None and known.log_epoch == self._log_epoch and known.folded_to > each.folded_to:
+                    moved[at] = replace(each, folded_to=known.folded_to)
+            try:
+                return self._progress.swap(self._progress.partitions | moved)
+            except WriteConflict:
+                self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
+                if self._progress.log_epoch > self._log_epoch:
+                    raise
+                moved |= self._catch_up(moved)
+        raise WriteConflict(f"a stream folded into {self._store.location} faster than a reload could follow")
+
+    def _catch_up(self, moved: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
+        """Fold what another fold has folded since the log was read, into this incarnation."""
+        known = self._progress.partitions
+        late = {at: each for at, each in moved.items() if at in known and known[at].folded_to > each.folded_to}
+        if not late:
+            return {}
+        incarnations = {at: each.incarnation for at, each in moved.items()}
+        changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations))
+        _append(self._store, changes)
+        note_quarantine(self._store, changes.quarantine, self._log_epoch, self._settings, self._clock)
+        note_topics(self._store, changes.topics, self._settings)
+        return _moved(late, changes, self._clock)
+
+    def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:
+        """Replay the log from these starts."""
+        folders = _folders(self._store, {at: each.incarnation for at, each in start.items()}, known)
+        log = self._store.table(LOG.name)
+        starts = {at: each.folded_to for at, each in start.items()}
+        reader = LogReader(log, LogRange(starts, log_epoch=self._log_epoch))
+        files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
+        found = replay_log(
+            self._store.spark,
+            reader,
+            files,
+            ReplayStart(folders.offsets_partitions, starts, pending_rows(start)),
+            self._settings.fold.driver_rows,
+            _writer(folders),
+        )
+        changes = _added(found)
+        _check(changes, self._settings)
+        return changes
+
+
+def _append(store: Store, changes: Changes) -> None:
+    """Append the files to the state tables, which other folds may do at the same time."""
+    for table in STATE_TABLES:
+        if changes.files[table.name]:
+            folder = store.table(table.name)
+            folder.commit(add=changes.files[table.name], seen=folder.snapshot())
+
+
+def _writer(folders: StateFolders) -> Callable[[Iterator[pa.RecordBatch]], Changes]:
+    return lambda effects: write_changes(effects, folders)
+
+
+def _tables(store: Store) -> dict[str, TableFolder]:
+    return {table.name: store.table(table.name) for table in STATE_TABLES}
+
+
+def _folders(store: Store, incarnations: Mapping[int, int], known: KnownGroups | None) -> StateFolders:
+    return StateFolders(_tables(store), store.properties.offsets_partitions, incarnations, known)
+
+
+def _added(changes: Iterable[Changes]) -> Changes:
+    whole = Changes()
+    for each in changes:
+        whole.add(each)
+    return whole
+
+
+def _check(changes: Changes, settings: Settings) -> None:
+    """Raise UndecodableRecord if a record does not decode and the settings say to stop (R6)."""
+    corrupt = changes.first_corrupt()
+    if corrupt is not None and settings.log.corrupt_records == "fail":
+        raise UndecodableRecord(
+            f'{corrupt}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
+        )
+
+
+def _moved(before: Mapping[int, PartitionProgress], changes: Changes, clock: Clock) -> dict[int, PartitionProgress]:
+    """The progress of the log partitions of ``before`` behind these changes."""
+    moved = dict(before)
+    for at, each in changes.partitions.items():
+        if at in before and each.records:
+            moved[at] = replace(
+                before[at],
+                folded_to=each.folded_to,
+                records=before[at].records + each.records,
+                unknown_records=before[at].unknown_records + each.unknown_records,
+                pending=each.pending,
+                folded_at_us=clock.now_ms() * 1000,
+            )
+    return moved

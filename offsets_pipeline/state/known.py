@@ -1,0 +1,90 @@
+"""What the state already knows of some groups: read from the files of the group tables, in a task or in the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from offsets_pipeline.state.merge_on_read import DESCRIBED, RECORDS, StateTable, by_incarnation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.delta import StoredFile, TableFolder
+
+    Group = tuple[int, str]
+
+_DEAD = "Dead"
+_GROUP = ["log_partition", "group_id"]
+
+
+@dataclass(frozen=True)
+class KnownGroups:
+    """Files of `group_records` and `groups` that hold the incarnations which a fold goes on from; picklable."""
+
+    tables: Mapping[str, TableFolder]
+    files: Mapping[str, Sequence[StoredFile]]
+    partitions: Mapping[int, Sequence[int]]
+
+    @classmethod
+    def read(cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int]) -> KnownGroups:
+        """Look at the newest version of both tables, for these incarnations by log partition."""
+        partitions = by_incarnation(incarnations)
+        files = {
+            each.name: [file for file in tables[each.name].snapshot().files() if _incarnation(file) in partitions]
+            for each in (RECORDS, DESCRIBED)
+        }
+        return cls(tables, files, partitions)
+
+    def existing(self, groups: Collection[Group]) -> set[Group]:
+        """Those of the groups that exist (R14)."""
+        newest: dict[Group, tuple[int, str]] = {}
+        rows = self._rows(DESCRIBED, groups, ["state", "record_offset"])
+        for at, group_id, state, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            newest[at, group_id] = max(newest.get((at, group_id), (-1, _DEAD)), (offset, state))
+        return {group for group, (_, state) in newest.items() if state != _DEAD and group in groups}
+
+    def records(self, groups: Collection[Group]) -> pa.Table:
+        """Rows of `group_records` of these groups; of a key maybe several."""
+        return self._rows(RECORDS, groups, [name for name in RECORDS.columns if name not in _GROUP])
+
+    def _rows(self, table: StateTable, groups: Collection[Group], columns: list[str]) -> pa.Table:
+        """Rows of these groups. A group of that name in another of their log partitions may come with them."""
+        schema = pa.schema([table.file_schema().field(name) for name in [*_GROUP, *columns]])
+        if not groups:
+            return schema.empty_table()
+        partitions = {partition for partition, _ in groups}
+        names = pa.array(sorted({group_id for _, group_id in groups}), pa.string())
+        found = [schema.empty_table()]
+        for file in self.files[table.name]:
+            if _may_hold(file, names[0].as_py(), names[-1].as_py()):
+                named = pa.array(sorted(partitions & set(self.partitions[_incarnation(file)])), pa.int32())
+                with self.tables[table.name].open_file(file) as parquet:
+                    found += _rows_of(parquet, named, names, schema)
+        return pa.concat_tables(found)
+
+
+def _incarnation(file: StoredFile) -> int:
+    return int(file.partition["incarnation"])
+
+
+def _may_hold(file: StoredFile, first: str, last: str) -> bool:
+    """Whether a file may hold a group between these two, by its statistics."""
+    lowest, highest = file.lowest.get("group_id"), file.highest.get("group_id")
+    return lowest is None or highest is None or (str(lowest) <= last and first <= str(highest))
+
+
+def _rows_of(parquet: pq.ParquetFile, partitions: pa.Array, names: pa.Array, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows of a file, a row group at a time: first the columns of the group, the others where one is found."""
+    for number in range(parquet.num_row_groups):
+        of_group = parquet.read_row_group(number, columns=_GROUP, use_threads=False)
+        wanted = pc.and_(
+            pc.is_in(of_group["group_id"].cast(pa.string()), names), pc.is_in(of_group["log_partition"], partitions)
+        )
+        if pc.any(wanted).as_py():
+            rows = parquet.read_row_group(number, columns=schema.names, use_threads=False)
+            yield rows.select(schema.names).filter(wanted).cast(schema)

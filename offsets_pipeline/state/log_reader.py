@@ -1,0 +1,121 @@
+"""The files of the table `log`, read by Arrow: in Spark tasks, or in the driver for a short log.
+
+A Spark scan makes a row of every record and hands the rows to Python: five times the work of all the rest of a reload.
+A task that opens a file itself gets its columns as they are stored, each distinct key once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from offsets_pipeline.delta.schemas import LOG_EPOCH
+from offsets_pipeline.errors import working_on
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.log_row import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.delta import StoredFile, TableFolder
+
+#: Columns that a replay reads. Files of several writers differ in nullability and in the width of bytes.
+SCHEMA = pa.schema(
+    {
+        "log_partition": pa.int32(),
+        "record_offset": pa.int64(),
+        "key": pa.dictionary(pa.int32(), pa.binary()),
+        "value": pa.binary(),
+        "producer_id": pa.int64(),
+        "control_type": pa.string(),
+        "backfill": pa.bool_(),
+    }
+)
+_END = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LogRange:
+    """Records of one epoch of the log: by log partition the first record offset, and the first one behind the range.
+
+    A log partition without a first offset is not read, one without an end is read to its end.
+    """
+
+    starts: Mapping[int, int]
+    ends: Mapping[int, int] = field(default_factory=dict)
+    log_epoch: int = LOG_EPOCH
+
+    def may_hold(self, file: StoredFile) -> bool:
+        """Whether a file may hold records of the range, by its statistics."""
+        lowest, highest = file.lowest, file.highest
+        if not lowest.get("log_epoch", self.log_epoch) <= self.log_epoch <= highest.get("log_epoch", self.log_epoch):
+            return False
+        last = highest.get("record_offset", _END)
+        return any(
+            lowest.get("log_partition", at) <= at <= highest.get("log_partition", at) and start <= last
+            for at, start in self.starts.items()
+        )
+
+    def select(self, rows: pa.Table) -> pa.Table:
+        """The rows of the range; ``rows`` has the column log_epoch as well."""
+        partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
+        wanted = rows["log_epoch"].to_numpy() == self.log_epoch
+        size = max(int(partition.max(initial=-1)), *self.starts, -1) + 1
+        starts, ends = np.full(size, _END, dtype=np.int64), np.full(size, _END, dtype=np.int64)
+        starts[list(self.starts)] = list(self.starts.values())
+        ends[[at for at in self.ends if at < size]] = [end for at, end in self.ends.items() if at < size]
+        wanted &= (starts[partition] <= offset) & (offset < ends[partition])
+        return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+@dataclass(frozen=True)
+class LogReader:
+    """Reads files of one snapshot of the log; picklable."""
+
+    log: TableFolder
+    range: LogRange
+
+    def compacted(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
+        """Rows of the files as a replay takes them, INPUT_SCHEMA, without those that others make superfluous."""
+        rows = (rows for file in files for rows in self._located(file))
+        compacted = [_compact(table) for table in gathered(rows, COMPACT_ROWS)]
+        if compacted:
+            yield _compact(pa.concat_tables(compacted))
+
+    def _located(self, file: StoredFile) -> Iterator[pa.Table]:
+        last = "its start"
+        with working_on(lambda: f"the file {self.log.folder}/{file.name} behind {last}"):
+            for rows in self._rows(file):
+                yield rows
+                last = place_of(rows)
+
+    def _rows(self, file: StoredFile) -> Iterator[pa.Table]:
+        with self.log.open_file(file, read_dictionary=["key"]) as parquet:
+            for group in range(parquet.num_row_groups):
+                read = parquet.read_row_group(group, columns=[*SCHEMA.names, "log_epoch"], use_threads=False)
+                rows = self.range.select(read)
+                if rows.num_rows:
+                    ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))
+                    columns = [rows[each.name].cast(each.type) for each in SCHEMA]
+                    yield pa.table([*columns, ones], [*SCHEMA.names, "records"]).select(INPUT_SCHEMA.names)
+
+
+def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:
+    """The files in the order of their log partitions, as so many lists of nearly equal size or fewer."""
+    files = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    sizes = [file.size for file in files]
+    share = max(1, sum(sizes) / tasks)
+    lists: dict[int, list[StoredFile]] = {}
+    for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
+        lists.setdefault(int((end - size / 2) / share), []).append(file)
+    return list(lists.values())
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    with working_on(lambda: place_of(table)):
+        return compact_early(table, {})

@@ -1,0 +1,135 @@
+"""How far the log is folded: the table `fold_progress`, the one place where two folds compete.
+
+It has a row for each log partition from the first fold on. A fold reads it, appends rows to the state tables, and then
+swaps it: the swap fails if another fold came first. So what a dead or beaten fold appended is either right or, if its
+incarnation is not named here, not read (docs/adr/0008).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.delta import Snapshot, TableFolder
+
+_SCHEMA = FOLD_PROGRESS.arrow_schema()
+#: Incarnation of the state before the first fold: no row has it.
+NO_INCARNATION = 0
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """A row of `fold_progress`.
+
+    ``folded_to`` is the first record offset that is not folded yet, ``pending`` are the transactional commits without a
+    marker (R11), ``folded_at_us`` is the time of the last fold in microseconds since 1970.
+    """
+
+    log_partition: int
+    log_epoch: int = LOG_EPOCH
+    incarnation: int = NO_INCARNATION
+    folded_to: int = 0
+    records: int = 0
+    unknown_records: int = 0
+    folded_at_us: int = 0
+    pending: list[dict[str, Any]] = field(default_factory=list)
+
+
+class FoldProgress:
+    """`fold_progress` as of one version, and the right to replace it unless another fold does first."""
+
+    def __init__(self, table: TableFolder, snapshot: Snapshot, partitions: Mapping[int, PartitionProgress]) -> None:
+        self._table = table
+        self._snapshot = snapshot
+        self.partitions = dict(partitions)
+
+    @classmethod
+    def read(cls, table: TableFolder) -> Self:
+        """Read the newest version."""
+        snapshot = table.snapshot()
+        rows = snapshot.rows().to_pylist()
+        return cls(table, snapshot, {row["log_partition"]: _partition(row) for row in rows})
+
+    @property
+    def log_epoch(self) -> int:
+        """Incarnation of the log that the state answers for."""
+        return max((each.log_epoch for each in self.partitions.values()), default=LOG_EPOCH)
+
+    @property
+    def incarnation(self) -> int:
+        """The newest incarnation of the state."""
+        return max((each.incarnation for each in self.partitions.values()), default=NO_INCARNATION)
+
+    @property
+    def incarnations(self) -> dict[int, int]:
+        """The incarnation of the state by log partition."""
+        return {at: each.incarnation for at, each in self.partitions.items()}
+
+    @property
+    def folded_to(self) -> dict[int, int]:
+        """The first record offset of each log partition that is not folded yet."""
+        return {at: each.folded_to for at, each in self.partitions.items()}
+
+    def swap(self, partitions: Mapping[int, PartitionProgress]) -> None:
+        """Commit these rows in place of all. Raises WriteConflict if another fold has swapped since this was read."""
+        rows = [
+            {
+                "log_partition": at,
+                "log_epoch": each.log_epoch,
+                "incarnation": each.incarnation,
+                "folded_to": each.folded_to,
+                "records": each.records,
+                "unknown_records": each.unknown_records,
+                "pending": each.pending,
+                "folded_at": each.folded_at_us,
+            }
+            for at, each in sorted(partitions.items())
+        ]
+        self._table.commit(
+            add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))],
+            remove=self._snapshot.files(),
+            seen=self._snapshot,
+            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},
+        )
+
+
+def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
+    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA."""
+    rows = [
+        {
+            "log_partition": at,
+            "record_offset": commit["record_offset"],
+            "key": commit["key"],
+            "value": commit["value"],
+            "producer_id": commit["producer_id"],
+            "control_type": None,
+            "backfill": False,
+            "records": 0,
+        }
+        for at, each in partitions.items()
+        for commit in each.pending
+    ]
+    return pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)
+
+
+def _partition(row: Mapping[str, Any]) -> PartitionProgress:
+    return PartitionProgress(
+        log_partition=row["log_partition"],
+        log_epoch=row["log_epoch"],
+        incarnation=row["incarnation"],
+        folded_to=row["folded_to"],
+        records=row["records"],
+        unknown_records=row["unknown_records"],
+        folded_at_us=int(pc.cast(pa.scalar(row["folded_at"], pa.timestamp("us", tz="UTC")), pa.int64()).as_py()),
+        pending=row["pending"] or [],
+    )

@@ -1,0 +1,160 @@
+"""Replays as Spark jobs of one shuffle, and in the driver where the rows are few.
+
+Tasks read and compact rows of the log, then tasks with all rows of some log partitions replay them. What these do with
+the result is up to the caller: they write the files of the state, or compare it with the state. Only results come to
+the driver.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from offsets_pipeline.errors import working_on
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.state.log_reader import shared_out
+from offsets_pipeline.store import planned_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsets_pipeline.delta import StoredFile
+    from offsets_pipeline.state.log_reader import LogReader
+
+    Finish = Callable[[Iterator[pa.RecordBatch]], "Result"]
+
+Result = TypeVar("Result")
+
+_TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
+_FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
+_FEW_BYTES = 32 * 1024 * 1024  # of rows in the driver
+_ADD_ROWS = 250_000  # rows that the replay takes at once
+_NO_PARTITION = -1
+_TOO_MANY = pa.RecordBatch.from_pylist(
+    [{"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}], schema=INPUT_SCHEMA
+)
+
+
+@dataclass(frozen=True)
+class ReplayStart:
+    """Where a replay starts: R1's n, the first unfolded record offsets, and the pending commits as INPUT_SCHEMA."""
+
+    offsets_partitions: int
+    folded_to: Mapping[int, int] = field(default_factory=dict)
+    pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
+        replay = Replay(self.offsets_partitions, self.folded_to)
+        for table in gathered(tables, _ADD_ROWS):
+            with working_on(partial(place_of, table)):
+                replay.add(table)
+        replay.add(self.pending)  # of log partitions without new rows nothing changes
+        with working_on(lambda: f"the end of {replay.place()}"):
+            yield from replay.effects()
+
+
+def replay_batch(rows: DataFrame, start: ReplayStart, at_most: int, finish: Finish[Result]) -> list[Result]:
+    """Replay rows of the table `log`; in the driver if no more than ``at_most`` of them count."""
+    rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(INPUT_SCHEMA.names)
+    few = _few_rows(rows, start.folded_to, at_most - start.pending.num_rows)
+    if few is not None:
+        return [finish(start.replay([few]))]
+
+    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in gathered(map(_as_table, batches), COMPACT_ROWS):
+            yield from _compact(table, start.folded_to).to_batches()
+
+    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
+    return _replay_in_tasks(compacted, start, finish)
+
+
+def replay_log(
+    spark: SparkSession,
+    reader: LogReader,
+    files: Sequence[StoredFile],
+    start: ReplayStart,
+    at_most: int,
+    finish: Finish[Result],
+) -> list[Result]:
+    """Replay files of the log; in the driver if these hold no more than ``at_most`` rows."""
+    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+    if rows + start.pending.num_rows <= at_most and size <= _FEW_STORED_BYTES:
+        return [finish(start.replay(reader.compacted(files)))]
+    cores = spark.sparkContext.defaultParallelism
+    tasks = shared_out(files, _TASKS_PER_CORE * cores)
+    shares = spark.sparkContext.parallelize([(pickle.dumps(share),) for share in tasks], max(1, len(tasks)))
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shares = (pickle.loads(share) for batch in batches for share in batch["files"].to_pylist())  # noqa: S301 - ours
+        for table in reader.compacted(file for share in shares for file in share):
+            yield from table.to_batches()
+
+    compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(INPUT_SCHEMA))
+    return _replay_in_tasks(compacted, start, finish, _TASKS_PER_CORE * cores)
+
+
+def _replay_in_tasks(
+    compacted: DataFrame, start: ReplayStart, finish: Finish[Result], tasks: int | None = None
+) -> list[Result]:
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(iter(batches), None)
+        if first is not None:  # a task without rows has no result
+            tables = map(_as_table, _chained(first, batches))
+            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(finish(start.replay(tables)))]})
+
+    of_partition = (
+        compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
+    )
+    rows = of_partition.mapInArrow(replay, "result binary").collect()
+    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 - the program's own
+
+
+def _chained(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.Table | None:
+    """Rows of INPUT_SCHEMA that count; None if these are more than ``at_most``, or large."""
+    if at_most <= 0 or planned_bytes(rows) > _FEW_STORED_BYTES:  # do not read a long log twice
+        return None
+    folded_to = dict(folded_to)
+
+    def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        few: list[pa.Table] = []
+        for table in gathered(map(_as_table, batches), COMPACT_ROWS):
+            if _are_few(few, at_most):
+                few.append(_compact(table, folded_to))
+        if not _are_few(few, at_most):
+            yield _TOO_MANY
+        elif few:
+            yield from pa.concat_tables(few).to_batches()
+
+    found = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA)).toArrow().cast(INPUT_SCHEMA)
+    too_many = pc.any(pc.equal(found["log_partition"], _NO_PARTITION)).as_py()
+    return None if too_many or not _are_few([found], at_most) else found
+
+
+def _are_few(tables: list[pa.Table], at_most: int) -> bool:
+    return sum(each.num_rows for each in tables) <= at_most and sum(each.nbytes for each in tables) <= _FEW_BYTES
+
+
+def _compact(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
+    with working_on(partial(place_of, table)):
+        return compact_early(table, folded_to)

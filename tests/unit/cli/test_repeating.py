@@ -1,0 +1,121 @@
+"""A command that runs again and again: when it runs, which errors end it, and how it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+
+import pytest
+
+from offsets_pipeline.cli.repeating import AS_SET, add_every, repeated
+from offsets_pipeline.clock import FixedClock, due
+from offsets_pipeline.errors import CannotClean, WriteConflict
+
+HOUR_MS = 3_600_000
+BEGIN_MS = 1_795_000_000_000
+
+
+class Waits(threading.Event):
+    """An event whose waits take no time: the clock goes on instead."""
+
+    def __init__(self, clock: FixedClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self.is_set():
+            assert timeout is not None
+            self._clock.advance_ms(round(timeout * 1000))
+        return self.is_set()
+
+
+def parsed(*arguments: str, default: str | None = None) -> object:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_every(parser, default)
+    return parser.parse_args(arguments).every
+
+
+def test_interval_is_in_seconds_or_a_duration() -> None:
+    assert parsed() is None
+    assert parsed("--every", "90") == 90_000
+    assert parsed("--every", "PT1H30M") == 5_400_000
+    assert parsed("--every", "PT1H", default="a_setting") == HOUR_MS
+    assert parsed("--every", default="a_setting") == AS_SET
+    assert parsed(default="a_setting") is None
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "soon", "", "PT0S", "-PT1H", "PT0.0001S", "1h", "٣"])
+def test_what_is_no_interval_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match="is not allowed; it takes seconds, or a duration as PT1H30M"):
+        parsed(f"--every={text}")
+
+
+def test_runs_begin_an_interval_apart_and_at_once_where_one_took_longer() -> None:
+    clock = FixedClock(BEGIN_MS)
+    stopped, began = Waits(clock), []
+    for _ in due(HOUR_MS, clock, stopped):
+        began.append(clock.now_ms() - BEGIN_MS)
+        clock.advance_ms(2 * HOUR_MS if len(began) == 2 else 60_000)
+        if len(began) == 4:
+            stopped.set()
+    assert began == [0, HOUR_MS, 3 * HOUR_MS, 4 * HOUR_MS]
+
+
+def test_one_run_without_an_interval_raises_its_errors_and_leaves_signals_alone() -> None:
+    clock, handlers = FixedClock(BEGIN_MS), [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    assert list(repeated(lambda: "done", None, clock)) == ["done"]
+
+    def fail() -> None:
+        raise WriteConflict("overtaken")
+
+    with pytest.raises(WriteConflict):
+        list(repeated(fail, None, clock))
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+@pytest.mark.usefixtures("signal_handlers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_error_that_passes_is_warned_of_and_the_next_run_tries_again(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FixedClock(BEGIN_MS)
+    stopped, began = Waits(clock), []
+
+    def run() -> int:
+        began.append(clock.now_ms() - BEGIN_MS)
+        if len(began) == 2:
+            raise WriteConflict("another writer came first")
+        if len(began) == 3:
+            raise OSError("disk full\nand more")
+        if len(began) == 5:
+            signal.raise_signal(number)
+            for thread in threading.enumerate():
+                if thread.name == "stop":
+                    thread.join()
+        return len(began)
+
+    assert list(repeated(run, HOUR_MS, clock, stopped)) == [1, 4, 5]
+    assert began == [count * HOUR_MS for count in range(5)]
+    assert capsys.readouterr().err == (
+        "offsets: warning: another writer came first; the next run tries again\n"
+        "offsets: warning: OSError: disk full; the next run tries again\n"
+    )
+
+
+@pytest.mark.usefixtures("signal_handlers")
+@pytest.mark.parametrize("error", [CannotClean("its files lie elsewhere"), ConnectionRefusedError("no JVM")])
+def test_error_that_does_not_pass_ends_the_runs(error: Exception) -> None:
+    clock, runs = FixedClock(BEGIN_MS), []
+    stopped = Waits(clock)
+
+    def run() -> None:
+        runs.append(clock.now_ms())
+        if len(runs) == 2:
+            raise error
+        if len(runs) > 2:
+            stopped.set()
+
+    with pytest.raises(type(error), match=str(error)):
+        list(repeated(run, HOUR_MS, clock, stopped))
+    assert len(runs) == 2

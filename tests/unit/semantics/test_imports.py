@@ -1,0 +1,42 @@
+"""The rules depend on the wire format alone."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from offsets_pipeline.layers import DESCRIBED
+from offsets_pipeline.semantics import group_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ALLOWED = ("offsets_pipeline.semantics", "offsets_pipeline.record", "offsets_pipeline.errors", "numpy", "pyarrow")
+
+
+def imported(module: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_semantics_imports_only_the_wire_format_and_arrow(root: Path) -> None:
+    modules = list((root / "offsets_pipeline" / "semantics").glob("*.py"))
+    assert len(modules) > 10
+    third_party = {
+        (module.name, name)
+        for module in modules
+        for name in imported(module)
+        if name.split(".")[0] in {"offsets_pipeline", "pyspark", "deltalake", "delta"} and not name.startswith(ALLOWED)
+    }
+    assert third_party == set()
+
+
+def test_described_groups_are_rows_of_the_table_groups() -> None:
+    table = to_arrow_schema(DESCRIBED.schema(), timezone="UTC")
+    assert group_rows.SCHEMA.equals(table, check_metadata=False)
