@@ -31,7 +31,7 @@ def properties_of(folder: str) -> StoreProperties:
     try:
         found = TableFolder(f"{folder}/{LOG.name}", LOG).snapshot()
     except NoSuchTable:
-        raise _no_store(folder) from None
+        raise no_store(folder) from None
     return StoreProperties.from_table_properties(found.properties, folder)
 
 
@@ -59,7 +59,8 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
     return False
 
 
-def _no_store(folder: str) -> NoSuchStore | NotAStore:
+def no_store(folder: str) -> NoSuchStore | NotAStore:
+    """Return the error about a folder without the table `log`."""
     try:
         found = _children(folder)
     except NotAStore:

@@ -280,8 +280,7 @@ class TableFolder:
             for other in others:
                 conflicts.check(other)
             committed = newest.after(text, actions)
-            if committed.unmet is not None:
-                raise self._unsupported(committed.unmet)
+            self.refuse_unwritable(committed)
             if self.create_version(committed.version, text, durable=durable):
                 return committed
 
@@ -306,6 +305,11 @@ class TableFolder:
             self.remove_uncommitted([file])
             raise WriteConflict(f"another writer wrote version {version} of {self.folder}, or the one before")
         return text
+
+    def refuse_unwritable(self, seen: Snapshot) -> None:
+        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write."""
+        if seen.unmet is not None:
+            raise self._unsupported(seen.unmet)
 
     def create_version(self, version: int, text: bytes, *, durable: bool) -> bool:
         """Create the commit file of a version; returns False if another writer has that version.

@@ -30,12 +30,14 @@ CLEANED = "offsets-cleaned"
 class LogAppender:
     """Appends on the condition that no other append was committed since this object was made.
 
-    Two writers that append the same records at the same time would write them twice.
+    Two writers that append the same records at the same time would write them twice. Raises UnsupportedTable if the
+    table has a feature that this program does not write.
     """
 
     def __init__(self, store: Store) -> None:
         self._table = store.table(LOG.name)
         self._seen = self._table.snapshot()
+        self._table.refuse_unwritable(self._seen)
         #: Delta transaction version of the next append. A gap means that another writer appended.
         self.number = self._seen.transaction(APPLICATION) + 1
 

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.export import ordered
 from offsets_pipeline.export.ordered import OrderedLog
@@ -46,7 +48,7 @@ def append(places: Rows, appended_at_ms: int = 0, log_epoch: int = 0, time_of: i
 
 
 def opened(location: Path, log_epoch: int = 0, as_of_ms: int | None = None) -> OrderedLog:
-    return OrderedLog(DeltaTable(location / "log"), log_epoch, as_of_ms)
+    return OrderedLog(TableFolder(str(location / "log"), LOG).snapshot(), log_epoch, as_of_ms)
 
 
 def read(log: OrderedLog) -> dict[int, list[int]]:
