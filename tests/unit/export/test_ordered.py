@@ -149,8 +149,8 @@ def test_timestamps_as_spark_writes_them_by_itself_are_read(tmp_path: Path) -> N
 def test_a_table_that_only_spark_reads_is_refused(tmp_path: Path) -> None:
     store = log_store(tmp_path / "s", PARTITIONS, [append([(0, 1)])])
     first = store / "log" / "_delta_log" / f"{0:020}.json"
-    features = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
+    features = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["variantType"],'
     written = first.read_text().replace('"minReaderVersion": 1, "minWriterVersion": 2', features.rstrip(","))
-    first.write_text(written.replace('["deletionVectors"]', '["deletionVectors"],"writerFeatures":["deletionVectors"]'))
-    with pytest.raises(UnsupportedTable, match=r"cannot be read without Spark: .*deletionVectors"):
+    first.write_text(written.replace('["variantType"]', '["variantType"],"writerFeatures":["variantType"]'))
+    with pytest.raises(UnsupportedTable, match=r"cannot be read without Spark: .*variantType"):
         opened(store)
