@@ -7,11 +7,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-import pyarrow.parquet as pq
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.reader import file_paths
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import first_line
 from offsets_pipeline.ingest.topic import TopicObserver
 from offsets_pipeline.metrics import Metrics, MetricsServer
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     )
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.delta import Snapshot, StoredFile
     from offsets_pipeline.ingest.topic_admin import TopicBounds
     from offsets_pipeline.ingest.topic_plan import Reading
     from offsets_pipeline.query.state import StateReader
@@ -135,19 +134,18 @@ class LogExtent:
         self._read: set[str] = set()
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def look(self, log: DeltaTable, log_epoch: int) -> dict[int, tuple[int, int]]:
-        """Those of one epoch, as of this version of the table `log`. Raises OSError where a file cannot be read."""
-        files = set(file_paths(log))
-        for file in files - self._read:
-            self._look_into(file)
-            self._read.add(file)
-        self._read &= files
+    def look(self, log: Snapshot, log_epoch: int) -> dict[int, tuple[int, int]]:
+        """Those of one epoch, as of this version of the table `log`. Raises as `TableFolder.open_file`."""
+        files = {file.name: file for file in log.files()}
+        for name in files.keys() - self._read:
+            self._look_into(TableFolder(log.folder, LOG), files[name])
+            self._read.add(name)
+        self._read &= files.keys()
         return {at: extent for (epoch, at), extent in self._found.items() if epoch == log_epoch}
 
-    def _look_into(self, file: str) -> None:
+    def _look_into(self, log: TableFolder, file: StoredFile) -> None:
         key, offsets = ["log_epoch", "log_partition"], ["record_offset_min", "record_offset_max"]
-        system, path = open_path(file)
-        with system.open_input_file(path) as source, pq.ParquetFile(source) as parquet:
+        with log.open_file(file) as parquet:
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, columns=[*key, "record_offset"], use_threads=False)
                 bounds = rows.group_by(key, use_threads=False).aggregate(

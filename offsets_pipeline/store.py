@@ -18,13 +18,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
-from offsets_pipeline.delta.filesystems import arrow_path
+from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
-from offsets_pipeline.delta.protocol import unreadable
+from offsets_pipeline.delta.protocol import parsed, unreadable
 from offsets_pipeline.delta.schemas import LOG, TABLES, Table
+from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.jvm import java_class, last_transaction, metadata_of, newest_snapshot
+from offsets_pipeline.jvm import java_class, newest_snapshot
 from offsets_pipeline.retry import CONFLICTS, with_retries
 from offsets_pipeline.state.merge_on_read import named_by
 
@@ -41,8 +42,7 @@ __all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normali
 _SCHEMA_PREFIX = "schema:"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
-_RECURSIVELY = True
-_HADOOP_PATH = "org.apache.hadoop.fs.Path"
+_BY_NAME = {table.name: table for table in TABLES}
 # the folder is there, its first commit is not yet, or not yet seen
 _BEING_CREATED = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_TABLE_NOT_FOUND"}
 
@@ -55,20 +55,24 @@ class Store:
         self.location = location
         self.properties = properties
         self._created_here = False
-        self._folders: dict[str, TableFolder] = {}
+        self._tables: dict[str, TableFolder] = {}
 
     @classmethod
     def open(cls, spark: SparkSession, location: str) -> Store:
-        """Open the store at a folder, or at ``schema:NAME``.
+        """Open the store at a folder, or at ``schema:NAME``. Starts no Spark job.
 
-        Raises NoSuchStore where there is nothing, NotAStore where there is something else.
+        Raises NoSuchStore if nothing is there, NotAStore if something else is, DamagedTable if the log is damaged.
         """
         location = normalised(location)
-        properties = _log_properties(spark, location)
-        if properties is None:
+        if not location.startswith(_SCHEMA_PREFIX):
+            return cls(spark, location, properties_of(arrow_folder(location)))
+        try:
+            log = _delta_table(spark, location, LOG.name)._jdt.deltaLog()
+        except AnalysisException:
             if _is_empty(spark, location):
-                raise NoSuchStore(f"no store at {location}: ingest a log into it first, or check the path")
-            raise NotAStore(f"{location} is not a store: it has no table named log; name the folder of a store")
+                raise NoSuchStore(f"no store at {location}: ingest a log into it first, or check its name") from None
+            raise NotAStore(f"{location} is not a store: it has no table named log; name a store's schema") from None
+        properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
     @classmethod
@@ -81,45 +85,52 @@ class Store:
 
     @classmethod
     def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
-        """Create the tables of a new store; the log comes last, so that a half-made store is not taken for one.
+        """Create the tables of a new store, the log last, so that a half-made store is not taken for a store.
 
-        Where somebody else creates the same store at this moment, theirs is as good.
+        If another process creates the same store at the same time, returns that store. Spark's catalog creates the
+        tables of a schema; the tables of a folder need no Spark job.
 
-        Raises NotAStore where the place holds something else, StoreMismatch where it is a store with other
-        properties, InvalidPartitionCount for a count below 1.
+        Raises NotAStore if the place holds something else, StoreMismatch if it is a store with other properties,
+        InvalidPartitionCount for a count below 1, UnsafeStorage, StorageFailed.
         """
         location = normalised(location)
-        if properties.offsets_partitions < 1:
-            raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
         store = cls(spark, location, properties)
-        if not _is_empty(spark, location) and not _is_half_made(spark, location):
-            if _log_properties(spark, location) is None:
-                raise NotAStore(f"{location} is not empty and not a store: name a new or empty folder")
-            return store._as_made_by_another()
         if location.startswith(_SCHEMA_PREFIX):
-            spark.sql(f"CREATE SCHEMA IF NOT EXISTS {location.removeprefix(_SCHEMA_PREFIX)}")
-        with ThreadPoolExecutor() as threads:  # creating a table is mostly waiting
-            create = inheritable_thread_target(spark)(store._create_table)
-            list(threads.map(create, (table for table in TABLES if table is not LOG)))
-        mark = uuid.uuid4().hex
-        store._create_table(LOG, properties.as_table_properties() | {CREATION: mark})
-        if (_log_properties(spark, location) or {}).get(CREATION) != mark:
-            return store._as_made_by_another()
-        store._created_here = True
+            return store._create_schema()
+        store._created_here = create_tables(arrow_folder(location), properties)
         return store
 
-    def discard(self, appends: int = 0) -> None:
-        """Remove the store again if this object created it: a first ingest failed, after so many appends of its own.
+    def _create_schema(self) -> Store:
+        schema = self.location.removeprefix(_SCHEMA_PREFIX)
+        if self.properties.offsets_partitions < 1:
+            raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
+        if not _is_empty(self.spark, self.location) and not _is_half_made(self.spark, self.location):
+            if not self.spark.catalog.tableExists(self.table_name(LOG.name)):
+                raise NotAStore(f"{self.location} is not empty and not a store: name a new or empty schema")
+            return self._as_made_by_another()
+        self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        with ThreadPoolExecutor() as threads:  # creating a table is mostly waiting
+            create = inheritable_thread_target(self.spark)(self._create_table)
+            list(threads.map(create, (table for table in TABLES if table is not LOG)))
+        mark = uuid.uuid4().hex
+        self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark})
+        if self.table(LOG.name).snapshot().properties.get(CREATION) != mark:
+            return self._as_made_by_another()
+        self._created_here = True
+        return self
 
-        Where another appended to the log meanwhile, the store stays.
+    def discard(self, appends: int = 0) -> None:
+        """Remove the store again if this object created it: a first ingest failed, after that many appends of its own.
+
+        A store to which another writer appended meanwhile stays.
         """
         if not self._created_here or self.version(LOG.name) > appends:
             return
         if self.is_schema:
             self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
             return
-        path = java_class(self.spark, _HADOOP_PATH)(self.location)
-        path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()).delete(path, _RECURSIVELY)
+        system, path = open_path(arrow_folder(self.location))
+        system.delete_dir(path)
 
     @property
     def created_here(self) -> bool:
@@ -159,13 +170,6 @@ class Store:
             table.newest_in_spark(self.table_name(table.name), named_by(self.table_name("fold_progress")))
         )
 
-    def table(self, name: str) -> TableFolder:
-        """The table's folder, through which it is read and written without Spark."""
-        if name not in self._folders:
-            (schema,) = (each for each in TABLES if each.name == name)
-            self._folders[name] = TableFolder(self.arrow_folder(name), schema)
-        return self._folders[name]
-
     def delta(self, name: str) -> DeltaTable:
         """The table, to be merged into."""
         return _delta_table(self.spark, self.location, name)
@@ -178,10 +182,17 @@ class Store:
         delta_log = java_class(self.spark, "org.apache.spark.sql.delta.DeltaLog")
         return delta_log.forTable(self.spark._jsparkSession, f"{self.location}/{name}")
 
+    def table(self, name: str) -> TableFolder:
+        """The table for reading and writing without Spark; the same object each time."""
+        if name not in self._tables:
+            self._tables[name] = TableFolder(self.arrow_folder(name), _BY_NAME[name])
+        return self._tables[name]
+
     def arrow_folder(self, name: str) -> str:
-        """The table's folder for those who read it without Spark: a path, or a URI as Arrow understands it."""
-        uri = self.delta_log(name).dataPath().toUri()
-        return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
+        """The table's folder for readers without Spark: a path, or a URI as Arrow understands it."""
+        if self.is_schema:
+            return _arrow_folder(self.delta_log(name))
+        return f"{arrow_folder(self.location)}/{name}"
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
         """The table as a stream of what is appended to it."""
@@ -199,34 +210,18 @@ class Store:
 
     def version(self, name: str) -> int:
         """The table's newest version."""
-        return int(self._newest(name).version())
+        return self.table(name).snapshot().version
 
     def version_and_transaction(self, name: str, application: str) -> tuple[int, int]:
         """The table's newest version, and as of it the last transaction of an application there; -1: none yet."""
-        newest = self._newest(name)
-        return int(newest.version()), last_transaction(newest, application)
+        snapshot = self.table(name).snapshot()
+        return snapshot.version, snapshot.transaction(application)
 
     def commits(self, name: str, start: int) -> list[dict[str, Any]]:
         """What the commits of the table say of themselves, from version ``start`` on."""
-        newest = self._newest(name)
-        log = newest.deltaLog()
-        return [self._commit(log, version) for version in range(start, newest.version() + 1)]
-
-    def _commit(self, log: Any, version: int) -> dict[str, Any]:  # noqa: ANN401 - of the JVM
-        path = java_class(self.spark, _HADOOP_PATH)(log.logPath(), f"{version:020d}.json")
-        lines = log.store().read(path, log.newDeltaHadoopConf()).mkString("\n").splitlines()
-        said: dict[str, Any] = next(
-            (action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action), {}
-        )
-        return said
-
-    def committed_ms(self, name: str, version: int) -> int | None:
-        """When a version of the table was committed; None where it is to come, or its commit is no longer kept."""
-        newest = self._newest(name)
-        log = newest.deltaLog()
-        if version > newest.version() or f"{version:020d}.json" not in self.children(log.logPath().toString()):
-            return None
-        return int(self._commit(log, version).get("timestamp", 0))  # it need not say
+        folder = self.table(name)
+        texts = (folder.commit_file(version) or b"" for version in range(start, folder.snapshot().version + 1))
+        return [action["commitInfo"] for text in texts for action in parsed(text) if "commitInfo" in action]
 
     def files(self, name: str) -> DataFrame:
         """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, needs_delta.
@@ -258,11 +253,6 @@ class Store:
         """Whether the tables lie in a schema of the catalog, not in a folder."""
         return self.location.startswith(_SCHEMA_PREFIX)
 
-    def kept_ms(self, name: str) -> int:
-        """How long the files that the table lets go of are kept, in milliseconds: the table's own property."""
-        newest = self._newest(name)
-        return int(newest.deltaLog().tombstoneRetentionMillis(newest.metadata()))
-
     def checkpoint(self, query: str) -> str:
         """The folder where a streaming query of this store keeps its checkpoint."""
         return f"{self.folder()}/{_CHECKPOINTS}/{query}"
@@ -272,16 +262,14 @@ class Store:
         return [self.checkpoint(query) for query in sorted(self.children(f"{self.folder()}/{_CHECKPOINTS}"))]
 
     def children(self, folder: str) -> set[str]:
-        """The names in a folder, on whatever storage; none where there is no such folder."""
-        return _children(self.spark, folder)
+        """The names in a folder, a path or a URI as Spark has it; none if there is no such folder."""
+        return children(arrow_folder(folder))
 
     def folder(self) -> str:
-        """The folder that the tables lie in; the catalog tells where a schema keeps its own."""
+        """The folder that the tables lie in, as Spark has it; the catalog knows that of a schema."""
         if not self.is_schema:
             return self.location
-        log = self.spark.sql(f"DESCRIBE DETAIL {self.table_name(LOG.name)}").first()
-        assert log is not None  # noqa: S101 - the store has a log
-        return str(log["location"]).rpartition("/")[0]
+        return str(self.delta_log(LOG.name).dataPath().toString()).rpartition("/")[0]
 
     def with_topic(self, cluster_id: str | None, topic_id: str | None, name: str, settings: FoldSettings) -> Store:
         """Let the store say that its log is of this topic; returns it as it is then. None: the id is not known."""
@@ -294,14 +282,24 @@ class Store:
         )
         if properties == known:
             return self
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.as_table_properties().items())
-        alter = f"ALTER TABLE {self.table_name(LOG.name)} SET TBLPROPERTIES ({listed})"
-        with_retries(lambda: self.spark.sql(alter), "a change of the store's properties", settings)
+        log = self.table(LOG.name)
+
+        def change() -> None:
+            seen = log.snapshot()
+            log.commit(
+                seen=seen,
+                metadata=log.with_properties(seen, properties.as_table_properties()),
+                operation="SET TBLPROPERTIES",
+            )
+
+        with_retries(change, "a change of the store's properties", settings)
         return Store(self.spark, self.location, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
         """The same store as another session sees it: a streaming batch has one of its own."""
-        return Store(spark, self.location, self.properties)
+        store = Store(spark, self.location, self.properties)
+        store._tables = self._tables
+        return store
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
         # by name and not by location alone: Delta would make a name of that which it cannot read with a ` in it
@@ -359,15 +357,9 @@ def sql_name(location: str, table: str) -> str:
     return f"delta.`{location.replace('`', '``')}/{table}`"
 
 
-def _log_properties(spark: SparkSession, location: str) -> dict[str, str] | None:
-    """The properties of the table `log`; None if there is no such Delta table."""
-    # DESCRIBE DETAIL would take a Spark job, and half a second
-    try:
-        snapshot = newest_snapshot(spark, _delta_table(spark, location, LOG.name)._jdt.deltaLog())
-    except AnalysisException:
-        return None
-    properties: dict[str, str] = metadata_of(snapshot)["configuration"]
-    return properties
+def _arrow_folder(delta_log: Any) -> str:  # noqa: ANN401 - of the JVM
+    uri = delta_log.dataPath().toUri()
+    return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
 
 
 def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
@@ -377,28 +369,14 @@ def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
 
 
 def _is_empty(spark: SparkSession, location: str) -> bool:
-    if location.startswith(_SCHEMA_PREFIX):
-        schema = location.removeprefix(_SCHEMA_PREFIX)
-        return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
-    return not _children(spark, location)
+    schema = location.removeprefix(_SCHEMA_PREFIX)
+    return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
 
 
 def _is_half_made(spark: SparkSession, location: str) -> bool:
-    """Whether nothing is there but tables of a store that somebody began to create."""
-    if location.startswith(_SCHEMA_PREFIX):
-        tables = spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))
-        names = {table.name for table in tables}
-    else:
-        names = _children(spark, location)
+    """Whether the schema holds only tables of a store that another process began to create."""
+    names = {table.name for table in spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))}
     return names <= {table.name for table in TABLES} - {LOG.name}
-
-
-def _children(spark: SparkSession, location: str) -> set[str]:
-    path = java_class(spark, _HADOOP_PATH)(location)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    if not files.exists(path):
-        return set()
-    return {status.getPath().getName() for status in files.listStatus(path)}
 
 
 def timestamp_of(clock: Clock) -> Column:

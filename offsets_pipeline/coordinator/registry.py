@@ -69,8 +69,8 @@ class Registry:
         self._system.move(aside, self._path)
 
     def remove(self) -> None:
-        """Say that this instance is gone."""
-        with suppress(FileNotFoundError):
+        """Remove the note of this instance. On storage that refuses, the note expires."""
+        with suppress(OSError):
             self._system.delete_file(self._path)
 
     def who_has(self, log_partition: int, now_ms: int) -> list[Instance]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from offsets_pipeline.delta.filesystems import children
-from offsets_pipeline.delta.properties import CREATION, OWNED, StoreProperties
-from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import InvalidPartitionCount, NotAStore, NotCoordinator, StoreMismatch
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.delta.store_folder import create_tables, properties_of
+from offsets_pipeline.errors import NotAStore, NotCoordinator
 from offsets_pipeline.semantics.partitioning import partition_for
 
 _SCHEMA_PREFIX = "schema:"
@@ -37,7 +32,7 @@ class OwnedStore:
         mirrored store (R4).
         """
         folder = _folder(location)
-        properties = StateReader(folder).properties
+        properties = properties_of(folder)
         if properties.kind != OWNED:
             raise NotCoordinator(
                 f"{folder} is a mirrored store: a broker is its coordinator, and only it may write (R4); "
@@ -56,29 +51,8 @@ class OwnedStore:
         """
         folder = _folder(location)
         properties = StoreProperties(OWNED, offsets_partitions)
-        if offsets_partitions < 1:
-            raise InvalidPartitionCount(f"a log has at least 1 partition, not {offsets_partitions}")
-        try:
-            found = children(folder)
-        except NotADirectoryError:
-            raise NotAStore(f"{folder} is a file: name a new or empty folder") from None
-        if not found <= {table.name for table in TABLES} - {LOG.name}:
-            if LOG.name not in found:
-                raise NotAStore(f"{folder} is not empty and not a store: name a new or empty folder")
-            return cls._as_made_by_another(folder, properties)
-        with ThreadPoolExecutor() as threads:
-            others = (TableFolder(f"{folder}/{each.name}", each) for each in TABLES if each is not LOG)
-            list(threads.map(TableFolder.create, others))
-        mark = {CREATION: uuid.uuid4().hex}
-        TableFolder(f"{folder}/{LOG.name}", LOG).create(properties.as_table_properties() | mark)
-        return cls._as_made_by_another(folder, properties)
-
-    @classmethod
-    def _as_made_by_another(cls, folder: str, properties: StoreProperties) -> OwnedStore:
-        found = StateReader(folder).properties
-        if found != properties:
-            raise StoreMismatch(f"{folder} is a store already, with other properties: name another folder")
-        return cls(folder, found)
+        create_tables(folder, properties)
+        return cls(folder, properties)
 
 
 def _folder(location: str | Path) -> str:

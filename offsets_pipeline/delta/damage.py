@@ -16,7 +16,7 @@ from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
 from offsets_pipeline.delta.storage import storage_of
-from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, first_line
+from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,14 +33,14 @@ _STATE = {table.name for table in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, FOL
 def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[None]:
     """Turn an error of reading a table into one of this package that says what is wrong.
 
-    With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable, or StorageFailed.
+    With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable,
+    UnsupportedTable, or StorageFailed.
     """
     try:
         yield
     except OffsetsError:
         raise
-    # DataFusion raises bare exceptions out of Rust
-    except Exception as error:
+    except Exception as error:  # DataFusion raises bare exceptions out of Rust
         raise explained(folder, error, files) from error
 
 
@@ -54,9 +54,9 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
         return DamagedTable(f"{damage}; {_recovery(folder)}")
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
         return NoSuchTable(f"no Delta table at {folder}: check the path")
-    if isinstance(error, OSError | DeltaError | pa.ArrowException):
-        return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and permissions")
-    return StorageFailed(f"cannot read the table {folder}: {first_line(error)}")
+    if isinstance(error, DeltaError):
+        return UnsupportedTable(f"the table {folder} cannot be read without Spark: {first_line(error)}")
+    return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
 
 
 def _damaged_log(folder: str) -> str | None:

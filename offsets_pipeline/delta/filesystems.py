@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
@@ -29,6 +29,22 @@ def children(path: str) -> set[str]:
 def absolute_path(path: str) -> str:
     """A local path from the root, for tasks have another working folder; a URI as it is. Neither ends with a slash."""
     return path.rstrip("/") if "://" in path else str(Path(path).absolute())
+
+
+def read_text(location: str) -> str:
+    """The text of a file, named as Spark names it. Raises OSError."""
+    system, path = open_path(arrow_folder(location))
+    with system.open_input_stream(path) as source:
+        return bytes(source.read()).decode()
+
+
+def arrow_folder(location: str) -> str:
+    """The path or URI for `open_path` of a folder as Spark has it: `file:/data`, `s3a://bucket/store`, or a path."""
+    scheme, separator, rest = location.partition(":/")
+    if not separator or not scheme.isalnum():
+        return location
+    authority, _, path = rest.removeprefix("/").partition("/") if rest.startswith("/") else ("", "", rest)
+    return arrow_path(scheme, authority, "/" + unquote(path)).rstrip("/")
 
 
 def arrow_path(scheme: str | None, authority: str | None, path: str) -> str:

@@ -165,12 +165,11 @@ def file_paths(table: DeltaTable) -> list[str]:
 
 def whole(table: DeltaTable) -> pa.Table:
     """Return all rows of a small table without partitions. Raises as `file_paths`."""
-    pieces = [rows_of(file) for file in file_paths(table)]
+    pieces = [_rows_of(file) for file in file_paths(table)]
     return pa.concat_tables(pieces) if pieces else pa.table({})
 
 
-def rows_of(path: str) -> pa.Table:
-    """Return all rows of a Parquet file. Raises OSError or ArrowException."""
+def _rows_of(path: str) -> pa.Table:
     system, name = open_path(path)
     with system.open_input_file(name) as source:
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False)

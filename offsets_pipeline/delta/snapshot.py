@@ -105,9 +105,12 @@ class Snapshot:
         return files + [file for file in self._changed.values() if file is not None]
 
     def rows(self) -> pa.Table:
-        """Return all rows of a small table without partitions; no columns if there are no rows. Raises as `query`."""
+        """Return all rows of a small table without partitions; columns that an older table lacks are null.
+
+        Raises as `query`.
+        """
         with reading(self.folder, self.stored()):
-            return whole(self.delta_table())
+            return conformed(whole(self.delta_table()), self.table)
 
     def query(self, sql: str) -> pa.RecordBatchReader:
         """Return the answer to a query in DataFusion's SQL, in which the table has its name.
@@ -156,6 +159,16 @@ class Snapshot:
             return self.files()
         except (DeltaError, OSError, UnsupportedTable):
             return None
+
+
+def conformed(rows: pa.Table, table: Table) -> pa.Table:
+    """Return the rows with the columns and types of the table's schema; columns that are missing are null."""
+    schema = table.arrow_schema()
+    columns = [
+        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def query(sql: str, *snapshots: Snapshot) -> pa.RecordBatchReader:

@@ -183,7 +183,7 @@ class LocalStorage:
         until = time.monotonic() + _TURN_SECONDS
         commits = Path(self._folder) / "_delta_log"
         with ExitStack() as held:
-            with suppress(FileNotFoundError):  # the folder is gone: reading the log reports that
+            with suppress(OSError):  # gone or read-only: the commit reports that
                 turn = held.enter_context((commits / _TURN).open("wb"))
                 # a writer keeps its place in the queue until it has the turn, so the writer before it queues behind it
                 with (commits / _NEXT_TURN).open("wb") as next_turn:

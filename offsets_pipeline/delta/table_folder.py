@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -17,7 +19,7 @@ from pyarrow import fs
 from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import AddFile, written_file
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, write_actions
+from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
 from offsets_pipeline.delta.reader import newest_table
 from offsets_pipeline.delta.snapshot import Snapshot, load
 from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
@@ -34,7 +36,7 @@ from offsets_pipeline.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.reader import StoredFile
@@ -102,6 +104,13 @@ class TableFolder:
         """Return the file of a commit; None if there is no such version, or it is no longer kept. Raises OSError."""
         return self.storage.read(commit_path(version))
 
+    def committed_ms(self, version: int) -> int | None:
+        """Return when a version was committed, in milliseconds since 1970; None if its commit is not kept."""
+        with reading(self.folder):
+            text = self.commit_file(version)
+            found = [action["commitInfo"] for action in parsed(text or b"") if "commitInfo" in action]
+        return None if text is None else int(found[0].get("timestamp", 0)) if found else 0  # it need not say
+
     def is_unchanged(self, version: int, text: bytes | None) -> bool:
         """Return whether `commit_file` still returns this text. Raises OSError."""
         return self.storage.is_unchanged(commit_path(version), text)
@@ -111,6 +120,20 @@ class TableFolder:
         system, path = self._place
         with pq.ParquetFile(f"{path}/{unquote(name)}", filesystem=system) as file:
             return file.read(columns=list(columns), use_threads=False)
+
+    @contextmanager
+    def open_file(self, file: StoredFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
+        """Open a file of the table; ``options`` are those of `pyarrow.parquet.ParquetFile`.
+
+        Raises DamagedTable if the file is missing or corrupt, StorageFailed if the storage fails.
+        """
+        system, path = self._place
+        with (
+            reading(self.folder, [file]),
+            system.open_input_file(f"{path}/{unquote(file.name)}") as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options) as parquet,
+        ):
+            yield parquet
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
@@ -265,10 +288,10 @@ class TableFolder:
             newest, others = self._read_on(newest)
             for other in others:
                 conflicts.check(other)
-            if newest.unmet is not None:
-                raise self._unsupported(newest.unmet)
-            if self.create_version(newest.version + 1, text, durable=durable):
-                return newest.after(text, actions)
+            committed = newest.after(text, actions)
+            self.refuse_unwritable(committed)
+            if self.create_version(committed.version, text, durable=durable):
+                return committed
 
     def append_next(
         self, file: AddFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
@@ -291,6 +314,11 @@ class TableFolder:
             self.remove_uncommitted([file])
             raise WriteConflict(f"another writer wrote version {version} of {self.folder}, or the one before")
         return text
+
+    def refuse_unwritable(self, seen: Snapshot) -> None:
+        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write."""
+        if seen.unmet is not None:
+            raise self._unsupported(seen.unmet)
 
     def create_version(self, version: int, text: bytes, *, durable: bool) -> bool:
         """Create the commit file of a version; returns False if another writer has that version.
@@ -317,6 +345,15 @@ class TableFolder:
     def with_properties(self, seen: Snapshot, properties: Mapping[str, str]) -> Mapping[str, Any]:
         """Return the fields of `metaData` for `commit` that set these properties."""
         return {**seen.metadata, "configuration": {**seen.properties, **properties}}
+
+    def with_missing_columns(self, seen: Snapshot) -> Mapping[str, Any] | None:
+        """Return the fields of `metaData` that add columns which an older table lacks; None if it lacks none."""
+        there = json.loads(seen.metadata["schemaString"])
+        names = {field["name"] for field in there["fields"]}
+        missing = [field for field in schema_fields(self.table) if field["name"] not in names]
+        if not missing:
+            return None
+        return {**seen.metadata, "schemaString": json.dumps({**there, "fields": [*there["fields"], *missing]})}
 
     def remove_uncommitted(self, add: Sequence[AddFile]) -> None:
         """Remove files that no commit adds; a file that cannot be removed is left to `vacuum`."""

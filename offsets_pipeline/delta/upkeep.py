@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.delta.damage import explained, reading
+from offsets_pipeline.delta.damage import explained
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.reader import StoredFile, rows_of
-from offsets_pipeline.errors import StorageFailed, WriteConflict, first_line
+from offsets_pipeline.delta.snapshot import conformed
+from offsets_pipeline.errors import StorageFailed, UnsupportedTable, WriteConflict, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.table_folder import TableFolder
+
+_KEPT = "delta.deletedFileRetentionDuration"
+_KEPT_BY_DEFAULT = "interval 1 week"
+_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(millisecond|second|minute|hour|day|week)s?")
+_UNITS_MS = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
 
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
@@ -26,30 +40,18 @@ SMALL_BYTES = 16 * 1024 * 1024
 TARGET_BYTES = 64 * 1024 * 1024
 
 
-def conformed(rows: pa.Table, table: Table) -> pa.Table:
-    """Return the rows with the columns and types of the table's schema; columns that are missing are null."""
-    schema = table.arrow_schema()
-    columns = [
-        rows[each.name].cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def compact(folder: TableFolder, write: Callable[[pa.Table, StoredFile], list[AddFile]] | None = None) -> int:
+def compact(folder: TableFolder, rewrite: Callable[[list[StoredFile]], list[AddFile]] | None = None) -> int:
     """Put small files of a table together, by partition; returns how many files were replaced.
 
-    Each commit replaces files of up to 64 MiB and says that no row changed. ``write`` writes the rows of one commit,
-    in the partition of that file; by default to one file. Files that another writer replaced first stay as they are.
+    Each commit replaces files of up to 64 MiB and says that no row changed. ``rewrite`` writes the rows of such files
+    to new files; by default to one. Files that another writer replaced first stay as they are.
 
     Raises as `TableFolder.snapshot` and `TableFolder.commit`.
     """
     seen = folder.snapshot()
     replaced = 0
     for together in _bins(seen.files()):
-        with reading(folder.folder, together):
-            rows = pa.concat_tables(_file_rows(folder, file) for file in together)
-        added = [folder.write_file(rows, together[0].partition)] if write is None else write(rows, together[0])
+        added = (rewrite or partial(_as_one, folder))(together)
         try:
             folder.commit(added, together, seen=seen, is_change=False, operation="OPTIMIZE")
         except WriteConflict:
@@ -58,9 +60,13 @@ def compact(folder: TableFolder, write: Callable[[pa.Table, StoredFile], list[Ad
     return replaced
 
 
-def _file_rows(folder: TableFolder, file: StoredFile) -> pa.Table:
-    rows = conformed(rows_of(f"{folder.folder}/{file.name}"), folder.table)
-    return rows.drop_columns(list(folder.table.partitioned_by))
+def _as_one(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
+    rows = []
+    for file in files:
+        with folder.open_file(file) as parquet:
+            rows.append(conformed(parquet.read(use_threads=False), folder.table))
+    together = pa.concat_tables(rows).drop_columns(list(folder.table.partitioned_by))
+    return [folder.write_file(together, files[0].partition)]
 
 
 def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
@@ -80,6 +86,15 @@ def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             held += file.size
         if len(together) > 1:
             yield together
+
+
+def kept_ms(folder: TableFolder) -> int:
+    """Return how long the table keeps files that it no longer has, in milliseconds."""
+    text = folder.snapshot().properties.get(_KEPT, _KEPT_BY_DEFAULT)
+    found = _INTERVAL.fullmatch(text.strip().lower())
+    if found is None:
+        raise UnsupportedTable(f"cannot read {_KEPT} of {folder.folder}: {text!r}; set `interval 7 days`")
+    return int(float(found[1]) * _UNITS_MS[found[2]])
 
 
 def vacuum(folder: TableFolder) -> int:

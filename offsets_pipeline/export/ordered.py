@@ -15,25 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError, DeltaProtocolError
-from pyarrow import dataset as ds
 
-from offsets_pipeline.delta.reader import refuse_unreadable
-from offsets_pipeline.delta.schemas import RECORD_COLUMNS
-from offsets_pipeline.errors import UnsupportedTable
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deltalake import DeltaTable
-
+    from offsets_pipeline.delta import Snapshot
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536
 _READ_BYTES = 1024 * 1024  # of a column at once: else a whole row group of each file that is read stays in memory
 _PLACE = ["log_partition", "record_offset"]
 _NEVER = 2**63 - 1
+_SCHEMA = LOG.arrow_schema()
 
 #: A log partition's lowest record offset in a block.
 _Lowest = dict[int, int]
@@ -45,14 +41,14 @@ class OrderedLog:
     ``ends`` has, of each log partition that the time cuts off, the first record offset that is left out.
     """
 
-    def __init__(self, table: DeltaTable, log_epoch: int, as_of_ms: int | None) -> None:
+    def __init__(self, log: Snapshot, log_epoch: int, as_of_ms: int | None) -> None:
         """Look through the places of all rows.
 
         ``as_of_ms``: of each log partition all from the first record with a younger timestamp on is left out.
 
         Raises UnsupportedTable where the table cannot be read without Spark.
         """
-        self._files = _LogFiles(table, log_epoch)
+        self._files = _LogFiles(log, log_epoch)
         self.ends: dict[int, int] = {}
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
@@ -88,20 +84,13 @@ class OrderedLog:
 class _LogFiles:
     """The table's files, in blocks of so many rows; a file's last has fewer."""
 
-    def __init__(self, table: DeltaTable, log_epoch: int) -> None:
-        refuse_unreadable(table)
-        try:
-            found = table.to_pyarrow_dataset()
-        except (DeltaProtocolError, DeltaError) as error:
-            raise UnsupportedTable(
-                f"the log in {table.table_uri} cannot be read without Spark: {error}; rewrite the table without this"
-            ) from error
-        self._schema = found.schema
+    def __init__(self, log: Snapshot, log_epoch: int) -> None:
+        self._folder = TableFolder(log.folder, LOG)
         self._log_epoch = log_epoch
-        self._fragments = list(found.get_fragments())
+        self._files = log.files()
 
     def __len__(self) -> int:
-        return len(self._fragments)
+        return len(self._files)
 
     def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
         """The blocks of a file with the columns that tell where a row lies, and its timestamp if that matters."""
@@ -112,14 +101,10 @@ class _LogFiles:
         return self._read(file, list(RECORD_COLUMNS))
 
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
-        fragment = self._fragments[file]
         columns = [*columns, "log_epoch"]
-        schema = pa.schema([self._schema.field(name) for name in columns])
-        of_folder = ds.get_partition_keys(fragment.partition_expression)  # where the table is partitioned
-        with (
-            fragment.open() as opened,
-            pq.ParquetFile(opened, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as parquet,
-        ):
+        schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
+        of_folder = self._files[file].partition  # if the table's owner partitioned it
+        with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
             in_file = [name for name in columns if name not in of_folder]
             rest = [schema.empty_table()]
             for batch in parquet.iter_batches(_BLOCK_ROWS, columns=in_file):

@@ -92,7 +92,7 @@ def export_segments(
             writer.name()
         export = Export(
             absolute_path(reader.location),
-            reader.table("log").version(),
+            reader.table("log").version,
             log_epoch,
             as_of_ms,
             codec.name.lower(),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta.data_file import WrittenFile
+    from offsets_pipeline.delta import AddFile
     from offsets_pipeline.log.file_writer import LogFilePlace
 
 _BATCH_ROWS = 65_536
@@ -61,7 +61,7 @@ class Written:
 
     reports: list[FileReport] = field(default_factory=list)
     records: int = 0
-    files: list[WrittenFile] = field(default_factory=list)
+    files: list[AddFile] = field(default_factory=list)
 
 
 def write_segments(

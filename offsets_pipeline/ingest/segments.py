@@ -222,20 +222,17 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     overlap = parsed_segments(spark, known, up_to=ends) if known else None
     cleaned = cleaned_to(store, epoch) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
-    if missing:
-        place = None  # rows that Spark picked out are no task's to write
-    written = write_segments(spark, folders, ends, place)
+    # rows that a join picks out are written by `append_late`
+    written = write_segments(spark, folders, ends, None if missing else place)
     if not written.records and not missing:
         return 0, left_out, written.reports
-    if place is not None:
+    if overlap is None or not missing:
         return appender.append_files(written.files), left_out, written.reports
     rows = parsed_segments(spark, folders, after=ends).withColumn("backfill", F.lit(False))
-    if overlap is not None and missing:
-        late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
-        rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
+    late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
+    rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
     rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(epoch))
-    added = appender.append_late(rows, clock, epoch) if missing else appender.append(rows)
-    return added, left_out, written.reports
+    return appender.append_late(rows, clock, epoch), left_out, written.reports
 
 
 def _is_before(cleaned: Offsets) -> str:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta import AddFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.store import timestamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 _OF_TOPIC = ("log_partition", "record_offset", "record_timestamp", "key", "value")
 # a read_committed consumer gets no control records, and of records of transactions those that were committed
-_UNKNOWN = {"producer_id": "bigint", "producer_epoch": "smallint", "control_type": "string"}
+_UNKNOWN = ("producer_id", "producer_epoch", "control_type")
 
 
 def ends_by_epoch(store: Store) -> dict[int, dict[int, int]]:
@@ -51,7 +50,6 @@ class TopicAppender:
     """Appends batches of one epoch; ``source`` is what the log says of where its records were read.
 
     ``confirm`` is called when a batch was read, before it is appended: what it raises keeps the batch out of the log.
-    Where Spark reads and appends in one it is called before.
     """
 
     def __init__(
@@ -85,12 +83,10 @@ class TopicAppender:
             "key",
             "value",
         )
-        if place is None:
-            return self._append_rows(appender, rows)
         tasks = store.spark.sparkContext.defaultParallelism  # a file each, whatever partitions the topic has
         write = _writer(place, self._ends, self._source)
         found = rows.coalesce(tasks).mapInArrow(write, "file string, ends string").collect()
-        files = [WrittenFile.of_text(row["file"]) for row in found if row["file"] is not None]
+        files = [AddFile.of_text(row["file"]) for row in found if row["file"] is not None]
         if not files:
             return 0
         self._confirm()
@@ -100,21 +96,6 @@ class TopicAppender:
             for at, end in json.loads(row["ends"]).items():
                 self._ends[int(at)] = max(end, self._ends.get(int(at), 0))
         return added
-
-    def _append_rows(self, appender: LogAppender, rows: DataFrame) -> int:
-        """By Spark, where tasks cannot write the table's files."""
-        for at, end in sorted(self._ends.items()):
-            rows = rows.where((F.col("log_partition") != at) | (F.col("record_offset") >= end))
-        constants = {
-            **{name: F.lit(None).cast(kind) for name, kind in _UNKNOWN.items()},
-            "source": F.lit(self._source),
-            "appended_at": timestamp_of(self._clock),
-            "log_epoch": F.lit(self._epoch),
-            "backfill": F.lit(False),
-        }
-        self._number = None  # so the next one looks
-        self._confirm()
-        return appender.append(rows.withColumns(constants))
 
 
 def _writer(

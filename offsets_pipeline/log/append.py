@@ -1,4 +1,4 @@
-"""Appending to the table `log`: one writer at a time, noticed by the others."""
+"""Appending to the table `log`: each append notices the appends before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta import APPLICATION, AddFile
 from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.guarded import GuardedWriter
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics.log_row import place_of
 
@@ -22,51 +21,46 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
+#: The application whose transactions append records before other records of a log: a cleaning must notice them.
+LATE = "offsets-past"
+#: The application whose transactions clean the log: an append of late records must notice them.
+CLEANED = "offsets-cleaned"
+
 
 class LogAppender:
-    """Appends on the condition that nobody else appended since it was made.
+    """Appends on the condition that no other append was committed since this object was made.
 
-    Two that append the same records at once would write them twice.
+    Two writers that append the same records at the same time would write them twice. Raises UnsupportedTable if the
+    table has a feature that this program does not write.
     """
 
     def __init__(self, store: Store) -> None:
-        self._guarded = GuardedWriter(store, LOG)
+        self._table = store.table(LOG.name)
+        self._seen = self._table.snapshot()
+        self._table.refuse_unwritable(self._seen)
+        #: Delta transaction version of the next append. A gap means that another writer appended.
+        self.number = self._seen.transaction(APPLICATION) + 1
 
-    @property
-    def number(self) -> int:
-        """The number of the append: who knows that of the last one knows whether there was another between."""
-        return self._guarded.number
+    def place(self, clock: Clock, log_epoch: int = LOG_EPOCH) -> LogFilePlace:
+        """Where tasks write files for `append_files`."""
+        return LogFilePlace(self._table.folder, clock.now_ms(), log_epoch)
 
-    def place(self, clock: Clock, log_epoch: int = LOG_EPOCH) -> LogFilePlace | None:
-        """Where tasks may write files for `append_files`; None where only a DataFrame can be appended."""
-        files = self._guarded.files
-        return None if files is None else LogFilePlace(files.folder, clock.now_ms(), log_epoch)
+    def append_files(self, files: Sequence[AddFile]) -> int:
+        """Append the files that tasks wrote at `place`, in one commit; returns how many records.
 
-    def append_files(self, files: Sequence[WrittenFile]) -> int:
-        """Append what tasks wrote to files at `place`, all of it or nothing; returns how many records.
-
-        Raises WriteConflict when somebody else appended meanwhile: then the files belong to nobody, and VACUUM
-        removes them.
+        Raises WriteConflict if another append was committed first; then nothing is written and the files are removed.
+        Raises as `TableFolder.commit`.
         """
-        assert self._guarded.files is not None  # noqa: S101 - there is a place
-        return self._guarded.files.append(files)
-
-    def append(self, rows: DataFrame) -> int:
-        """Append rows with the columns of the table `log`; returns how many.
-
-        Raises WriteConflict when somebody else appended meanwhile: then nothing was written.
-        """
-        return self._guarded.append(rows.select(LOG.names()))
+        self._table.commit(files, seen=self._seen, advance={APPLICATION: self.number})
+        return sum(file.rows for file in files)
 
     def append_late(self, rows: DataFrame, clock: Clock, log_epoch: int = LOG_EPOCH) -> int:
-        """Append rows of which some lie behind others of their log partition (`backfill`); else as `append`.
+        """Append rows, of which some lie before others of their log partition (`backfill`); returns how many.
 
-        A cleaning that came first may have removed what they were compared with: raises WriteConflict then, too. Where
-        only a DataFrame can be appended, nobody can clean.
+        ``rows`` has the columns of the table `log`. Raises WriteConflict as `append_files`, and also if a cleaning was
+        committed first: it may have removed what the rows were compared with.
         """
-        place, commit = self.place(clock, log_epoch), self._guarded.files
-        if place is None or commit is None:
-            return self.append(rows)
+        place = self.place(clock, log_epoch)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer = LogFileWriter(place)
@@ -78,5 +72,8 @@ class LogAppender:
             yield pa.RecordBatch.from_arrays([written], names=["file"])
 
         shared = rows.select(LOG.names()).repartition("log_partition")
-        files = shared.sortWithinPartitions("log_partition", "record_offset").mapInArrow(write, "file string")
-        return commit.append([WrittenFile.of_text(row["file"]) for row in files.collect()], late=True)
+        texts = shared.sortWithinPartitions("log_partition", "record_offset").mapInArrow(write, "file string").collect()
+        files = [AddFile.of_text(row["file"]) for row in texts]
+        advance = {APPLICATION: self.number, LATE: self._seen.transaction(LATE) + 1}
+        self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
+        return sum(file.rows for file in files)

@@ -22,10 +22,11 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta import AddFile
+from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_EPOCH
-from offsets_pipeline.errors import CannotClean
-from offsets_pipeline.file_commit import FileCommit
+from offsets_pipeline.errors import CannotClean, UnsupportedTable
+from offsets_pipeline.log.append import CLEANED, LATE
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.files import LogFile, shared_out
@@ -35,10 +36,9 @@ from offsets_pipeline.retry import with_retries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pyspark.sql import Row
-
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta import StoredFile
     from offsets_pipeline.store import Store
 
 _TASKS_PER_CORE = 2
@@ -93,20 +93,14 @@ class _Cleaning:
         self._settings = settings
         self._clock = clock
         # before the log is looked at: what was folded then is in it
-        progress = store.read(FOLD_PROGRESS.name).collect()
+        progress = store.table(FOLD_PROGRESS.name).snapshot().rows().to_pylist()
         folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
         epoch = max((row["log_epoch"] for row in progress), default=LOG_EPOCH)
         now_ms = clock.now_ms()
         before_ms = now_ms - lag_ms if lag_ms else None
-        commit = FileCommit.begin(store, LOG, guarded=False)
-        if commit is None:
-            raise CannotClean(
-                f"{store.table_name(LOG.name)} cannot be cleaned: tasks cannot reach its folder themselves, "
-                "or its columns, constraints or partitions were changed; nothing was done"
-            )
-        self._commit = commit
-        self._files = commit.files().collect()
-        self._check_files()
+        self._table = store.table(LOG.name)
+        self._seen = self._table.snapshot()
+        self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
         self._bounds = Bounds(
             self._cleaned_to(folded_to, before_ms, epoch),
@@ -118,11 +112,11 @@ class _Cleaning:
     def clean(self, *, dry_run: bool) -> Cleaned:
         chosen = sorted(filter(self._may_lose, self._files), key=_in_order)
         results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
-        others = {row["path"] for row in self._files} - {row["path"] for row in chosen}
-        written = [WrittenFile(**file) for result in results for file in result["files"]]
+        others = [file for file in self._files if file not in chosen]
+        written = [AddFile(**file) for result in results for file in result["files"]]
         looked_at = [each for result in results for each in result["rewritten"]]
         changed = [chosen[each["file"]] for each in looked_at if each["dropped"] or each["superseded"]]
-        before = sum(_stats(row)["numRecords"] for row in self._files if row["path"] in others)
+        before = sum(file.rows for file in others)
         before += sum(each["records"] for each in looked_at)
         removed = sum(sum(each["dropped"].values()) + each["superseded"] for each in looked_at)
         if changed and not dry_run:
@@ -130,10 +124,17 @@ class _Cleaning:
             notes = LogNotes(self._store, self._settings, self._clock, self._bounds.log_epoch)
             # first: an ingest that finds records gone has to know why
             notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
-            self._commit.rewrite({row["path"] for row in changed}, written)
+            self._table.commit(
+                written,
+                changed,
+                seen=self._seen,
+                advance={CLEANED: self._seen.transaction(CLEANED) + 1},
+                unless_advanced=[LATE],
+                is_change=False,
+            )
         is_known = not dry_run or not changed
-        size = sum(row["size"] for row in self._files)
-        left = size - sum(row["size"] for row in changed) + sum(file.size for file in written)
+        size = sum(file.size for file in self._files)
+        left = size - sum(file.size for file in changed) + sum(file.size for file in written)
         return Cleaned(
             files_before=len(self._files),
             bytes_before=size,
@@ -143,13 +144,24 @@ class _Cleaning:
             records=before - removed,
         )
 
-    def _check_files(self) -> None:
-        for row in self._files:
-            if row["needs_delta"] or row["path"].startswith("/") or "://" in row["path"]:
+    def _files_to_clean(self) -> list[StoredFile]:
+        name = self._store.table_name(LOG.name)
+        if self._seen.unmet is not None:
+            raise CannotClean(
+                f"cannot clean {name}: its table requires {self._seen.unmet}, which this program does not support; "
+                f"nothing was done; {UNDO}"
+            )
+        try:
+            files = self._seen.files()
+        except UnsupportedTable as error:
+            raise CannotClean(f"cannot clean {name}: {error}; nothing was done") from error
+        for file in files:
+            if file.name.startswith("/") or "://" in file.name:
                 raise CannotClean(
-                    f"{self._store.table_name(LOG.name)} cannot be cleaned: its file {row['path']} lies elsewhere, or "
-                    "rows of it were deleted without rewriting it; REORG TABLE ... APPLY (PURGE) rewrites it"
+                    f"cannot clean {name}: its file {file.name} lies outside of the table's folder (a shallow clone); "
+                    "nothing was done; copy the table"
                 )
+        return files
 
     def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, epoch: int) -> dict[int, int]:
         """The first record offset of each log partition that stays as it is; those of which all stays are missing."""
@@ -157,7 +169,7 @@ class _Cleaning:
         ends = {partition: end - 1 for partition, end in folded_to.items()}
         if before_ms is not None:
             log = self._store.spark.sql(
-                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._commit.version}"
+                f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._seen.version}"
             )
             log = log.where(F.col("log_epoch") == epoch)
             young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))
@@ -165,13 +177,10 @@ class _Cleaning:
                 ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
         return {partition: end for partition, end in ends.items() if end > 0}
 
-    def _may_lose(self, row: Row) -> bool:
-        """Whether a file may hold a record that the cleaning looks at, or does not say how many it holds."""
-        stats = _stats(row)
-        if "numRecords" not in stats:
-            return True
-        lowest, highest = stats.get("minValues", {}), stats.get("maxValues", {})
-        if lowest.get("log_epoch", LOG_EPOCH) < self._bounds.log_epoch:
+    def _may_lose(self, file: StoredFile) -> bool:
+        """Whether a file may hold a record that the cleaning looks at, or has no statistics."""
+        lowest, highest = file.lowest, file.highest
+        if not file.rows or lowest.get("log_epoch", LOG_EPOCH) < self._bounds.log_epoch:
             return True
         first, last = lowest.get("log_partition", 0), highest.get("log_partition", 2**31)
         return any(
@@ -179,12 +188,12 @@ class _Cleaning:
             for partition, end in self._bounds.cleaned_to.items()
         )
 
-    def _rewrite(self, chosen: list[Row], *, dry_run: bool) -> list[dict[str, Any]]:
+    def _rewrite(self, chosen: list[StoredFile], *, dry_run: bool) -> list[dict[str, Any]]:
         """Let tasks choose and write; what each did."""
         spark, bounds, count = self._store.spark, self._bounds, self._tasks
-        files = FilesOfTable(self._commit.folder, [unquote(row["path"]) for row in chosen])
-        place = None if dry_run else LogFilePlace(self._commit.folder, self._clock.now_ms())
-        shares = shared_out([LogFile(str(number), row["size"], 0, 0) for number, row in enumerate(chosen)], count)
+        files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
+        place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms())
+        shares = shared_out([LogFile(str(number), file.size, 0, 0) for number, file in enumerate(chosen)], count)
         numbered = [(task, int(file.path)) for task, share in enumerate(shares) for file in share]
         numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))
 
@@ -210,11 +219,6 @@ class _Cleaning:
         return [json.loads(row["said"]) for row in results.collect()]
 
 
-def _stats(row: Row) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(row["stats"] or "{}")
-    return found
-
-
-def _in_order(row: Row) -> tuple[int, str]:
+def _in_order(file: StoredFile) -> tuple[int, str]:
     """Neighbours of the log stay together."""
-    return _stats(row).get("minValues", {}).get("log_partition", 0), row["path"]
+    return file.lowest.get("log_partition", 0), file.name

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import working_on
+from offsets_pipeline.log.compact import SORT_BYTES, write_in_order
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
@@ -26,7 +27,7 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta.data_file import WrittenFile
+    from offsets_pipeline.delta import AddFile
     from offsets_pipeline.log.file_writer import LogFilePlace
 
 Bools = npt.NDArray[np.bool_]
@@ -44,7 +45,6 @@ CANDIDATES = pa.schema(
 KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
 
 _PLACE = ["log_partition", "record_offset", "log_epoch"]
-_SORT_BYTES = 64 * 1024 * 1024  # in memory: what lies in small files comes out in order
 _WHEN = ["record_timestamp", "appended_at"]
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 
@@ -201,7 +201,7 @@ class Rewriter:
             if self._writer is not None and not keep.all():
                 self._copy(parquet, keep)
 
-    def close(self) -> list[WrittenFile]:
+    def close(self) -> list[AddFile]:
         """Write what still waits; returns the new files."""
         if self._writer is None:
             return []
@@ -217,13 +217,11 @@ class Rewriter:
                 continue
             rows = parquet.read_row_group(group, use_threads=False).select(SCHEMA.names)
             self._waiting.append(rows.filter(pa.array(stays)).cast(SCHEMA))
-            if sum(each.nbytes for each in self._waiting) > _SORT_BYTES:
+            if sum(each.nbytes for each in self._waiting) > SORT_BYTES:
                 self._write()
 
     def _write(self) -> None:
         if not self._waiting or self._writer is None:
             return
-        rows, self._waiting = pa.concat_tables(self._waiting), []
-        rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")]).combine_chunks()
-        for of_partition in log_partitions_of(rows):
-            self._writer.write(of_partition)
+        tables, self._waiting = self._waiting, []
+        write_in_order(self._writer, tables)

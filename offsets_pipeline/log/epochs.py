@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.reader import UNREADABLE, answer, newest_table
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
 
 if TYPE_CHECKING:
@@ -33,12 +32,6 @@ def _newest(store: Store, name: str) -> int:
 
 def _one_of(store: Store, name: str, which: str, otherwise: int) -> int:
     """The highest or lowest epoch in a table of the store."""
-    chosen = f"{which}(log_epoch)"
-    try:
-        table = newest_table(store.arrow_folder(name))
-        query = f"SELECT {chosen} AS epoch FROM {name}"
-        found = answer(query, **{name: table}).read_all().to_pylist()[0]["epoch"]
-    except UNREADABLE:
-        row = store.read(name).selectExpr(chosen).first()
-        found = None if row is None else row[0]
+    query = f"SELECT {which}(log_epoch) AS epoch FROM {name}"
+    found = store.table(name).snapshot().query(query).read_all()["epoch"][0].as_py()
     return otherwise if found is None else int(found)

@@ -1,6 +1,6 @@
 """Parquet files of the table `log`, written by tasks without Spark's row by row way, for one commit to take in.
 
-The table's constraints hold by what stands here (file_commit.py).
+Nothing checks the table's constraints again when a commit adds these files, so this module keeps them.
 """
 
 from __future__ import annotations

@@ -6,17 +6,17 @@ reload. A task that opens a file itself gets its columns as they lie there, each
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
+from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -36,8 +36,6 @@ SCHEMA = pa.schema(
     }
 )
 
-_LOCAL = "file"
-
 
 @dataclass(frozen=True)
 class LogFile:
@@ -54,23 +52,24 @@ def log_files(
 ) -> list[LogFile] | None:
     """The files that hold these log partitions (None: all) of an epoch now, in the order of their log partitions.
 
-    None where tasks cannot read them like this: on storage that needs Spark's own access, or where a file needs a
-    reader of Delta's (`Store.files`).
+    None where they do not lie on a local disk, which tasks map into memory, or the table has a feature that this
+    program does not read.
     """
+    table = store.table(LOG.name)
+    if "://" in table.folder:
+        return None
+    try:
+        files = table.snapshot().files()
+    except UnsupportedTable:
+        return None
     found = []
-    for row in store.files(LOG.name).collect():
-        at = urlsplit(urljoin(row["folder"].rstrip("/") + "/", row["path"]))  # both are encoded as a URI
-        if at.scheme != _LOCAL or row["needs_delta"]:
-            return None
-        stats = json.loads(row["stats"] or "{}")
-        first = stats.get("minValues", {}).get("log_partition", 0)
-        last = stats.get("maxValues", {}).get("log_partition", store.properties.offsets_partitions - 1)
-        oldest = stats.get("minValues", {}).get("log_epoch", log_epoch)
-        newest = stats.get("maxValues", {}).get("log_epoch", log_epoch)
-        if not oldest <= log_epoch <= newest:
+    for file in files:
+        first = file.lowest.get("log_partition", 0)
+        last = file.highest.get("log_partition", store.properties.offsets_partitions - 1)
+        if not file.lowest.get("log_epoch", log_epoch) <= log_epoch <= file.highest.get("log_epoch", log_epoch):
             continue
         if partitions is None or any(first <= partition <= last for partition in partitions):
-            found.append(LogFile(unquote(at.path), row["size"], first, last))
+            found.append(LogFile(f"{table.folder}/{unquote(file.name)}", file.size, first, last))
     return sorted(found, key=lambda file: (file.first_partition, file.last_partition, file.path))
 
 

@@ -6,28 +6,24 @@ Each note says what is so, and may be made twice.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from offsets_pipeline.clock import EPOCH
-from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS, Table
-from offsets_pipeline.delta.small_table import SmallTable, read_rows
+from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.retry import with_retries
-from offsets_pipeline.store import Store, timestamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import FoldSettings, Settings
+    from offsets_pipeline.config import Settings
     from offsets_pipeline.record.segment import Damage
-
-
-_SAME_PARTITION = "t.log_partition = s.log_partition AND t.log_epoch = s.log_epoch"
+    from offsets_pipeline.store import Store
 
 
 class TopicRead(NamedTuple):
@@ -48,7 +44,7 @@ class TopicRead(NamedTuple):
 
 def partition_rows(store: Store, log_epoch: int) -> list[dict[str, Any]]:
     """The rows of `log_partitions` of one epoch of the log; None in columns that an older store lacks."""
-    rows: list[dict[str, Any]] = read_rows(store, LOG_PARTITIONS).to_pylist()
+    rows: list[dict[str, Any]] = store.table(LOG_PARTITIONS.name).snapshot().rows().to_pylist()
     return [row for row in rows if row["log_epoch"] == log_epoch]
 
 
@@ -63,24 +59,75 @@ def is_followed(store: Store, log_epoch: int) -> bool:
     return any(row["complete_since"] is not None for row in partition_rows(store, log_epoch))
 
 
-def merge_topic_names(store: Store, names: DataFrame, settings: FoldSettings) -> None:
-    """Put names of topic ids into the table `topics`: of two names of one id the lesser stays (R35).
+def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:
+    """Put pairs of topic id and name into the table `topics`: of two names of one id the lesser stays (R35).
 
-    ``names`` has the columns topic_id and topic. Raises WriteConflict if overtaken too often.
+    Raises WriteConflict if other writers came first too often.
     """
-    lesser = names.groupBy("topic_id").agg(F.min("topic").alias("topic"))
+    told: dict[str, str] = {}
+    for topic_id, name in names:
+        told[topic_id] = min(name, told.get(topic_id, name))
 
-    def write() -> None:  # no append: others may tell the same names at this moment
-        (
-            store.delta(TOPICS.name)
-            .alias("t")
-            .merge(lesser.alias("s"), "t.topic_id = s.topic_id")
-            .whenMatchedUpdate(condition="s.topic < t.topic", set={"topic": "s.topic"})
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+    def write() -> None:
+        table = SmallTable(store.table(TOPICS.name))
+        known = dict(zip(*(table.rows[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
+        merged = known | {topic_id: min(name, known.get(topic_id, name)) for topic_id, name in told.items()}
+        if merged != known:
+            columns = [list(each) for each in zip(*sorted(merged.items()), strict=True)]
+            table.replace(pa.table(columns, schema=table.rows.schema))
 
-    with_retries(write, f"a merge into {TOPICS.name}", settings)
+    if told:
+        with_retries(write, f"a change of {TOPICS.name}", settings.fold)
+
+
+def note_quarantine(
+    store: Store,
+    records: Sequence[pa.Table],
+    log_epoch: int,
+    settings: Settings,
+    clock: Clock,
+    *,
+    replayed_to: Mapping[int, int] = MappingProxyType({}),
+) -> None:
+    """Put records that do not decode into quarantine, each once (R6).
+
+    ``records`` have the columns log_partition, record_offset, reason, key and value. ``replayed_to`` names log
+    partitions that were replayed from their start, up to a record offset: records before it that are not among
+    ``records`` leave the quarantine. Raises WriteConflict if other writers came first too often.
+    """
+    place = ["log_partition", "record_offset"]
+    found = [each.select([*place, "reason", "key", "value"]) for each in records if each.num_rows]
+
+    def write() -> None:
+        table = store.table(QUARANTINE.name)
+        seen = table.snapshot()
+        sql = f"SELECT log_partition, record_offset FROM quarantine WHERE log_epoch = {log_epoch} AND source IS NULL"
+        known = set(zip(*(column.to_pylist() for column in seen.query(sql).read_all().columns), strict=True))
+        rows = [row for each in found for row in each.to_pylist()]
+        places = {(row["log_partition"], row["record_offset"]) for row in rows}
+        gone = {at for at in known - places if at[1] < replayed_to.get(at[0], 0)}
+        news = [row for row in rows if (row["log_partition"], row["record_offset"]) not in known]
+        stamp = {"log_epoch": log_epoch, "quarantined_at": _timestamp(clock.now_ms())}
+        added = pa.Table.from_pylist([row | stamp for row in news], QUARANTINE.arrow_schema())
+        if gone:
+            stays = [
+                row
+                for row in seen.rows().to_pylist()
+                if row["log_epoch"] != log_epoch
+                or row["source"] is not None
+                or (row["log_partition"], row["record_offset"]) not in gone
+            ]
+            added = pa.concat_tables([pa.Table.from_pylist(stays, QUARANTINE.arrow_schema()), added])
+        if news or gone:
+            table.commit(
+                [table.write_file(added)] if added.num_rows else [],
+                seen.files() if gone else [],
+                seen=seen,
+                advance={APPLICATION: seen.transaction(APPLICATION) + 1},
+            )
+
+    if found or (replayed_to and store.table(QUARANTINE.name).snapshot().files()):
+        with_retries(write, f"a change of {QUARANTINE.name}", settings.fold)
 
 
 class LogNotes:
@@ -137,8 +184,7 @@ class LogNotes:
     def _note_once(
         self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
     ) -> None:
-        self._add_columns()
-        table = SmallTable(self._store, LOG_PARTITIONS)
+        table = SmallTable(self._store.table(LOG_PARTITIONS.name))
         rows = {(row["log_epoch"], row["log_partition"]): row for row in table.rows.to_pylist()}
         stamp = {"updated_at": _timestamp(self._clock.now_ms())}
         changed = False
@@ -156,52 +202,41 @@ class LogNotes:
                 rows[key], changed = new | stamp, True
         if changed:
             in_order = [row for _, row in sorted(rows.items())]
-            table.replace(pa.Table.from_pylist(in_order, table.rows.schema), ["log_partition", "log_epoch"])
-
-    def _add_columns(self) -> None:
-        """To a store from before there was cleaning, or before topics were followed."""
-        there = self._store.read(LOG_PARTITIONS.name).columns
-        missing = [field for field in LOG_PARTITIONS.schema() if field.name not in there]
-        if missing:
-            table = self._store.table_name(LOG_PARTITIONS.name)
-            listed = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
-            self._store.spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({listed})")
+            table.replace(pa.Table.from_pylist(in_order, table.rows.schema))
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
-        """Put stretches of files that could not be read into quarantine: log partition, file, stretch."""
-        self._merge(
-            QUARANTINE,
-            [
-                (partition, self._log_epoch, source, each.position, each.length, each.reason, each.raw)
-                for partition, source, each in damage
-            ],
-            "log_partition int, log_epoch int, source string, position bigint, length bigint, "
-            "reason string, value binary",
-            f"{_SAME_PARTITION} AND t.source = s.source AND t.position = s.position AND t.reason = s.reason",
-            "quarantined_at",
-        )
+        """Put stretches of files that could not be read into quarantine, each once: log partition, file, stretch."""
+        if damage:
+            what = f"an append to {QUARANTINE.name}"
+            with_retries(lambda: self._damage_once(damage), what, self._settings.fold)
+
+    def _damage_once(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
+        table = self._store.table(QUARANTINE.name)
+        seen = table.snapshot()
+        held = seen.query("SELECT log_partition, log_epoch, source, position, reason FROM quarantine").read_all()
+        known = {tuple(row.values()) for row in held.to_pylist()}
+        now = _timestamp(self._clock.now_ms())
+        rows = [
+            {
+                "log_partition": partition,
+                "log_epoch": self._log_epoch,
+                "source": source,
+                "position": each.position,
+                "length": each.length,
+                "reason": each.reason,
+                "value": each.raw,
+                "quarantined_at": now,
+            }
+            for partition, source, each in damage
+            if (partition, self._log_epoch, source, each.position, each.reason) not in known
+        ]
+        if rows:
+            add = [table.write_file(pa.Table.from_pylist(rows, QUARANTINE.arrow_schema()))]
+            table.commit(add, seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
 
     def topics(self, names: Mapping[str, str]) -> None:
         """Note names by topic id (R35)."""
-        if names:
-            named = self._store.spark.createDataFrame(list(names.items()), "topic_id string, topic string")
-            merge_topic_names(self._store, named, self._settings.fold)
-
-    def _merge(
-        self, table: Table, rows: Sequence[tuple[Any, ...]], schema: str, on: str, stamp: str | None = None
-    ) -> None:
-        """Insert the rows that are not there."""
-        if not rows:
-            return
-        source = self._store.spark.createDataFrame(list(rows), schema)
-        if stamp is not None:
-            source = source.withColumn(stamp, timestamp_of(self._clock))
-
-        def write() -> None:
-            merge = self._store.delta(table.name).alias("t").merge(source.alias("s"), on)
-            merge.whenNotMatchedInsert(values={name: f"s.{name}" for name in source.columns}).execute()
-
-        with_retries(write, f"a merge into {table.name}", self._settings.fold)
+        note_topics(self._store, names.items(), self._settings)
 
 
 def _timestamp(ms: int | None) -> datetime | None:

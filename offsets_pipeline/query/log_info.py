@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.reader import stored_files
 from offsets_pipeline.delta.schemas import LOG_EPOCH
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def unfolded_records(reader: StateReader) -> int:
         "fold_progress",
     )
     was_cleaned = any(row.get("cleaned_to") for row in notes)
-    rows = sum(file.rows for file in stored_files(reader.table("log")))
+    rows = sum(file.rows for file in reader.table("log").files())
     if not was_cleaned and rows == sum(row["records"] for row in folded):
         return 0  # the files' own counts tell, without a look into them
     (found,) = reader.rows(

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from pyarrow import fs
-
+from offsets_pipeline.delta import Snapshot, TableFolder
+from offsets_pipeline.delta import query as query_tables
+from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import StoreProperties
-from offsets_pipeline.delta.reader import answer
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import NoSuchStore, NotAStore, UnsupportedTable, first_line
+from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.store_folder import no_store
+from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.state.merge_on_read import named_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import pyarrow as pa
+
+_BY_NAME = {table.name: table for table in TABLES}
 
 
 class StateReader:
     """Reads tables of the store in one folder, each as of when it was first asked for.
 
-    Raises NoSuchStore where there is nothing, NotAStore where there is something else, or a store of a newer
-    format, UnsupportedTable where only Spark can read the log.
+    Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
+    DamagedTable if the log is damaged, UnsupportedTable if it has a feature that this program does not support.
     """
 
     def __init__(self, location: str) -> None:
         self._location = location.rstrip("/")
-        self._tables: dict[str, DeltaTable] = {}
-        self.properties = self._properties()
+        self._folder = arrow_folder(self._location)
+        self._tables: dict[str, Snapshot] = {}
+        self.properties = StoreProperties.from_table_properties(self._log().properties, self._location)
 
     @property
     def location(self) -> str:
@@ -41,15 +42,15 @@ class StateReader:
         """The number of log partitions, R1's n."""
         return self.properties.offsets_partitions
 
-    def table(self, name: str) -> DeltaTable:
-        """One table, for its own statistics."""
+    def table(self, name: str) -> Snapshot:
+        """One table, as of when it was first asked for."""
         if name not in self._tables:
-            self._tables[name] = DeltaTable(f"{self._location}/{name}")
+            self._tables[name] = TableFolder(f"{self._folder}/{name}", _BY_NAME[name]).snapshot()
         return self._tables[name]
 
     def stream(self, query: str, *names: str) -> pa.RecordBatchReader:
         """The result of a query over these tables, a batch at a time."""
-        return answer(query, **{name: self.table(name) for name in names})
+        return query_tables(query, *map(self.table, names))
 
     def select(self, query: str, *names: str) -> pa.Table:
         """The result of a query over these tables."""
@@ -80,26 +81,8 @@ class StateReader:
         rows = self.rows("SELECT log_partition, incarnation FROM fold_progress", "fold_progress")
         return {row["log_partition"]: row["incarnation"] for row in rows}
 
-    def _properties(self) -> StoreProperties:
+    def _log(self) -> Snapshot:
         try:
-            configuration = self.table(LOG.name).metadata().configuration
-        except (TableNotFoundError, OSError):
-            raise self._no_store() from None
-        except DeltaError as error:
-            raise UnsupportedTable(
-                f"the table {self._location}/{LOG.name} cannot be read without Spark: {first_line(error)}"
-            ) from error
-        return StoreProperties.from_table_properties(configuration, self._location)
-
-    def _no_store(self) -> NoSuchStore | NotAStore:
-        if "://" not in self._location:
-            kind = fs.LocalFileSystem().get_file_info(self._location).type
-            if kind == fs.FileType.File or (kind == fs.FileType.Directory and self._children()):
-                return NotAStore(
-                    f"{self._location} is not a store: it has no table named log; name the folder of a store"
-                )
-        return NoSuchStore(f"no store at {self._location}: ingest a log into it first, or check the path")
-
-    def _children(self) -> Sequence[Any]:
-        children: Sequence[Any] = fs.LocalFileSystem().get_file_info(fs.FileSelector(self._location))
-        return children
+            return self.table(LOG.name)
+        except NoSuchTable:
+            raise no_store(self._folder) from None

@@ -86,10 +86,12 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
 
         overtaken, of_files = LogAppender(store), LogAppender(store)
         coordinator.commit_offsets("g", {("t", 0): 2})
-        for append in calls(lambda: overtaken.append(spark_rows(spark, [row(1)])), lambda: of_files.append_files([])):
+        for append in calls(
+            lambda: overtaken.append_late(spark_rows(spark, [row(1)]), CLOCK), lambda: of_files.append_files([])
+        ):
             with pytest.raises(WriteConflict):
                 append()
-        assert LogAppender(store).append(spark_rows(spark, [row(2)])) == 1
+        assert LogAppender(store).append_late(spark_rows(spark, [row(2)]), CLOCK) == 1
         # the coordinator's next append is behind Spark's, which it sees
         coordinator.commit_offsets("g", {("t", 1): 3})
         assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {

@@ -132,9 +132,9 @@ def test_append_that_another_overtook_writes_nothing(
     before = table(store.location, "log").num_rows
     first, second = LogAppender(store), LogAppender(store)
     rows = store.read("log").limit(1)
-    assert first.append(rows) == 1
+    assert first.append_late(rows, CLOCK) == 1
     with pytest.raises(WriteConflict):
-        second.append(rows)
+        second.append_late(rows, CLOCK)
     assert table(store.location, "log").num_rows == before + 1
 
 

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import UnsupportedTable
 from offsets_pipeline.export import ordered
 from offsets_pipeline.export.ordered import OrderedLog
@@ -46,7 +48,7 @@ def append(places: Rows, appended_at_ms: int = 0, log_epoch: int = 0, time_of: i
 
 
 def opened(location: Path, log_epoch: int = 0, as_of_ms: int | None = None) -> OrderedLog:
-    return OrderedLog(DeltaTable(location / "log"), log_epoch, as_of_ms)
+    return OrderedLog(TableFolder(str(location / "log"), LOG).snapshot(), log_epoch, as_of_ms)
 
 
 def read(log: OrderedLog) -> dict[int, list[int]]:
@@ -147,8 +149,8 @@ def test_timestamps_as_spark_writes_them_by_itself_are_read(tmp_path: Path) -> N
 def test_a_table_that_only_spark_reads_is_refused(tmp_path: Path) -> None:
     store = log_store(tmp_path / "s", PARTITIONS, [append([(0, 1)])])
     first = store / "log" / "_delta_log" / f"{0:020}.json"
-    features = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
+    features = '"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["variantType"],'
     written = first.read_text().replace('"minReaderVersion": 1, "minWriterVersion": 2', features.rstrip(","))
-    first.write_text(written.replace('["deletionVectors"]', '["deletionVectors"],"writerFeatures":["deletionVectors"]'))
-    with pytest.raises(UnsupportedTable, match=r"cannot be read without Spark: .*deletionVectors"):
+    first.write_text(written.replace('["variantType"]', '["variantType"],"writerFeatures":["variantType"]'))
+    with pytest.raises(UnsupportedTable, match=r"cannot be read without Spark: .*variantType"):
         opened(store)

@@ -1,0 +1,81 @@
+"""The tables of a store in one folder: creating them, and reading what is fixed with the store. No Spark."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from offsets_pipeline.delta.filesystems import children
+from offsets_pipeline.delta.properties import CREATION, StoreProperties
+from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import (
+    InvalidPartitionCount,
+    NoSuchStore,
+    NoSuchTable,
+    NotAStore,
+    StorageFailed,
+    StoreMismatch,
+    first_line,
+)
+
+_OTHERS = [table for table in TABLES if table is not LOG]
+
+
+def properties_of(folder: str) -> StoreProperties:
+    """Return what is fixed with the store in a folder, a path or a URI as Arrow has it.
+
+    Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
+    DamagedTable if the log's table is damaged, UnsupportedTable if it has a feature that this program does not support.
+    """
+    try:
+        found = TableFolder(f"{folder}/{LOG.name}", LOG).snapshot()
+    except NoSuchTable:
+        raise no_store(folder) from None
+    return StoreProperties.from_table_properties(found.properties, folder)
+
+
+def create_tables(folder: str, properties: StoreProperties) -> bool:
+    """Create the tables of a store, the log last; returns False if another process created the same store.
+
+    A half-made store is completed. Raises NotAStore if the folder holds something else, StoreMismatch if it is a store
+    with other properties, InvalidPartitionCount for a count below 1, UnsafeStorage, StorageFailed.
+    """
+    if properties.offsets_partitions < 1:
+        raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
+    found = _children(folder)
+    mark = uuid.uuid4().hex
+    if found <= {table.name for table in _OTHERS}:
+        with ThreadPoolExecutor(len(_OTHERS)) as threads:  # creating a table is mostly waiting for the storage
+            list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), _OTHERS))
+        log = TableFolder(f"{folder}/{LOG.name}", LOG)
+        log.create(properties.as_table_properties() | {CREATION: mark})
+        if log.snapshot().properties.get(CREATION) == mark:
+            return True
+    elif LOG.name not in found:
+        raise NotAStore(f"{folder} is not empty and not a store: name a new or empty folder")
+    if properties_of(folder) != properties:
+        raise StoreMismatch(f"{folder} is a store already, with other properties: name another folder")
+    return False
+
+
+def no_store(folder: str) -> NoSuchStore | NotAStore:
+    """Return the error about a folder without the table `log`."""
+    try:
+        found = _children(folder)
+    except NotAStore:
+        found = {folder}
+    if found:
+        return NotAStore(f"{folder} is not a store: it has no table named log; name the folder of a store")
+    return NoSuchStore(f"no store at {folder}: ingest a log into it first, or check the path")
+
+
+def _children(folder: str) -> set[str]:
+    try:
+        return children(folder)
+    except NotADirectoryError:
+        raise NotAStore(f"{folder} is a file: name a new or empty folder") from None
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot list {folder}: {first_line(error)}; check the path and your permissions"
+        ) from error

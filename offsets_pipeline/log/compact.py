@@ -1,0 +1,41 @@
+"""Rewriting small files of the table `log` as one, in the order of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
+
+if TYPE_CHECKING:
+    from offsets_pipeline.delta import AddFile, StoredFile, TableFolder
+
+#: Rows in memory that are sorted together: those of many small files come out in order.
+SORT_BYTES = 64 * 1024 * 1024
+_IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
+
+
+def rewritten(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
+    """Write the rows of these files to new ones; returns the new files.
+
+    Raises DamagedTable if a file is missing or corrupt, OSError.
+    """
+    writer = LogFileWriter(LogFilePlace(folder.folder, 0))
+    waiting: list[pa.Table] = []
+    for file in files:
+        with folder.open_file(file, read_dictionary=["key", "source"]) as parquet:
+            for group in range(parquet.num_row_groups):
+                waiting.append(parquet.read_row_group(group, use_threads=False).select(SCHEMA.names).cast(SCHEMA))
+                if sum(each.nbytes for each in waiting) > SORT_BYTES:
+                    write_in_order(writer, waiting)
+                    waiting = []
+    write_in_order(writer, waiting)
+    return writer.close()
+
+
+def write_in_order(writer: LogFileWriter, tables: list[pa.Table]) -> None:
+    """Hand rows to a writer in the order of log partition and record offset."""
+    if tables:
+        for of_partition in log_partitions_of(pa.concat_tables(tables).sort_by(_IN_ORDER).combine_chunks()):
+            writer.write(of_partition)
