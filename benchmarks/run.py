@@ -33,13 +33,13 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
 from offsets_pipeline.ingest.segments import ingest_segments
 from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.reader import LogRange, LogReader
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.log_reader import LogRange, LogReader
 from offsets_pipeline.state.merge_on_read import OFFSETS
 from offsets_pipeline.state.replay_job import ReplayStart, replay_log
 from offsets_pipeline.state.stream import start_fold
@@ -346,8 +346,7 @@ def _offsets(store: Store) -> pa.Table:
 
 
 def _table_bytes(store: Store, name: str) -> int:
-    detail = store.delta(name).detail().first()
-    return 0 if detail is None else int(detail["sizeInBytes"])
+    return sum(file.size for file in store.table(name).snapshot().files())
 
 
 def _check_state(store: Store, log: GeneratedLog, what: str) -> None:

@@ -6,36 +6,12 @@ import random
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-
 from offsets_pipeline.errors import WriteConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.config import FoldSettings
-
-#: What Delta raises where another writer came first. In the JVM the first of these is the parent of all others; in
-#: Python they are not related, so each has to be named.
-CONFLICTS = (
-    DeltaConcurrentModificationException,
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 
 _Result = TypeVar("_Result")
 
@@ -55,7 +31,7 @@ def with_retries(
     for attempt in range(settings.max_retries + 1):
         try:
             return write()
-        except (*CONFLICTS, WriteConflict) as conflict:
+        except WriteConflict as conflict:
             if attempt == settings.max_retries:
                 raise WriteConflict(
                     f"{what} was overtaken by another writer {attempt + 1} times: run it again, or with fewer writers"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -13,26 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
 from pyspark import inheritable_thread_target
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
-from offsets_pipeline.delta.protocol import parsed, unreadable
 from offsets_pipeline.delta.schemas import LOG, TABLES, Table
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.jvm import java_class, newest_snapshot
-from offsets_pipeline.retry import CONFLICTS, with_retries
+from offsets_pipeline.retry import with_retries
 from offsets_pipeline.state.merge_on_read import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.state.merge_on_read import StateTable
@@ -43,8 +40,14 @@ _SCHEMA_PREFIX = "schema:"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
 _BY_NAME = {table.name: table for table in TABLES}
-# the folder is there, its first commit is not yet, or not yet seen
-_BEING_CREATED = {"DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "DELTA_TABLE_NOT_FOUND"}
+# another process creates the table: its folder is there, and its first commit is not, or not seen
+_BEING_CREATED = (
+    "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+)
 
 
 class Store:
@@ -67,7 +70,7 @@ class Store:
         if not location.startswith(_SCHEMA_PREFIX):
             return cls(spark, location, properties_of(arrow_folder(location)))
         try:
-            log = _delta_table(spark, location, LOG.name)._jdt.deltaLog()
+            log = _in_catalog(spark, location, LOG.name)
         except AnalysisException:
             if _is_empty(spark, location):
                 raise NoSuchStore(f"no store at {location}: ingest a log into it first, or check its name") from None
@@ -170,18 +173,6 @@ class Store:
             table.newest_in_spark(self.table_name(table.name), named_by(self.table_name("fold_progress")))
         )
 
-    def delta(self, name: str) -> DeltaTable:
-        """The table, to be merged into."""
-        return _delta_table(self.spark, self.location, name)
-
-    def delta_log(self, name: str) -> Any:  # noqa: ANN401 - of the JVM
-        """Delta's own object of the table, which has its snapshots and begins its transactions."""
-        if self.is_schema:
-            return self.delta(name)._jdt.deltaLog()
-        # a DeltaTable would be analysed first
-        delta_log = java_class(self.spark, "org.apache.spark.sql.delta.DeltaLog")
-        return delta_log.forTable(self.spark._jsparkSession, f"{self.location}/{name}")
-
     def table(self, name: str) -> TableFolder:
         """The table for reading and writing without Spark; the same object each time."""
         if name not in self._tables:
@@ -191,7 +182,7 @@ class Store:
     def arrow_folder(self, name: str) -> str:
         """The table's folder for readers without Spark: a path, or a URI as Arrow understands it."""
         if self.is_schema:
-            return _arrow_folder(self.delta_log(name))
+            return _arrow_folder(_in_catalog(self.spark, self.location, name))
         return f"{arrow_folder(self.location)}/{name}"
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
@@ -201,52 +192,9 @@ class Store:
             return reader.table(self.table_name(name))
         return reader.load(f"{self.location}/{name}")
 
-    def save(self, writer: DataFrameWriter, name: str) -> None:
-        """Write to the table with a writer that is set up but for where."""
-        if self.is_schema:
-            writer.saveAsTable(self.table_name(name))
-        else:
-            writer.save(f"{self.location}/{name}")
-
     def version(self, name: str) -> int:
         """The table's newest version."""
         return self.table(name).snapshot().version
-
-    def version_and_transaction(self, name: str, application: str) -> tuple[int, int]:
-        """The table's newest version, and as of it the last transaction of an application there; -1: none yet."""
-        snapshot = self.table(name).snapshot()
-        return snapshot.version, snapshot.transaction(application)
-
-    def commits(self, name: str, start: int) -> list[dict[str, Any]]:
-        """What the commits of the table say of themselves, from version ``start`` on."""
-        folder = self.table(name)
-        texts = (folder.commit_file(version) or b"" for version in range(start, folder.snapshot().version + 1))
-        return [action["commitInfo"] for text in texts for action in parsed(text) if "commitInfo" in action]
-
-    def files(self, name: str) -> DataFrame:
-        """The files of the table as it is now: folder (a URI), path, size, stats (JSON), settled, needs_delta.
-
-        A file that ``needs_delta`` is not read as it lies there: rows of it were deleted without rewriting it, or the
-        table requires more of its readers (delta/protocol.py).
-        """
-        return self.files_of(self._newest(name))
-
-    def files_of(self, snapshot: Any) -> DataFrame:  # noqa: ANN401 - of the JVM
-        """The files of a snapshot of Delta's, as `files`."""
-        files = DataFrame(snapshot.allFiles().toDF(), self.spark)
-        protocol, metadata = (json.loads(each.json()) for each in (snapshot.protocol(), snapshot.metadata()))
-        is_unreadable = unreadable(protocol["protocol"], metadata["metaData"]["configuration"]) is not None
-        return files.select(
-            F.lit(snapshot.dataPath().toUri().toString()).alias("folder"),
-            "path",
-            "size",
-            "stats",
-            F.col("partitionValues.settled").alias("settled"),
-            (F.col("deletionVector").isNotNull() | F.lit(is_unreadable)).alias("needs_delta"),
-        )
-
-    def _newest(self, name: str) -> Any:  # noqa: ANN401 - of the JVM
-        return newest_snapshot(self.spark, self.delta_log(name))
 
     @property
     def is_schema(self) -> bool:
@@ -269,7 +217,7 @@ class Store:
         """The folder that the tables lie in, as Spark has it; the catalog knows that of a schema."""
         if not self.is_schema:
             return self.location
-        return str(self.delta_log(LOG.name).dataPath().toString()).rpartition("/")[0]
+        return str(_in_catalog(self.spark, self.location, LOG.name).dataPath().toString()).rpartition("/")[0]
 
     def with_topic(self, cluster_id: str | None, topic_id: str | None, name: str, settings: FoldSettings) -> Store:
         """Let the store say that its log is of this topic; returns it as it is then. None: the id is not known."""
@@ -315,10 +263,10 @@ class Store:
         def create() -> None:
             try:
                 builder.execute()
-            except (*CONFLICTS, AnalysisException) as error:
+            except PySparkException as error:
                 if self._has_table(table):
-                    return  # somebody else is creating the same store: as good
-                if isinstance(error, AnalysisException) and error.getCondition() not in _BEING_CREATED:
+                    return  # another process is creating the same store
+                if not (error.getCondition() or "").startswith(_BEING_CREATED):
                     raise
                 raise WriteConflict(f"another writer creates {self.table_name(table.name)}") from error
 
@@ -327,7 +275,7 @@ class Store:
     def _has_table(self, table: Table) -> bool:
         if self.is_schema:
             return self.spark.catalog.tableExists(self.table_name(table.name))
-        return DeltaTable.isDeltaTable(self.spark, f"{self.location}/{table.name}")
+        return self.table(table.name).exists()
 
 
 def planned_bytes(rows: DataFrame) -> int:
@@ -362,10 +310,9 @@ def _arrow_folder(delta_log: Any) -> str:  # noqa: ANN401 - of the JVM
     return arrow_path(uri.getScheme(), uri.getAuthority(), uri.getPath())
 
 
-def _delta_table(spark: SparkSession, location: str, name: str) -> DeltaTable:
-    if location.startswith(_SCHEMA_PREFIX):
-        return DeltaTable.forName(spark, sql_name(location, name))
-    return DeltaTable.forPath(spark, f"{location}/{name}")
+def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: ANN401 - of the JVM
+    """Delta's own object of a table in a schema, which knows its folder."""
+    return DeltaTable.forName(spark, sql_name(location, name))._jdt.deltaLog()
 
 
 def _is_empty(spark: SparkSession, location: str) -> bool:

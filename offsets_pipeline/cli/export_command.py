@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.progress import Progress, progress_bar
 from offsets_pipeline.clock import parse_time_ms, shown_time
-from offsets_pipeline.delta.reader import stored_files
 from offsets_pipeline.errors import TargetNotEmpty
 from offsets_pipeline.export import segments
 from offsets_pipeline.record.compression import Codec
@@ -31,7 +30,7 @@ def export_segments(store: str, settings: Settings, to: str, as_of: str | None, 
         read += records
 
     def progress() -> Progress:
-        return Progress(read, sum(file.rows for file in stored_files(reader.table("log"))), "records")
+        return Progress(read, sum(file.rows for file in reader.table("log").files()), "records")
 
     with progress_bar("exporting", progress):
         exported = segments.export_segments(

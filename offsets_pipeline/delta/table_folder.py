@@ -137,7 +137,8 @@ class TableFolder:
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
-        return open_path(self.folder)
+        system, path = open_path(self.folder)
+        return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), path
 
     def _read_on(self, snapshot: Snapshot) -> tuple[Snapshot, list[list[Action]]]:
         """Return the newest snapshot from this one on, and the commits between.
@@ -180,16 +181,6 @@ class TableFolder:
             f"the table {self.folder} was deleted, restored or created anew while it was open: it is no longer the one "
             f"that was read up to version {known.version}; open it again"
         )
-
-    def open_file(self, file: StoredFile, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
-        """Open a data file; columns of ``read_dictionary`` come dictionary-encoded. Close it, or use `with`."""
-        system, path = open_path(self.folder)
-        full_path = f"{path}/{unquote(file.name)}"
-        options: dict[str, Any] = {"read_dictionary": list(read_dictionary), "coerce_int96_timestamp_unit": "us"}
-        with reading(self.folder):
-            if isinstance(system, fs.LocalFileSystem):
-                return pq.ParquetFile(full_path, memory_map=True, **options)
-            return pq.ParquetFile(system.open_input_file(full_path), **options)
 
     # --- writing
 

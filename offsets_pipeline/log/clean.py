@@ -22,15 +22,15 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta import AddFile
+from offsets_pipeline.delta import AddFile, StoredFile
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_EPOCH
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.log.append import CLEANED, LATE
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
 from offsets_pipeline.log.file_writer import LogFilePlace
-from offsets_pipeline.log.files import LogFile, shared_out
 from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.log.reader import shared_out
 from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import StoredFile
     from offsets_pipeline.store import Store
 
 _TASKS_PER_CORE = 2
@@ -193,8 +192,8 @@ class _Cleaning:
         spark, bounds, count = self._store.spark, self._bounds, self._tasks
         files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms())
-        shares = shared_out([LogFile(str(number), file.size, 0, 0) for number, file in enumerate(chosen)], count)
-        numbered = [(task, int(file.path)) for task, share in enumerate(shares) for file in share]
+        shares = shared_out([StoredFile(str(number), file.size, 0) for number, file in enumerate(chosen)], count)
+        numbered = [(task, int(file.name)) for task, share in enumerate(shares) for file in share]
         numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.query.state import StateReader
 
-#: Of two names of one topic id the lesser counts (R35).
-_NAMES = "SELECT topic_id, min(topic) AS topic FROM topics GROUP BY topic_id"
-
 
 @dataclass(frozen=True)
 class OffsetAnswer:
@@ -111,7 +108,7 @@ def pending_by_group(reader: StateReader, group_ids: Collection[str] | None = No
 
 
 def _topic_names(reader: StateReader) -> dict[str, str]:
-    return {row["topic_id"]: row["topic"] for row in reader.rows(_NAMES, "topics")}
+    return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
 
 
 def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPICS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, named_by
@@ -101,7 +101,5 @@ def _queries(store: Store) -> dict[str, str]:
     named = named_by(names[FOLD_PROGRESS.name])
     for table in (OFFSETS, DESCRIBED):
         names[table.name] = f"({table.newest_in_spark(names[table.name], named)})"
-    # of two names of one topic id the lesser counts (R35)
-    names[TOPICS.name] = f"(SELECT topic_id, min(topic) AS topic FROM {names[TOPICS.name]} GROUP BY topic_id)"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     return {name: query.format(**names) for name, query in _VIEWS.items()}

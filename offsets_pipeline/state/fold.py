@@ -12,6 +12,7 @@ new epoch of a topic is a reload of all log partitions (docs/adr/0014).
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,14 +20,14 @@ from pyspark.sql import functions as F
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.notes import note_quarantine, note_topics
+from offsets_pipeline.log.reader import LogRange, LogReader
 from offsets_pipeline.retry import with_retries
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.log_reader import LogRange, LogReader
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
 from offsets_pipeline.state.progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
-from offsets_pipeline.state.side_tables import note_quarantine, note_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -112,8 +113,8 @@ def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: 
     _check(changes, settings)
     if changes.records:
         _append(store, changes)
-        note_quarantine(store, changes.quarantine, progress.log_epoch, clock.now_ms(), settings.fold)
-        note_topics(store, changes.topics)
+        note_quarantine(store, changes.quarantine, progress.log_epoch, settings, clock)
+        note_topics(store, changes.topics, settings)
         progress.swap(progress.partitions | _moved(progress.partitions, changes, clock))
     return changes
 
@@ -147,12 +148,10 @@ class _Rebuild:
         self._swap(moved)
         return changes
 
-    def _note(self, changes: Changes, replayed_to: Mapping[int, int] | None = None) -> None:
-        now_ms = self._clock.now_ms()
-        note_quarantine(
-            self._store, changes.quarantine, self._log_epoch, now_ms, self._settings.fold, replayed_to=replayed_to
-        )
-        note_topics(self._store, changes.topics)
+    def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
+        settings, clock = self._settings, self._clock
+        note_quarantine(self._store, changes.quarantine, self._log_epoch, settings, clock, replayed_to=replayed_to)
+        note_topics(self._store, changes.topics, settings)
 
     def _reserve_incarnation(self) -> int:
         """A number for the incarnation that no other replay has or will have."""

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import working_on
+from offsets_pipeline.log.reader import shared_out
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
-from offsets_pipeline.state.log_reader import shared_out
 from offsets_pipeline.store import planned_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.delta.reader import StoredFile
-    from offsets_pipeline.state.log_reader import LogReader
+    from offsets_pipeline.log.reader import LogReader
 
     Finish = Callable[[Iterator[pa.RecordBatch]], "Result"]
 
@@ -93,7 +93,8 @@ def replay_log(
     if rows + start.pending.num_rows <= at_most and size <= _FEW_STORED_BYTES:
         return [finish(start.replay(reader.compacted(files)))]
     cores = spark.sparkContext.defaultParallelism
-    tasks = shared_out(files, _TASKS_PER_CORE * cores)
+    in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    tasks = shared_out(in_order, _TASKS_PER_CORE * cores)
     shares = spark.sparkContext.parallelize([(pickle.dumps(share),) for share in tasks], max(1, len(tasks)))
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -168,8 +168,9 @@ def state_of(location: Path | str) -> StateTables:
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
-    for row in rows_of(location, "topics"):  # of two names of one id the lesser counts (R35)
-        state.topics[row["topic_id"]] = min(row["topic"], state.topics.get(row["topic_id"], row["topic"]))
+    for row in rows_of(location, "topics"):
+        assert row["topic_id"] not in state.topics
+        state.topics[row["topic_id"]] = row["topic"]
     for row in rows_of(location, "fold_progress"):
         if not row["folded_to"]:  # nothing is there
             continue

@@ -80,7 +80,7 @@ def test_spark_reads_from_the_files_what_the_segments_hold(
             values = rows[name].to_pylist()
             assert (stats["minValues"][name], stats["maxValues"][name]) == (min(values), max(values))
         assert rows == rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
-    history = store.delta("log").history(1).first()
+    history = store.spark.sql(f"DESCRIBE HISTORY {store.table_name('log')} LIMIT 1").first()
     assert history is not None
     assert (history["operation"], history["operationMetrics"]["numOutputRows"]) == ("WRITE", str(len(found)))
     assert store.read("log").where(F.col("appended_at") == F.timestamp_millis(F.lit(CLOCK.now_ms()))).count() == len(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup
 from offsets_pipeline.coordinator.store import OwnedStore
@@ -16,11 +18,11 @@ from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.errors import InvalidProducerEpoch, UnsupportedTable, WriteConflict
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.files import log_files
 from offsets_pipeline.maintain import maintain_store
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state import StateReader
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import commit_key, commit_value
 from tests.spark.stores import CLOCK, assert_as_reference, export_of, log_of
@@ -123,14 +125,16 @@ def test_what_spark_changes_about_the_log_is_met_or_refused(spark: SparkSession,
         for ask in (lambda: coordinator.fetch_offsets("g"), lambda: coordinator.commit_offsets("g", {("t", 0): 4})):
             with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\) rewrites them"):
                 ask()
-        assert log_files(Store.open(spark, str(tmp_path))) is None  # Spark's own scan leaves the deleted row out
+        with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\) rewrites them"):
+            reload_partitions(Store.open(spark, str(tmp_path)), None, Settings(), SystemClock())
         spark.sql(f"REORG TABLE {log} APPLY (PURGE)")
         assert {each.offset for each in coordinator.fetch_offsets("g").values()} == {1, 3}
         coordinator.commit_offsets("g", {("t", 0): 4})
     assert [each.record_offset for each in log_of(tmp_path)] == [0, 2, 3]
-    assert log_files(Store.open(spark, str(tmp_path))) is not None
+    assert reload_partitions(Store.open(spark, str(tmp_path)), None, Settings(), SystemClock()) == 3
     alter("'delta.columnMapping.mode' = 'name'")
-    assert log_files(Store.open(spark, str(tmp_path))) is None
+    with pytest.raises(UnsupportedTable, match="column mapping"):
+        reload_partitions(Store.open(spark, str(tmp_path)), None, Settings(), SystemClock())
 
 
 def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, tmp_path: Path) -> None:

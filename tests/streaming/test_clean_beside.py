@@ -171,7 +171,7 @@ def test_others_that_rewrite_the_log_are_noticed(
     workbench.ingest(damaged.store, damaged.longer)
     workbench.fold(damaged.store)
     store = workbench.open(damaged.store)
-    attempts = before_the_commit(lambda: store.delta("log").optimize().executeCompaction())
+    attempts = before_the_commit(lambda: store.spark.sql(f"OPTIMIZE {store.table_name('log')}"))
     left = len(log_of(damaged.store)) - cleaned(workbench, damaged.store).removed
     assert (len(attempts), len(log_of(damaged.store))) == (2, left)
     assert_as_reference(damaged.store, damaged.first + damaged.log.rows[9:])

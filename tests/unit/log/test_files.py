@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.log.files import SCHEMA, LogFile, read_log_file, shared_out
+from offsets_pipeline.delta.reader import StoredFile
+from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.log.reader import LogRange, LogReader, shared_out
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def files(*sizes: int) -> list[LogFile]:
-    return [LogFile(f"{number}", size, number, number) for number, size in enumerate(sizes)]
+def files(*sizes: int) -> list[StoredFile]:
+    return [StoredFile(f"{number}", size, number) for number, size in enumerate(sizes)]
+
+
+def commit(log_partition: int, offset: int, topic: bytes = b"t", log_epoch: int = 0) -> dict[str, Any]:
+    """A row of the log: a commit of group g; ``topic`` has one letter."""
+    key = b"\x00\x01\x00\x01g\x00\x01" + topic + b"\x00\x00\x00\x00"
+    value = b"\x00\x00" + offset.to_bytes(8, "big") + b"\x00\x00" + bytes(8)
+    place = {"log_partition": log_partition, "record_offset": offset, "key": key, "value": value}
+    return {**place, "backfill": False, "log_epoch": log_epoch, "source": "not read"}
+
+
+def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType) -> StoredFile:
+    """A file of the log with these rows."""
+    folder.mkdir(exist_ok=True)
+    schema = LOG.arrow_schema()
+    for column, kind in types.items():
+        schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
+    schema = pa.schema([field.with_nullable(nullable=True) for field in schema])
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / name, row_group_size=3)
+    return StoredFile(name, (folder / name).stat().st_size, len(rows))
+
+
+def places(folder: Path, files: list[StoredFile], wanted: LogRange) -> list[tuple[int, int]]:
+    """Log partition and record offset of the rows that a replay gets."""
+    read = list(LogReader(TableFolder(str(folder), LOG), wanted).compacted(files))
+    return sorted((row["log_partition"], row["record_offset"]) for table in read for row in table.to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -31,65 +59,46 @@ def files(*sizes: int) -> list[LogFile]:
 def test_neighbours_stay_together_and_shares_are_about_equal(
     sizes: tuple[int, ...], tasks: int, shares: list[list[str]]
 ) -> None:
-    assert [[file.path for file in share] for share in shared_out(files(*sizes), tasks)] == shares
+    assert [[file.name for file in share] for share in shared_out(files(*sizes), tasks)] == shares
 
 
-def test_rows_of_the_wanted_log_partitions_are_read_with_keys_by_dictionary(tmp_path: Path) -> None:
-    rows = pa.table(
-        {
-            "log_partition": pa.array([0, 0, 1, 2], pa.int32()),
-            "record_offset": pa.array([5, 6, 5, 5], pa.int64()),
-            "key": pa.array([b"a", b"a", b"b", b"a"]),
-            "value": pa.array([b"v", None, b"w", b"x"]),
-            "producer_id": pa.array([None] * 4, pa.int64()),
-            "control_type": pa.array([None] * 4, pa.string()),
-            "backfill": [False] * 4,
-            "log_epoch": pa.array([0] * 4, pa.int32()),
-            "source": ["not read"] * 4,
-        }
-    )
-    path = str(tmp_path / "a file.parquet")
-    pq.write_table(rows, path, row_group_size=3)
-    (whole,) = [pa.concat_tables(read_log_file(path, None)).unify_dictionaries()]
-    assert whole.schema == SCHEMA
-    assert whole["key"].to_pylist() == [b"a", b"a", b"b", b"a"]
-    assert whole["value"].to_pylist() == [b"v", None, b"w", b"x"]
-    chosen = pa.concat_tables(read_log_file(path, {0, 2})).unify_dictionaries().select(["log_partition", "key"])
-    assert chosen["log_partition"].to_pylist() == [0, 0, 2]
-    assert chosen["key"].to_pylist() == [b"a", b"a", b"a"]
-    assert list(read_log_file(path, {9})) == []
+def test_only_rows_of_the_range_are_read(tmp_path: Path) -> None:
+    rows = [commit(at, offset, topic) for at in range(3) for offset, topic in ((5, b"t"), (6, b"u"), (9, b"v"))]
+    file = written(tmp_path / "a folder", "a%20file.parquet", *rows)  # a name as Delta writes it
+    (tmp_path / "a folder" / file.name).rename(tmp_path / "a folder" / "a file.parquet")
+    every = [(at, offset) for at in range(3) for offset in (5, 6, 9)]
+    assert places(tmp_path / "a folder", [file], LogRange({0: 0, 1: 0, 2: 0})) == every
+    assert places(tmp_path / "a folder", [file], LogRange({0: 0, 2: 6})) == [*every[:3], (2, 6), (2, 9)]
+    assert places(tmp_path / "a folder", [file], LogRange({0: 6, 1: 0}, {0: 9, 1: 6})) == [(0, 6), (1, 5)]
+    assert places(tmp_path / "a folder", [file], LogRange({9: 0})) == []
 
 
 def test_rows_of_another_epoch_are_left_out(tmp_path: Path) -> None:
-    rows = pa.Table.from_pylist(
-        [{"log_partition": 0, "record_offset": at, "backfill": False, "log_epoch": at % 2} for at in range(4)]
+    rows = [commit(0, offset, b"tu"[offset % 2 : offset % 2 + 1], log_epoch=offset % 2) for offset in range(4)]
+    file = written(tmp_path / "log", "mixed.parquet", *rows)
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=1)) == [(0, 3)]  # the last of its key
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=0)) == [(0, 2)]
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=2)) == []
+
+
+def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None:
+    bounds = (
+        {"log_partition": 1, "record_offset": 10, "log_epoch": 0},
+        {"log_partition": 3, "record_offset": 20, "log_epoch": 0},
     )
-    rows = pa.table(
-        {name: pa.nulls(4) if name not in rows.column_names else rows[name] for name in [*SCHEMA.names, "log_epoch"]}
-    )
-    path = str(tmp_path / "mixed.parquet")
-    pq.write_table(rows, path)
-    assert [rows["record_offset"].to_pylist() for rows in read_log_file(path, None, 1)] == [[1, 3]]
-    assert [rows["record_offset"].to_pylist() for rows in read_log_file(path, {0}, 0)] == [[0, 2]]
-    assert list(read_log_file(path, None, 2)) == []
+    file = StoredFile("f", 1, 1, {}, *bounds)
+    assert LogRange({2: 0}).may_hold(file)
+    assert LogRange({2: 20}).may_hold(file)
+    assert not LogRange({2: 21}).may_hold(file)
+    assert not LogRange({0: 0, 4: 0}).may_hold(file)
+    assert not LogRange({2: 0}, log_epoch=1).may_hold(file)
+    assert LogRange({9: 99}, log_epoch=9).may_hold(StoredFile("without statistics", 1, 0))
 
 
 def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:
-    columns = {
-        "log_partition": pa.array([0], pa.int32()),
-        "record_offset": pa.array([5], pa.int64()),
-        "key": pa.array([b"a"]),
-        "value": pa.array([b"v"]),
-        "producer_id": pa.array([None], pa.int64()),
-        "control_type": pa.array([None], pa.string()),
-        "backfill": pa.array([False]),
-        "log_epoch": pa.array([0], pa.int32()),
-    }
-    paths = [str(tmp_path / name) for name in ("nullable.parquet", "required.parquet", "large.parquet")]
-    required = pa.schema([pa.field(name, each.type, nullable=bool(each.null_count)) for name, each in columns.items()])
-    pq.write_table(pa.table(columns), paths[0])
-    pq.write_table(pa.table(columns, schema=required), paths[1])
-    large = {name: each.cast(pa.large_binary()) for name, each in columns.items() if name in ("key", "value")}
-    pq.write_table(pa.table(columns | large), paths[2])
-    together = pa.concat_tables(rows for path in paths for rows in read_log_file(path, None)).unify_dictionaries()
-    assert (together["key"].to_pylist(), together["value"].to_pylist()) == ([b"a"] * 3, [b"v"] * 3)
+    wanted = LogRange({0: 0})
+    files = [
+        written(tmp_path / "log", "plain.parquet", commit(0, 1, b"t")),
+        written(tmp_path / "log", "large.parquet", commit(0, 2, b"u"), key=pa.large_binary(), value=pa.large_binary()),
+    ]
+    assert places(tmp_path / "log", files, wanted) == [(0, 1), (0, 2)]

@@ -98,8 +98,7 @@ class LogReader:
 
 
 def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:
-    """The files in the order of their log partitions, as so many lists of nearly equal size or fewer."""
-    files = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
+    """The files as so many lists of nearly equal size or fewer; neighbours stay together."""
     sizes = [file.size for file in files]
     share = max(1, sum(sizes) / tasks)
     lists: dict[int, list[StoredFile]] = {}
