@@ -71,7 +71,13 @@ def test_a_command_that_only_reads_answers(
     assert (status, capsys.readouterr().err.count("error:")) == (0, 0)
 
 
-def test_a_command_that_writes_says_that_it_cannot(read_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_writes_says_that_it_cannot(
+    read_only: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", refuse)  # Arrow opens files without Python
     assert main(["commit", "--store", str(read_only), "--group", "g", "t:0=5"]) == 1
     said = capsys.readouterr().err
     assert "Permission denied" in said

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from offsets_pipeline import figures
-from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import MetricsUnavailable
 from offsets_pipeline.figures import LogExtent, Watched
 from offsets_pipeline.metrics import Metrics
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    from offsets_pipeline.delta import Snapshot, StoredFile
 
 PATIENCE_SECONDS = 30
 
@@ -77,14 +83,14 @@ def test_a_place_where_nothing_can_be_shown_is_refused_at_once(tmp_path: Path) -
         Watched(Metrics(), tmp_path / "none" / "m.prom", None, lambda _: None)
 
 
-def append(folder: Path, rows: list[tuple[int, int, int]]) -> DeltaTable:
+def append(folder: Path, rows: list[tuple[int, int, int]]) -> Snapshot:
     """Append rows of epoch, log partition, record offset."""
     names = ("log_epoch", "log_partition", "record_offset")
     columns = zip(*rows, strict=True)
     write_deltalake(
         folder, pa.table({name: list(each) for name, each in zip(names, columns, strict=True)}), mode="append"
     )
-    return DeltaTable(folder)
+    return TableFolder(str(folder), LOG).snapshot()
 
 
 def test_extent_of_the_log_is_that_of_each_epoch_and_costs_what_is_new(
@@ -93,13 +99,15 @@ def test_extent_of_the_log_is_that_of_each_epoch_and_costs_what_is_new(
     extent = LogExtent()
     opened: list[str] = []
 
-    def noted(path: str) -> object:
-        opened.append(path)
-        return open_path(path)
+    open_file = TableFolder.open_file
 
-    monkeypatch.setattr(figures, "open_path", noted)
+    def noted(folder: TableFolder, file: StoredFile) -> AbstractContextManager[pq.ParquetFile]:
+        opened.append(file.name)
+        return open_file(folder, file)
+
+    monkeypatch.setattr(TableFolder, "open_file", noted)
     log = tmp_path / "a log"
     assert extent.look(append(log, [(0, 0, 5), (0, 1, 2), (0, 0, 9)]), 0) == {0: (5, 9), 1: (2, 2)}
     assert extent.look(append(log, [(1, 1, 0), (0, 1, 3)]), 0) == {0: (5, 9), 1: (2, 3)}
-    assert extent.look(DeltaTable(log), 1) == {1: (0, 0)}
+    assert extent.look(TableFolder(str(log), LOG).snapshot(), 1) == {1: (0, 0)}
     assert len(opened) == len(set(opened)) == 2
