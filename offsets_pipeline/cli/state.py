@@ -37,12 +37,14 @@ def reload(store: str, settings: Settings, partitions: tuple[int, ...]) -> int:
     return state_commands.reload(store, settings, partitions)
 
 
-@command(STATE, "offsets verify --store store")
-def verify(store: str, settings: Settings) -> int:
+@command(STATE, "offsets verify --store store", "offsets verify --store store --independent")
+@click.option("--independent", is_flag=True, help="Replay by the specification, record by record: slower.")
+def verify(store: str, settings: Settings, independent: bool) -> int:  # noqa: FBT001
     """Replay the log from its start and compare the result with the state tables.
 
-    The exit status is 1 if they differ.
+    The exit status is 1 if they differ. With --independent the replay is not the one that wrote the state, so that it
+    finds a fault of that one.
     """
     from offsets_pipeline.cli import state_commands
 
-    return state_commands.verify(store, settings)
+    return state_commands.verify(store, settings, independent=independent)

@@ -68,11 +68,11 @@ def reload(location: str, settings: Settings, partitions: Sequence[int]) -> int:
     return 0
 
 
-def verify(location: str, settings: Settings) -> int:
+def verify(location: str, settings: Settings, *, independent: bool) -> int:
     """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
     store = open_store(location, settings)
     with progress_bar("comparing", tasks_of(store.spark)):
-        result = verify_store(store, settings.fold)
+        result = verify_store(store, settings.fold, independent=independent)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())
         raise StateDiffers(

@@ -68,14 +68,21 @@ class LogRange:
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads files of one snapshot of the log; picklable."""
+    """Reads files of one snapshot of the log; picklable.
+
+    If it ``compacts``, it leaves out rows that others make superfluous for a replay.
+    """
 
     log: TableFolder
     range: LogRange
+    compacts: bool = True
 
-    def compacted(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
-        """Rows of the files as a replay takes them, INPUT_SCHEMA, without those that others make superfluous."""
+    def read(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
+        """Rows of the files as a replay takes them, INPUT_SCHEMA."""
         rows = (rows for file in files for rows in self._located(file))
+        if not self.compacts:
+            yield from (each.cast(INPUT_SCHEMA) for each in rows)
+            return
         compacted = [_compact(table) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
             yield _compact(pa.concat_tables(compacted))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
-from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group, live_records
+from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
@@ -98,8 +98,11 @@ def _described(group: tuple[int, str], records: list[GroupRecordRow], offsets_pa
     with working_on(lambda: f"group {group_id!r} of log partition {log_partition}, up to record offset {newest}"):
         live = live_records(records)
         description = None if live is None else describe_group(*live)
-    if description is None:
-        return {"state": _DEAD, **common}
+    return common | ({"state": _DEAD} if description is None else described_columns(description))
+
+
+def described_columns(description: GroupDescription) -> dict[str, object]:
+    """The columns of a row of `groups` that describe a group which exists."""
     since = description.state_timestamp_ms
     return {
         "group_type": description.group_type,
@@ -115,5 +118,4 @@ def _described(group: tuple[int, str], records: list[GroupRecordRow], offsets_pa
             {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}
             for member in description.members
         ],
-        **common,
     }

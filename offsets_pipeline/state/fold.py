@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.epochs import counting_epoch
 from offsets_pipeline.log.notes import note_quarantine, note_topics
@@ -62,9 +62,10 @@ def fold_batch(
 def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: Settings, clock: Clock) -> int:
     """Replay these log partitions (None: all) from their start and put the result in place of their state.
 
-    Returns the number of records replayed. Safe beside a running stream. Raises InvalidPartitionCount for a log
-    partition that the log does not have, UndecodableRecord if the settings say so, WriteConflict if other folds came
-    first too often.
+    Creates tables of the state that are missing. Returns the number of records replayed. Safe beside a running stream.
+
+    Raises InvalidPartitionCount for a log partition that the log does not have, UndecodableRecord if the settings say
+    so, WriteConflict if other folds came first too often.
     """
     chosen = None if partitions is None else sorted(set(partitions))
     count = store.properties.offsets_partitions
@@ -73,6 +74,9 @@ def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: 
             raise InvalidPartitionCount(
                 f"there is no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
             )
+    for table in (*(each.table for each in STATE_TABLES), QUARANTINE, TOPICS, FOLD_PROGRESS):
+        if not store.table(table.name).exists():
+            store.table(table.name).create()
     return with_retries(lambda: _Rebuild(store, settings, clock).run(chosen).records, "a reload", settings.fold)
 
 
@@ -92,7 +96,8 @@ def _fold_once(
     store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
-    if not progress.partitions or progress.log_epoch < counting_epoch(store):
+    every = set(range(store.properties.offsets_partitions))
+    if progress.partitions.keys() != every or progress.log_epoch < counting_epoch(store):  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
         changes = _fold_rows(store, rows.where(F.col("log_epoch") == progress.log_epoch), progress, settings, clock)
@@ -159,7 +164,12 @@ class _Rebuild:
         def reserve() -> int:
             table = self._store.table(OFFSETS.name)
             snapshot = table.snapshot()
-            number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION) + 1
+            written = (  # also if another state table was lost and created anew
+                int(file.partition["incarnation"])
+                for each in STATE_TABLES
+                for file in self._store.table(each.name).snapshot().files()
+            )
+            number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION, *written) + 1
             table.commit(seen=snapshot, advance={INCARNATION: number})
             return number
 

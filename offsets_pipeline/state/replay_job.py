@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.log.reader import LogReader
 
-    Finish = Callable[[Iterator[pa.RecordBatch]], "Result"]
-
 Result = TypeVar("Result")
+Replayed_co = TypeVar("Replayed_co", covariant=True)
+Replayed = TypeVar("Replayed")
 
 _TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
 _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
@@ -44,6 +44,19 @@ _NO_PARTITION = -1
 _TOO_MANY = pa.RecordBatch.from_pylist(
     [{"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}], schema=INPUT_SCHEMA
 )
+
+
+class Start(Protocol[Replayed_co]):
+    """How tasks replay: what becomes of rows of INPUT_SCHEMA, all unfolded ones of some log partitions."""
+
+    @property
+    def pending(self) -> pa.Table:
+        """Pending commits that the replay takes in as well; INPUT_SCHEMA."""
+        ...
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[Replayed_co]:
+        """The result of the replay in batches."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,9 @@ class ReplayStart:
             yield from replay.effects()
 
 
-def replay_batch(rows: DataFrame, start: ReplayStart, at_most: int, finish: Finish[Result]) -> list[Result]:
+def replay_batch(
+    rows: DataFrame, start: ReplayStart, at_most: int, finish: Callable[[Iterator[pa.RecordBatch]], Result]
+) -> list[Result]:
     """Replay rows of the table `log`; in the driver if no more than ``at_most`` of them count."""
     rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(INPUT_SCHEMA.names)
     few = _few_rows(rows, start.folded_to, at_most - start.pending.num_rows)
@@ -84,14 +99,14 @@ def replay_log(
     spark: SparkSession,
     reader: LogReader,
     files: Sequence[StoredFile],
-    start: ReplayStart,
+    start: Start[Replayed],
     at_most: int,
-    finish: Finish[Result],
+    finish: Callable[[Iterator[Replayed]], Result],
 ) -> list[Result]:
     """Replay files of the log; in the driver if these hold no more than ``at_most`` rows."""
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
     if rows + start.pending.num_rows <= at_most and size <= _FEW_STORED_BYTES:
-        return [finish(start.replay(reader.compacted(files)))]
+        return [finish(start.replay(reader.read(files)))]
     cores = spark.sparkContext.defaultParallelism
     in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
     tasks = shared_out(in_order, _TASKS_PER_CORE * cores)
@@ -99,7 +114,7 @@ def replay_log(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shares = (pickle.loads(share) for batch in batches for share in batch["files"].to_pylist())  # noqa: S301 - ours
-        for table in reader.compacted(file for share in shares for file in share):
+        for table in reader.read(file for share in shares for file in share):
             yield from table.to_batches()
 
     compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(INPUT_SCHEMA))
@@ -107,7 +122,10 @@ def replay_log(
 
 
 def _replay_in_tasks(
-    compacted: DataFrame, start: ReplayStart, finish: Finish[Result], tasks: int | None = None
+    compacted: DataFrame,
+    start: Start[Replayed],
+    finish: Callable[[Iterator[Replayed]], Result],
+    tasks: int | None = None,
 ) -> list[Result]:
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(iter(batches), None)

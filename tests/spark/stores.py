@@ -76,9 +76,9 @@ class Workbench:
         """Reload these log partitions, or all."""
         return reload_partitions(self.open(location), partitions or None, self.settings, CLOCK)
 
-    def verify(self, location: Path | str) -> Verification:
+    def verify(self, location: Path | str, *, independent: bool = False) -> Verification:
         """Compare the state with a replay of the log."""
-        return verify_store(self.open(location), self.settings.fold)
+        return verify_store(self.open(location), self.settings.fold, independent=independent)
 
 
 def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_epoch: int = 0) -> None:

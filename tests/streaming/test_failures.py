@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,3 +205,14 @@ def test_reload_of_a_partition_leaves_the_others_alone(
     altered = {row["log_partition"] for row in rows_of(location, "committed_offsets") if row["metadata"] == "altered"}
     assert altered == {0, 1, 2, 3} & {row["log_partition"] for row in rows_of(location, "committed_offsets")}
     assert 4 in {row["log_partition"] for row in rows_of(location, "committed_offsets")}
+
+
+@pytest.mark.parametrize("lost", ["committed_offsets", "groups", "fold_progress"])
+def test_reload_creates_a_table_of_the_state_that_was_lost(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, lost: str
+) -> None:
+    location = copied(folded("4.2.0-txn-open"), tmp_path / "store")
+    shutil.rmtree(location / lost)
+    workbench.reload(location)
+    assert_as_reference(location, log_of(location))
+    assert workbench.verify(location).equal

@@ -42,7 +42,7 @@ def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType
 
 def places(folder: Path, files: list[StoredFile], wanted: LogRange) -> list[tuple[int, int]]:
     """Log partition and record offset of the rows that a replay gets."""
-    read = list(LogReader(TableFolder(str(folder), LOG), wanted).compacted(files))
+    read = list(LogReader(TableFolder(str(folder), LOG), wanted).read(files))
     return sorted((row["log_partition"], row["record_offset"]) for table in read for row in table.to_pylist())
 
 

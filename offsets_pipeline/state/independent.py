@@ -1,0 +1,102 @@
+"""The specification's replay of a log, record by record, as rows of the state tables."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.group_rows import described_columns
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Unreplayed:
+    """The start of a replay that hands rows of the log on as they are."""
+
+    pending = pa.table({})
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The tables."""
+        yield from tables
+
+
+class Specified:
+    """What the specification makes of all rows of some log partitions; the rows come in any order."""
+
+    def __init__(self, tables: Iterable[pa.Table], offsets_partitions: int) -> None:
+        rows = [
+            LogRow(*row)
+            for table in tables
+            for row in zip(*(table[name].to_pylist() for name in LogRow._fields), strict=True)
+        ]
+        rows.sort(key=itemgetter(0, 1))
+        self.records = len(rows)
+        self.states: dict[int, PartitionState] = {}
+        for row in rows:
+            if row.log_partition not in self.states:
+                self.states[row.log_partition] = PartitionState(row.log_partition, offsets_partitions)
+            self.states[row.log_partition].replay(row)
+
+    def offsets(self) -> pa.Table:
+        """The visible offsets as rows of `committed_offsets`."""
+        return pa.Table.from_pylist(
+            [
+                {
+                    "log_partition": at,
+                    "group_id": group_id,
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "committed_offset": offset.committed_offset,
+                    "leader_epoch": offset.leader_epoch,
+                    "metadata": offset.metadata,
+                    "commit_timestamp": _microseconds(offset.commit_timestamp_ms),
+                    "expire_timestamp": _microseconds(offset.expire_timestamp_ms),
+                    "topic_id": offset.topic_id,
+                    "record_offset": offset.record_offset,
+                    "misplaced": partition_for(group_id, state.offsets_partitions) != at,
+                }
+                for at, state in self.states.items()
+                for group_id, offsets in state.offsets.items()
+                for where, offset in offsets.items()
+            ],
+            schema=OFFSETS.file_schema(),
+        )
+
+    def groups(self) -> pa.Table:
+        """The groups that exist as rows of `groups`; their record offsets are -1."""
+        return pa.Table.from_pylist(
+            [
+                described_columns(group.description)
+                | {
+                    "log_partition": at,
+                    "group_id": group_id,
+                    "record_offset": -1,
+                    "misplaced": partition_for(group_id, state.offsets_partitions) != at,
+                }
+                for at, state in self.states.items()
+                for group_id, group in state.groups.items()
+            ],
+            schema=DESCRIBED.file_schema(),
+        )
+
+    @staticmethod
+    def progress(state: PartitionState) -> tuple[int, set[tuple[object, ...]]]:
+        """The end of a log partition, and its pending commits: producer, group, topic, partition, record offset."""
+        return state.end, {
+            (producer_id, group_id, *where, offset.record_offset)
+            for producer_id, groups in state.pending.items()
+            for group_id, offsets in groups.items()
+            for where, offset in offsets.items()
+        }
+
+
+def _microseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else min(max(milliseconds, EARLIEST_MS), LATEST_MS) * 1000
