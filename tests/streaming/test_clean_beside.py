@@ -51,7 +51,7 @@ def test_stream_that_runs_and_restarts_over_a_log_that_is_cleaned_gives_the_whol
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     bench = replace(workbench, settings=replace(workbench.settings, fold=PATIENT))
-    rows, whole = a_log(tmp_path, 21)
+    rows, whole = a_log(tmp_path, 24)
     store, chosen = copied(empty(PARTITIONS), tmp_path / "store"), random.Random(22)
     bench.ingest(store, write_prefix(whole, tmp_path / "0", 0.2, chosen))
     bench.fold(store)
