@@ -140,15 +140,18 @@ class _Rebuild:
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._store.properties.offsets_partitions)
-        is_of_epoch = self._progress.partitions and self._progress.log_epoch == self._log_epoch
+        if self._progress.log_epoch != self._log_epoch:
+            chosen = None
         incarnation = self._reserve_incarnation()
         start = {
             at: PartitionProgress(at, self._log_epoch, incarnation, folded_at_us=self._clock.now_ms() * 1000)
-            for at in (chosen if chosen and is_of_epoch else every)
+            for at in every
         }
-        changes = self._replay(start, None)
+        replayed = start if chosen is None else {at: start[at] for at in chosen}
+        changes = self._replay(replayed, None)
         _append(self._store, changes)
-        moved = _moved(start, changes, self._clock)
+        unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
+        moved = unknown | _moved(replayed, changes, self._clock)
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         self._swap(moved)
         return changes
