@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a 
 
 from benchmarks.broker import KAFKA_JARS, BrokerError, ended_by_sigterm, java, running_broker
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue

@@ -19,10 +19,10 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.generate import Shape, generate
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.ingest.segments import ingest_segments
+from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter
-from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.state.fold import reload_partitions

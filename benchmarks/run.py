@@ -31,10 +31,10 @@ from benchmarks.living import FULL, QUICK, measure_living
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
-from offsets_pipeline.ingest.segments import ingest_segments
+from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.reader import LogRange, LogReader
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic import TopicIngest
+    from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 
 
 class Follower:

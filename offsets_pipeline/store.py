@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG, TABLES, Table
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.retry import with_retries
 from offsets_pipeline.state.merge_on_read import named_by
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.describe import GroupAnswer
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
 
 def describe(store: str, settings: Settings, group_ids: Sequence[str], format_: str, *, members: bool) -> int:

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
-from offsets_pipeline.coordinator.store import OwnedStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.cli.values import AS_SET
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms
-from offsets_pipeline.coordinator.retention import (
+from offsets_pipeline.coordinator.expiry_runs import (
     ExpiryRun,
     expire_once,
     load_if_unloaded,
@@ -27,8 +27,8 @@ from offsets_pipeline.coordinator.retention import (
 )
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
-from offsets_pipeline.query.holdings import held_by_groups
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
+from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.retention import GroupForecast
 
 
@@ -143,4 +143,4 @@ def _forecasts_of_log(
 
 def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
     warn_of_unfolded(reader, store)
-    return (forecast(held, retention_ms) for held in held_by_groups(reader))
+    return (forecast(held, retention_ms) for held in retention_inputs(reader))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.cli.progress import Progress, progress_bar
+from offsets_pipeline.cli.progress_bar import Progress, progress_bar
 from offsets_pipeline.clock import parse_time_ms, shown_time
 from offsets_pipeline.errors import TargetNotEmpty
-from offsets_pipeline.export import segments
+from offsets_pipeline.export import segment_export as segments
 from offsets_pipeline.record.compression import Codec
 
 if TYPE_CHECKING:

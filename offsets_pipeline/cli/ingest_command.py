@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import start_spark
-from offsets_pipeline.cli.progress import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.ingest import segments
+from offsets_pipeline.ingest.segments import segment_ingest as segments
 from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.store import Store
 
 _SCHEMA_PREFIX = "schema:"
@@ -37,7 +37,7 @@ def open_store(location: str, settings: Settings) -> Store:
 
 def open_reader(location: str, settings: Settings) -> StateReader:
     """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore."""
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
     if location.startswith(_SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
         return StateReader(open_store(location, settings).folder())

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline import __version__
-from offsets_pipeline.cli import coordinator, questions, sources, state, upkeep
+from offsets_pipeline.cli import section_coordinator as coordinator
+from offsets_pipeline.cli import section_questions as questions
+from offsets_pipeline.cli import section_sources as sources
+from offsets_pipeline.cli import section_state as state
+from offsets_pipeline.cli import section_upkeep as upkeep
 from offsets_pipeline.cli.command import CommandGroup, usage_error_line
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.mirrored_standings import mirrored_standings
-from offsets_pipeline.coordinator.standings import owned_standings
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.group_offsets import owned_group_offsets
+from offsets_pipeline.coordinator.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
@@ -31,7 +31,7 @@ from offsets_pipeline.offset_reset.plan import (
 )
 from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
 from offsets_pipeline.offset_reset.positions import read_positions
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.offset_reset.plan import PlannedOffset, ResetPlan, Standing
+    from offsets_pipeline.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
     from offsets_pipeline.offset_reset.positions import Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -94,12 +94,12 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
             ) from None
         reader = StateReader(options.store)
         warn_of_unfolded(reader, options.store)
-        plan = _plan(options, scenario, mirrored_standings(reader, group_ids))
+        plan = _plan(options, scenario, mirrored_group_offsets(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         return _status(plan, {})
     partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}
     with Coordinator.open(store, settings, partitions=partitions, housekeeping=False) as coordinator:
-        plan = _plan(options, scenario, owned_standings(coordinator, group_ids))
+        plan = _plan(options, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
     _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], "--execute commits it")
     return _status(plan, failed)
@@ -147,11 +147,11 @@ def _to_time(time_ms: int) -> ToTime:
     return ToTime(min(max(0, time_ms), MAX_OFFSET))
 
 
-def _plan(options: ResetOptions, scenario: Scenario, standings: Mapping[str, Standing]) -> ResetPlan:
+def _plan(options: ResetOptions, scenario: Scenario, standings: Mapping[str, GroupOffsets]) -> ResetPlan:
     return plan_reset(standings, scenario, options.topics or None, _positions(options, scenario, standings))
 
 
-def _positions(options: ResetOptions, scenario: Scenario, standings: Mapping[str, Standing]) -> Positions | None:
+def _positions(options: ResetOptions, scenario: Scenario, standings: Mapping[str, GroupOffsets]) -> Positions | None:
     if options.positions is not None:
         return read_positions(Path(options.positions))
     if options.bootstrap_server is None:

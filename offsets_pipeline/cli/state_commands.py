@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_store
 from offsets_pipeline.cli.output import show_status
-from offsets_pipeline.cli.progress import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import StateDiffers

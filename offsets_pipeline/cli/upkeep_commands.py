@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline import maintain as upkeep
+from offsets_pipeline import maintenance as upkeep
 from offsets_pipeline.cli.opened import open_store
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.cli.progress import progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.log import clean
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.log.clean import Cleaned
-    from offsets_pipeline.maintain import Upkeep
+    from offsets_pipeline.maintenance import Upkeep
 
 
 def maintain(location: str, settings: Settings, checkpoints: Sequence[str], every_ms: int | None) -> int:

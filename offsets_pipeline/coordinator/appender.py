@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS
+from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS
 from offsets_pipeline.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.coordinator.log import OwnedLog, PreparedAppend
+    from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome
 
     #: Validates a request as of now (ms), and says what is to be appended; raises OffsetsError to refuse it.

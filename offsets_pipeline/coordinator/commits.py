@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.records import commit_record
+from offsets_pipeline.coordinator.record_encoding import commit_record
 from offsets_pipeline.coordinator.requests import (
     DEFAULT_RETENTION_TIME,
     UNKNOWN_GENERATION,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.config import CoordinatorSettings
-    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.group_description import GroupDescription

@@ -13,9 +13,9 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
-from offsets_pipeline.coordinator.log import OwnedLog
+from offsets_pipeline.coordinator.owned_log import OwnedLog
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
-from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
+from offsets_pipeline.coordinator.record_encoding import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome, refuse_share_group
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
@@ -13,7 +13,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 

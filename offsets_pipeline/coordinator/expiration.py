@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.coordinator.records import group_tombstones, offset_tombstone
+from offsets_pipeline.coordinator.record_encoding import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.semantics.retention import ExpiredGroup, forecast, holdings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 #: Offsets that one request looks at. More would keep commits waiting.

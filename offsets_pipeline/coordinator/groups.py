@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.records import group_record, group_tombstones
+from offsets_pipeline.coordinator.record_encoding import group_record, group_tombstones
 from offsets_pipeline.coordinator.requests import GroupMetadata, Outcome
 from offsets_pipeline.errors import IllegalGeneration, InvalidCommitOffsetSize, NonEmptyGroup
 from offsets_pipeline.record.corrupt import UnwritableRecord

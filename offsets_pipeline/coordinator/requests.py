@@ -13,7 +13,7 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.coordinator.log import Record
+    from offsets_pipeline.coordinator.owned_log import Record
 
     #: What is committed, by (topic, partition); a bare number is an offset without anything more.
     OffsetsByPartition = (

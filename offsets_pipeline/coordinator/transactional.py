@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator import commits, transactions
+from offsets_pipeline.coordinator import commits, transaction_handlers
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.core import CoordinatorCore
 from offsets_pipeline.coordinator.requests import (
@@ -16,7 +16,7 @@ from offsets_pipeline.coordinator.requests import (
     as_offsets,
     validated_group_id,
 )
-from offsets_pipeline.coordinator.transactions import BegunTransaction, BegunTransactions
+from offsets_pipeline.coordinator.transaction_handlers import BegunTransaction, BegunTransactions
 from offsets_pipeline.errors import ConcurrentTransactions, OffsetsError
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
     from offsets_pipeline.coordinator.requests import OffsetsByPartition
-    from offsets_pipeline.coordinator.store import OwnedStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,12 +60,12 @@ class TransactionalCoordinator(CoordinatorCore):
         """
         longest = self._settings.transaction_max_timeout_ms
         timeout = min(DEFAULT_TIMEOUT_MS, longest) if transaction_timeout_ms is None else transaction_timeout_ms
-        transactions.validate_timeout(timeout, longest)
+        transaction_handlers.validate_timeout(timeout, longest)
         begun = BegunTransaction(producer_epoch, self._clock.now_ms(), timeout)
         self._refuse_while_ending(producer_id)
 
         def handler(_now_ms: int) -> Outcome[None]:
-            return transactions.begin_transaction(
+            return transaction_handlers.begin_transaction(
                 producer_id,
                 producer_epoch,
                 self._log.producers.get(producer_id),
@@ -100,7 +100,7 @@ class TransactionalCoordinator(CoordinatorCore):
 
         def handler(now_ms: int) -> Outcome[None]:
             state = self._partitions.state(log_partition)
-            transactions.validate_producer(
+            transaction_handlers.validate_producer(
                 producer_id, producer_epoch, self._log.producers.get(producer_id), self._begun.get(producer_id)
             )
             return commits.commit_offsets(state, commit, now_ms, self._settings, producer)
@@ -125,8 +125,8 @@ class TransactionalCoordinator(CoordinatorCore):
             producer, begun = self._log.producers.get(producer_id), self._begun.get(producer_id)
             if not producer.open_since_ms and self._begun.has_ended(producer_id, producer_epoch, control_type):
                 return Outcome([], None)
-            transactions.validate_producer(producer_id, producer_epoch, producer, begun)
-            return transactions.end_transaction(producer_id, producer_epoch, producer, control_type)
+            transaction_handlers.validate_producer(producer_id, producer_epoch, producer, begun)
+            return transaction_handlers.end_transaction(producer_id, producer_epoch, producer, control_type)
 
         def ended(_: None) -> None:
             self._begun.end(producer_id, producer_epoch, control_type)
@@ -162,7 +162,7 @@ class TransactionalCoordinator(CoordinatorCore):
                 return Outcome([], response=False)  # it ended meanwhile
             producer, begun = self._log.producers.get(producer_id), self._begun.get(producer_id)
             n = self.store.properties.offsets_partitions
-            return Outcome(transactions.abort_overdue(producer_id, producer, begun, n).records, response=True)
+            return Outcome(transaction_handlers.abort_overdue(producer_id, producer, begun, n).records, response=True)
 
         def aborted(is_aborted: bool) -> None:  # noqa: FBT001 - the handler's answer
             if is_aborted:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.export.target import UNFINISHED, sync_folder
-from offsets_pipeline.ingest.segment_files import OFFSETS_TOPIC
+from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.record.log_batches import encode_log
 from offsets_pipeline.record.write import encode_batch
 

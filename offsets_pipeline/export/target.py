@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import TargetNotEmpty
-from offsets_pipeline.ingest.segment_files import OFFSETS_TOPIC
+from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

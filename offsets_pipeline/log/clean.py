@@ -24,14 +24,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.delta import AddFile, StoredFile
 from offsets_pipeline.delta.protocol import UNDO
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_EPOCH
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.log.append import CLEANED, LATE
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
 from offsets_pipeline.log.file_writer import LogFilePlace
-from offsets_pipeline.log.notes import LogNotes
-from offsets_pipeline.log.reader import shared_out
-from offsets_pipeline.retry import with_retries
+from offsets_pipeline.log.log_reader import shared_out
+from offsets_pipeline.log.metadata import LogMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -120,7 +120,7 @@ class _Cleaning:
         removed = sum(sum(each["dropped"].values()) + each["superseded"] for each in looked_at)
         if changed and not dry_run:
             cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
-            notes = LogNotes(self._store, self._settings, self._clock, self._bounds.log_epoch)
+            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.log_epoch)
             # first: an ingest that finds records gone has to know why
             notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
             self._table.commit(

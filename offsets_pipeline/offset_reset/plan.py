@@ -70,7 +70,7 @@ Scenario = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | Fro
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupOffsets:
     """State of a group, None if it does not exist, and its committed offsets."""
 
     state: str | None
@@ -97,7 +97,7 @@ class ResetPlan:
 
 
 def plan_reset(
-    standings: Mapping[str, Standing],
+    standings: Mapping[str, GroupOffsets],
     scenario: Scenario,
     topics: Topics | None,
     positions: Positions | None,
@@ -137,7 +137,7 @@ def plan_reset(
 
 def _chosen(
     group_id: str,
-    standing: Standing,
+    standing: GroupOffsets,
     scenario: Scenario,
     topics: Topics | None,
     positions: Positions | None,

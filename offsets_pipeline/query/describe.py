@@ -14,7 +14,7 @@ from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
 
 @dataclass(frozen=True)

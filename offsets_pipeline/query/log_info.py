@@ -10,7 +10,7 @@ from offsets_pipeline.delta.schemas import LOG_EPOCH
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
 
 #: The fields that say something of a topic that is followed.

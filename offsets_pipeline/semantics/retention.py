@@ -83,7 +83,7 @@ class Committed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class RetentionInputs:
     """A group that exists, with its offsets.
 
     ``pending`` holds the partitions with a pending commit that no tombstone removed (R12).
@@ -158,7 +158,7 @@ def rule_of(group: Group, topic: str) -> Rule:
     return Rule.ACTIVE_GROUP
 
 
-def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
+def forecast(held: RetentionInputs, retention_ms: int) -> GroupForecast:
     """When each offset of a group expires, and whether the group is removed, without more records (R18-R21)."""
     group = held.group
     return GroupForecast(
@@ -170,12 +170,12 @@ def forecast(held: Holdings, retention_ms: int) -> GroupForecast:
     )
 
 
-def holdings_of(state: PartitionState, group_id: str) -> Holdings | None:
+def holdings_of(state: PartitionState, group_id: str) -> RetentionInputs | None:
     """The group with its offsets; None if it does not exist or belongs to another log partition (R1)."""
     group = state.group(group_id)
     if group is None:
         return None
-    return Holdings(
+    return RetentionInputs(
         group_id,
         group,
         state.offsets_of(group_id),
@@ -183,7 +183,7 @@ def holdings_of(state: PartitionState, group_id: str) -> Holdings | None:
     )
 
 
-def _expiry(held: Holdings, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
+def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, retention_ms: int) -> Expiry:
     rule = rule_of(held.group, where.topic)
     if not rule.lets_expire:
         return Expiry(held.group_id, where, None, rule, None)

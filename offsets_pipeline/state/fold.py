@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import note_quarantine, note_topics
-from offsets_pipeline.log.reader import LogRange, LogReader
-from offsets_pipeline.retry import with_retries
+from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.log.metadata import note_quarantine, note_topics
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
+from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
-from offsets_pipeline.state.progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.log.reader import shared_out
+from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.delta.reader import StoredFile
-    from offsets_pipeline.log.reader import LogReader
+    from offsets_pipeline.log.log_reader import LogReader
 
 Result = TypeVar("Result")
 Replayed_co = TypeVar("Replayed_co", covariant=True)

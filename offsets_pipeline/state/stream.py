@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
-from offsets_pipeline.batch_gate import BatchGate, GateClosedError
-from offsets_pipeline.coordinator.retention import StreamExpiry
+from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
 from offsets_pipeline.observability.warnings import warn
-from offsets_pipeline.state.compact import Compactor
+from offsets_pipeline.state.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.state.fold import fold_batch, switch_epoch_if_due
+from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FoldStream:
         self,
         query: StreamingQuery,
         failures: list[OffsetsError],
-        gate: BatchGate,
+        gate: BatchBarrier,
         compactor: Compactor,
         watch: EpochWatch,
         expiry: StreamExpiry | None,
@@ -156,7 +156,7 @@ def start_fold(
     if expiry is not None and available_now:
         expiry.run_once()
     compactor = Compactor(store, settings.fold)
-    gate = BatchGate()  # also for a look between two batches: both would bring an epoch in
+    gate = BatchBarrier()  # also for a look between two batches: both would bring an epoch in
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
@@ -178,7 +178,7 @@ def start_fold(
                 folded = switch_epoch_if_due(store, settings, clock)
                 if folded is not None:
                     compactor.after_fold(folded)
-        except GateClosedError:
+        except BarrierClosedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
             failures.append(raised_on_executor(error) or StreamFailed(_said(error)))

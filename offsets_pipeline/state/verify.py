@@ -16,22 +16,22 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.log.notes import cleaned_to
-from offsets_pipeline.log.reader import LogRange, LogReader
+from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.log.metadata import cleaned_to
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.changes import in_key_order, partitions_of, state_rows
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import Specified, Unreplayed
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, StateTable, named_rows
-from offsets_pipeline.state.progress import FoldProgress
 from offsets_pipeline.state.replay_job import ReplayStart, replay_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.state.progress import PartitionProgress
+    from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
 
 _EXAMPLES = 5

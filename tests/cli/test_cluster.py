@@ -109,7 +109,7 @@ def test_jobs_do_on_a_cluster_what_relative_paths_say(root: Path, tmp_path: Path
 
 def _create_owned(store: Path) -> None:
     """An owned store in which one group's one offset is to expire."""
-    from offsets_pipeline.coordinator.store import OwnedStore  # noqa: PLC0415 (with what it needs)
+    from offsets_pipeline.coordinator.owned_store import OwnedStore  # noqa: PLC0415 (with what it needs)
 
     OwnedStore.create(store, 2)
     assert main(["commit", "--store", str(store), "--group", "g", "--retention-ms", "1", "t:0=5"]) == 0

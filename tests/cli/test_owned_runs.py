@@ -11,10 +11,10 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import CannotClean, WriteConflict
 from offsets_pipeline.log.clean import Cleaned
-from offsets_pipeline.maintain import Upkeep
+from offsets_pipeline.maintenance import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def command(
             return [Upkeep("log", 2, 20, 1, 10, 0)]
 
         monkeypatch.setattr("offsets_pipeline.log.clean.clean_log", clean_log)
-        monkeypatch.setattr("offsets_pipeline.maintain.maintain_store", maintain_store)
+        monkeypatch.setattr("offsets_pipeline.maintenance.maintain_store", maintain_store)
         return str(request.param)
 
     return begin

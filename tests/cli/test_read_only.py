@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli.program import main
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:

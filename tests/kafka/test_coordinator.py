@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.compare import compare
 from tests.kafka.answers import coordinator_answers
 from tests.kafka.clients import wait_until

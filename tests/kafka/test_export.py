@@ -11,10 +11,10 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
-from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.export.segments import SEGMENT_BYTES, export_segments
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.export.segment_export import SEGMENT_BYTES, export_segments
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key

@@ -21,10 +21,10 @@ from offsets_pipeline.errors import (
     StoreMismatch,
 )
 from offsets_pipeline.follow import Follower
-from offsets_pipeline.ingest.kafka_options import KafkaOptions
-from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver
+from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver
 from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until

@@ -23,8 +23,8 @@ from deltalake.exceptions import DeltaError
 from benchmarks.broker import free_ports
 from offsets_pipeline.cli import main
 from offsets_pipeline.errors import ConnectorMissing
-from offsets_pipeline.ingest.topic_admin import require_connector
-from offsets_pipeline.metrics import HELP
+from offsets_pipeline.ingest.topic.topic_admin import require_connector
+from offsets_pipeline.observability.metrics import HELP
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import live_broker, wait_until
 from tests.programs import OFFSETS, QUICK, assert_said, in_process, job_in_process

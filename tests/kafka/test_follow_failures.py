@@ -13,10 +13,10 @@ import pytest
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
-from offsets_pipeline.ingest.kafka_options import KafkaOptions
-from offsets_pipeline.ingest.topic import TopicIngest
-from offsets_pipeline.ingest.topic_admin import TopicAdmin
-from offsets_pipeline.ingest.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from tests.kafka.live import TOPIC, live_broker, wait_until
 from tests.kafka.test_follow import Heard, log_places
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
     from offsets_pipeline.store import Store
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker

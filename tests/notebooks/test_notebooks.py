@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.ingest.segments import ingest_segments
+from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.store import Store
 

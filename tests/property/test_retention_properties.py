@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.query.retention_forecast import HELD, LATER, NOW, forecast_rows
 from tests.property.retention_rules import FIRST_MS, PARTITIONS, RETENTION_MS, SHAPE, SPAN_MS, STEPS, by_the_rules
 from tests.random_logs import random_log

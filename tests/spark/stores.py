@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.ingest.segments import IngestReport, ingest_segments
+from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group

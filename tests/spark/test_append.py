@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
-from offsets_pipeline.ingest import segments
-from offsets_pipeline.ingest.segment_files import find_log
-from offsets_pipeline.ingest.segment_reader import write_segments
+from offsets_pipeline.ingest.segments import segment_ingest as segments
+from offsets_pipeline.ingest.segments.segment_files import find_log
+from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.semantics.log_row import LogRow
 from tests.logs import LogPartition, capture_rows

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from tests.compare import compared_offsets
 from tests.logs import CAPTURE_NAMES, CAPTURES, capture_partitions, capture_rows, oracle
 from tests.spark.stores import assert_as_reference, copied, differences, export_of, log_of, rows_of, state_rows

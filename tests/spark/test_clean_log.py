@@ -10,7 +10,7 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import CannotClean
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, copied, differences, export_of, log_of, rows_of, segments_of
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.delta.reader import UNREADABLE
-from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.log.notes import LogNotes
-from offsets_pipeline.metrics import Metrics
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.observability.collectors import StateMetrics
+from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.segment import Damage
-from offsets_pipeline.state.compact import Compactor
+from offsets_pipeline.state.table_compaction import Compactor
 from tests.figures import by_partition, extents, figures_of
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of
@@ -51,7 +51,7 @@ def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
         state.count()
         return figures_of(metrics.text())
 
-    notes = LogNotes(workbench.open(store), workbench.settings, CLOCK)
+    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK)
     notes.damage([(0, "a file", Damage(10, 5, "a reason", b"12345"))])
     seen = figures()
     assert counted(seen) == answered_by_the_broker(OLD)
@@ -62,7 +62,7 @@ def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
     appended(store, rows, log_epoch=1)
     assert figures() == seen
     # it counts, and nothing of it is folded
-    LogNotes(workbench.open(store), workbench.settings, CLOCK, 1).bounds(dict.fromkeys(range(5), (0, 10_000)))
+    LogMetadata(workbench.open(store), workbench.settings, CLOCK, 1).bounds(dict.fromkeys(range(5), (0, 10_000)))
     behind = {at: end - first for at, (first, end) in extents((r.log_partition, r.record_offset) for r in rows).items()}
     seen_then = figures()
     assert counted(seen_then) == counted(seen)

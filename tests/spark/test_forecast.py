@@ -11,10 +11,10 @@ import pytest
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config import FoldSettings
-from offsets_pipeline.coordinator.store import OwnedStore
-from offsets_pipeline.query.holdings import held_by_groups
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import forecast, holdings_of
 from tests.logs import capture_partitions, capture_rows
@@ -35,7 +35,7 @@ END_OF_TIME_MS = 253_402_300_000_000  # the year 9999
 
 
 def by_tables(store: Path, now_ms: int, until_ms: int) -> list[ForecastRow]:
-    held = held_by_groups(StateReader(str(store)))
+    held = retention_inputs(StateReader(str(store)))
     return forecast_rows((forecast(each, RETENTION_MS) for each in held), now_ms, until_ms)
 
 

@@ -23,10 +23,10 @@ from offsets_pipeline.errors import (
     WrongRecords,
     raised_on_executor,
 )
-from offsets_pipeline.ingest.segment_files import LogFolder
-from offsets_pipeline.ingest.segment_reader import write_segments
+from offsets_pipeline.ingest.segments.segment_files import LogFolder
+from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.partitioning import partition_for

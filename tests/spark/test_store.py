@@ -14,7 +14,7 @@ from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStor
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of

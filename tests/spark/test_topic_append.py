@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.ingest.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.log.append import LogAppender
 from tests.spark.stores import CLOCK, copied, rows_of, table, versions
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
-from offsets_pipeline.ingest.topic_notes import TopicNotes
-from offsets_pipeline.ingest.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
-from offsets_pipeline.ingest.topic_progress import TopicProgress
-from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.query.log_info import log_info
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from tests.spark.stores import CLOCK, copied, log_of, segments_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
     return copied(empty(5), tmp_path / "store")
 
 
-def notes_of(workbench: Workbench, store: Path) -> TopicNotes:
-    return TopicNotes(workbench.open(store), "the-topic", workbench.settings, CLOCK)
+def notes_of(workbench: Workbench, store: Path) -> TopicMetadata:
+    return TopicMetadata(workbench.open(store), "the-topic", workbench.settings, CLOCK)
 
 
 def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, epoch: int = 0) -> TopicProgress:
@@ -91,7 +91,9 @@ def test_a_store_is_told_which_topic_its_log_is_of_and_keeps_what_it_knew(workbe
 
 
 def test_segments_are_refused_by_a_store_that_follows_a_topic(workbench: Workbench, store: Path) -> None:
-    LogNotes(workbench.open(store), workbench.settings, CLOCK).bounds({0: (0, 0)})  # what an ingest of segments notes
+    LogMetadata(workbench.open(store), workbench.settings, CLOCK).bounds(
+        {0: (0, 0)}
+    )  # what an ingest of segments notes
     workbench.ingest(store, segments_of("4.2.0-txn-open"))
     held = log_of(store)
     notes_of(workbench, store).note(progress())

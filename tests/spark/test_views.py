@@ -15,12 +15,12 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.commits import fetch_offsets
 from offsets_pipeline.coordinator.requests import NOBODY
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
-from offsets_pipeline.figures import StateMetrics
-from offsets_pipeline.metrics import Metrics
+from offsets_pipeline.observability.collectors import StateMetrics
+from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.holdings import held_by_groups
+from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.sql import run_query
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import create_views, register_views
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -193,7 +193,7 @@ def test_every_reader_answers_for_the_same_groups(
     assert [name for name, group in groups.items() if group.misplaced] == ["stray"]
     assert describe_groups(reader, ["simple", "stray", "shared", "removed"]).keys() == {"simple", "shared"}
 
-    held = {each.group_id: each for each in held_by_groups(reader)}
+    held = {each.group_id: each for each in retention_inputs(reader)}
     assert held.keys() == {"simple", "both", "shared"}
 
     metrics = Metrics()

@@ -16,7 +16,7 @@ from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log import clean
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
-from offsets_pipeline.log.notes import LogNotes
+from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.state.stream import start_fold
 from tests.logs import LogPartition
 from tests.random_logs import IN_SEGMENTS, random_log
@@ -129,14 +129,14 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[],
     def arrange(happen: Callable[[], object]) -> list[int]:
         attempts: list[int] = []
 
-        class Notes(LogNotes):
+        class Notes(LogMetadata):
             def cleaned(self, cleaned_to: dict[int, int]) -> None:  # type: ignore[override]
                 attempts.append(len(attempts))
                 if len(attempts) == 1:
                     happen()
                 super().cleaned(cleaned_to)
 
-        monkeypatch.setattr(clean, "LogNotes", Notes)
+        monkeypatch.setattr(clean, "LogMetadata", Notes)
         return attempts
 
     return arrange

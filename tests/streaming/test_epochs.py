@@ -12,15 +12,16 @@ from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import StreamFailed
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes
-from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query import describe
-from offsets_pipeline.query.holdings import held_by_groups
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
-from offsets_pipeline.state import compact, fold, stream
+from offsets_pipeline.state import fold, stream
+from offsets_pipeline.state import table_compaction as compact
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.progress import FoldProgress
 from offsets_pipeline.state.stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.semantics.log_row import LogRow
-    from offsets_pipeline.state.progress import PartitionProgress
+    from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
@@ -63,7 +64,7 @@ def assert_state_is_of(store: Path, rows: list[LogRow]) -> None:
 
 
 def let_it_count(workbench: Workbench, store: Path, epoch: int = 1) -> None:
-    notes = LogNotes(workbench.open(store), workbench.settings, CLOCK, epoch)
+    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK, epoch)
     notes.bounds(dict.fromkeys(range(5), (0, 10_000)))
 
 
@@ -73,7 +74,7 @@ def a_new_epoch_counts(workbench: Workbench, store: Path) -> None:
 
 
 def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
-    held = [(each.group_id, len(each.offsets), each.pending) for each in held_by_groups(StateReader(str(store)))]
+    held = [(each.group_id, len(each.offsets), each.pending) for each in retention_inputs(StateReader(str(store)))]
     return export_of(store), view_of(workbench, store), held
 
 

@@ -11,11 +11,11 @@ import pytest
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import CoordinatorSettings, FoldSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.expiry_runs import expire_once
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.coordinator.retention import expire_once
-from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.state.stream import FoldStream, _expiry, start_fold
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, commit_key, group_key

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import StreamFailed, WriteConflict
-from offsets_pipeline.retry import with_retries
 from offsets_pipeline.state.fold import fold_batch, reload_partitions
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of

@@ -12,7 +12,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import LogSettings
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
-from offsets_pipeline.maintain import maintain_store
+from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from tests.logs import LogPartition
 from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of

@@ -13,12 +13,12 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchStore, WriteConflict
 from offsets_pipeline.query.views import register_views
-from offsets_pipeline.state import compact as compact_module
 from offsets_pipeline.state import fold as fold_module
-from offsets_pipeline.state.compact import Compactor, compact, sizes_of
+from offsets_pipeline.state import table_compaction as compact_module
 from offsets_pipeline.state.fold import fold_batch
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
-from offsets_pipeline.state.progress import FoldProgress
+from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.state.progress import PartitionProgress
+    from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import generate as g
 from benchmarks.generate import GeneratedLog, Shape, generate
-from offsets_pipeline.ingest.segment_files import find_log
+from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.segment import read_segment

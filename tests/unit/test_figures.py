@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline import figures
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.figures import LogExtent, Watched
-from offsets_pipeline.metrics import Metrics
+from offsets_pipeline.observability import collectors as figures
+from offsets_pipeline.observability.collectors import LogExtent, Watched
+from offsets_pipeline.observability.metrics import Metrics
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

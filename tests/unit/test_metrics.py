@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.metrics import HELP, Metrics, MetricsServer
+from offsets_pipeline.observability.metrics import HELP, Metrics, MetricsServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.cli.progress import Progress, progress_bar, tasks_of
+from offsets_pipeline.cli.progress_bar import Progress, progress_bar, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import CoordinatorSettings, Settings
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.log import OwnedLog, Record
+from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.semantics.log_row import LogRow
 from tests.replays import Replayed, replay
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.coordinator.log import PreparedAppend
+    from offsets_pipeline.coordinator.owned_log import PreparedAppend
 
 
 class Gate:

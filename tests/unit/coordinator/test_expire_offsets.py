@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, shown_time
-from offsets_pipeline.coordinator.log import OwnedLog, Record
+from offsets_pipeline.coordinator.owned_log import OwnedLog, Record
 from offsets_pipeline.coordinator.registry import FOLDER
 from tests.unit.coordinator.stores import NOW_MS, append, opened, references_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsets_pipeline.coordinator.log import PreparedAppend
+    from offsets_pipeline.coordinator.owned_log import PreparedAppend
 
 PARTITIONS = 3
 HOUR_MS, WEEK_MS = 3_600_000, 7 * 24 * 3_600_000

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from offsets_pipeline.coordinator.log import PreparedAppend
+    from offsets_pipeline.coordinator.owned_log import PreparedAppend
 
 
 def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # R21, R22

@@ -19,7 +19,7 @@ class NoSpark:
 
 sys.meta_path.insert(0, NoSpark())
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 
 with Coordinator.open(OwnedStore.create(sys.argv[1], 2)) as coordinator:
     coordinator.commit_offsets("g", {("t", 0): 7})

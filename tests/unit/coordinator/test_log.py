@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from offsets_pipeline.coordinator import log as log_module
+from offsets_pipeline.coordinator import owned_log as log_module
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.log import CHECKPOINT_COMMITS, OwnedLog, Record
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS, OwnedLog, Record
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta import table_folder
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.coordinator.store import OwnedStore
 from offsets_pipeline.delta import table_folder
 from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, Storage
 from offsets_pipeline.errors import StoreReplaced

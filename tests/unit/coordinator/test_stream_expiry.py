@@ -9,10 +9,10 @@ import pytest
 
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import CoordinatorSettings, Settings
-from offsets_pipeline.coordinator import retention
-from offsets_pipeline.coordinator.log import OwnedLog
+from offsets_pipeline.coordinator import expiry_runs as retention
+from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
+from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.registry import FOLDER
-from offsets_pipeline.coordinator.retention import StreamExpiry
 from offsets_pipeline.errors import UnsafeStorage
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, TargetNotEmpty
 from offsets_pipeline.export import segment_writer, target
-from offsets_pipeline.export.segments import export_segments
+from offsets_pipeline.export.segment_export import export_segments
 from offsets_pipeline.export.target import MANIFEST
-from offsets_pipeline.ingest.segment_files import find_log
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.ingest.segments.segment_files import find_log
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.export.segments import Export
+    from offsets_pipeline.export.segment_export import Export
 
 
 def files(folder: Path) -> list[str]:
@@ -238,9 +238,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from offsets_pipeline.export.segments import export_segments
+from offsets_pipeline.export.segment_export import export_segments
 from offsets_pipeline.export.target import MANIFEST
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 rename, renames = Path.rename, []
 def renamed(path, to):
     renames.append(to)

@@ -8,7 +8,7 @@ import pytest
 
 from offsets_pipeline.config import KafkaSettings, load_settings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.ingest.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
     from pathlib import Path

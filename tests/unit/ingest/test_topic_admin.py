@@ -19,8 +19,8 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
 )
-from offsets_pipeline.ingest.kafka_options import KafkaOptions
-from offsets_pipeline.ingest.topic_admin import DELETE_RETENTION_MS, TopicAdmin, TopicDescription, kafka_error
+from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic.topic_admin import DELETE_RETENTION_MS, TopicAdmin, TopicDescription, kafka_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from offsets_pipeline.delta.data_file import WrittenFile
-from offsets_pipeline.ingest.topic_append import _writer
+from offsets_pipeline.ingest.topic.topic_append import _writer
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
 
 if TYPE_CHECKING:

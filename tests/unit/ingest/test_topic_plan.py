@@ -8,8 +8,8 @@ import pytest
 
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
-from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
-from offsets_pipeline.ingest.topic_plan import (
+from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_plan import (
     CompleteReads,
     KnownLog,
     Reading,

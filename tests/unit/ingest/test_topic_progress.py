@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.ingest.topic_admin import TopicBounds
-from offsets_pipeline.ingest.topic_plan import CompleteReads, Reading
-from offsets_pipeline.ingest.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
+from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
 BEGAN_MS, LONGEST_MS = 1_000_000, 60_000
 

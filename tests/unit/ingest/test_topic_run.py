@@ -24,8 +24,8 @@ from offsets_pipeline.errors import (
     TopicStopped,
     WriteConflict,
 )
-from offsets_pipeline.ingest.kafka_options import KafkaOptions
-from offsets_pipeline.ingest.topic import TopicIngest, TopicObserver, _QueryFailedError
+from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver, _QueryFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

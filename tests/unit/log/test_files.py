@@ -11,7 +11,7 @@ import pytest
 from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.reader import LogRange, LogReader, shared_out
+from offsets_pipeline.log.log_reader import LogRange, LogReader, shared_out
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError, Unk
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,
+    GroupOffsets,
     Scenario,
     ShiftBy,
-    Standing,
     ToCurrent,
     ToEarliest,
     ToLatest,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 # t-1 has lost its first hundred records; u-0 is empty
 KNOWN = Positions("a.csv", {T0: Position(0, 50), T1: Position(100, 200), U0: Position(7, 7)})
-IDLE = {"g": Standing("Empty", {T0: 20, T1: 150})}
+IDLE = {"g": GroupOffsets("Empty", {T0: 20, T1: 150})}
 NOT_COMPARED = (
     "the new offsets are not compared with what the partitions hold "
     "(--bootstrap-server or --positions tells where partitions begin and end)"
@@ -79,7 +79,7 @@ def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
     for scenario in (ShiftBy(30), ShiftBy(-20)):  # up to the end, down to the first record
         assert plan_reset(IDLE, scenario, None, KNOWN).warnings == []
     # as often as it is so
-    two = {name: Standing("Empty", {T0: 1}) for name in "ab"}
+    two = {name: GroupOffsets("Empty", {T0: 1}) for name in "ab"}
     assert len(plan_reset(two, ToOffset(51), None, KNOWN).warnings) == 1
 
 
@@ -98,7 +98,7 @@ def test_without_positions_offsets_are_held_to_be_such_and_that_is_said() -> Non
 
 
 def test_current_is_the_committed_offset_wherever_that_lies_else_the_latest() -> None:
-    behind = {"g": Standing("Empty", {T1: 5})}
+    behind = {"g": GroupOffsets("Empty", {T1: 5})}
     plan = plan_reset(behind, ToCurrent(), [("t", None), ("u", (0,))], KNOWN)
     assert new_offsets(plan) == {("g", "t", 0): 50, ("g", "t", 1): 5, ("g", "u", 0): 7}
     assert plan.warnings == []
@@ -119,7 +119,7 @@ def test_topics_are_all_that_is_committed_or_all_their_partitions_or_some() -> N
 
 
 def test_a_group_that_does_not_exist_is_planned_where_topics_are_named() -> None:
-    nobody = {"new": Standing(None, {})}
+    nobody = {"new": GroupOffsets(None, {})}
     assert new_offsets(plan_reset(nobody, ToEarliest(), [("t", None)], KNOWN)) == {
         ("new", "t", 0): 0,
         ("new", "t", 1): 100,
@@ -130,16 +130,16 @@ def test_a_group_that_does_not_exist_is_planned_where_topics_are_named() -> None
 
 def test_groups_with_members_are_left_out_and_named_with_their_states() -> None:
     states = ("Stable", "Empty", "Assigning", "Reconciling", "NotReady", None)
-    groups = {f"g{number}": Standing(state, {T0: 5}) for number, state in enumerate(states)}
+    groups = {f"g{number}": GroupOffsets(state, {T0: 5}) for number, state in enumerate(states)}
     plan = plan_reset(groups, ToOffset(9), [("t", (0,))], KNOWN)
     assert new_offsets(plan) == {("g1", "t", 0): 9, ("g5", "t", 0): 9}
     assert plan.active == {"g0": "Stable", "g2": "Assigning", "g3": "Reconciling", "g4": "NotReady"}
     # nothing is planned for them, so nothing is wrong with it
-    assert plan_reset({"g": Standing("Stable", {})}, ShiftBy(1), [("no", None)], None).active == {"g": "Stable"}
+    assert plan_reset({"g": GroupOffsets("Stable", {})}, ShiftBy(1), [("no", None)], None).active == {"g": "Stable"}
 
 
 def test_an_empty_group_without_offsets_has_nothing_to_reset() -> None:
-    plan = plan_reset({"g": Standing("Empty", {}), "h": Standing("Empty", {T0: 1})}, ToEarliest(), None, KNOWN)
+    plan = plan_reset({"g": GroupOffsets("Empty", {}), "h": GroupOffsets("Empty", {T0: 1})}, ToEarliest(), None, KNOWN)
     assert new_offsets(plan) == {("h", "t", 0): 0}
     assert plan.warnings == ["group 'g' has no committed offset: there is nothing to reset"]
 

@@ -17,10 +17,10 @@ from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.compact import rewritten
-from offsets_pipeline.state.compact import compact as compact_state
-from offsets_pipeline.state.compact import sizes_of
+from offsets_pipeline.log.file_compaction import rewritten
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.table_compaction import compact as compact_state
+from offsets_pipeline.state.table_compaction import sizes_of
 from offsets_pipeline.store import absolute
 
 if TYPE_CHECKING:

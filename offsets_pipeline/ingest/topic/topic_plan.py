@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.delta.properties import StoreProperties
-    from offsets_pipeline.ingest.topic_admin import TopicBounds, TopicDescription
+    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from offsets_pipeline.delta.schemas import LOG_EPOCH
 from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
-from offsets_pipeline.query.state import StateReader
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 
 if TYPE_CHECKING:

@@ -6,22 +6,22 @@ import time
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import ms_of
-from offsets_pipeline.ingest.topic_append import ends_by_epoch
-from offsets_pipeline.ingest.topic_plan import CompleteReads, KnownLog
+from offsets_pipeline.ingest.topic.topic_append import ends_by_epoch
+from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes, TopicRead, partition_rows
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic_admin import TopicDescription
-    from offsets_pipeline.ingest.topic_progress import TopicProgress
+    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.store import Store
 
 
-class TopicNotes:
+class TopicMetadata:
     """Notes about one topic in one store. Every method that writes raises WriteConflict if overtaken too often."""
 
     def __init__(self, store: Store, topic_name: str, settings: Settings, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class TopicNotes:
             )
             for at, each in progress.bounds.items()
         }
-        LogNotes(self.store, self._settings, self._clock, progress.reading.epoch).read(reads)
+        LogMetadata(self.store, self._settings, self._clock, progress.reading.epoch).read(reads)
         self._noted_at = time.monotonic()
 
     def is_due(self) -> bool:
@@ -80,7 +80,7 @@ class TopicNotes:
         """Note the names of topics by their ids, where they are news (R35)."""
         new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
         if new:
-            LogNotes(self.store, self._settings, self._clock).topics(new)
+            LogMetadata(self.store, self._settings, self._clock).topics(new)
             self._names |= new
 
     def adopt(self, topic: TopicDescription) -> None:

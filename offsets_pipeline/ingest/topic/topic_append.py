@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from offsets_pipeline.delta import AddFile
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
-from offsets_pipeline.retry import with_retries
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:

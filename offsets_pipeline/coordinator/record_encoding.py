@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.log import Record
+from offsets_pipeline.coordinator.owned_log import Record
 from offsets_pipeline.record import wire
 from offsets_pipeline.record.decode import DecodedKey, DecodedValue
 from offsets_pipeline.record.encode import encode_key, encode_value

@@ -15,7 +15,7 @@ from pyarrow import fs
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.schemas import RECORD_COLUMNS
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.ingest.segment_files import LogFolder
+from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
 from offsets_pipeline.semantics.log_row import place_of

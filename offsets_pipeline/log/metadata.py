@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.delta import APPLICATION
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS
 from offsets_pipeline.delta.small_table import SmallTable
-from offsets_pipeline.retry import with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ def note_quarantine(
         with_retries(write, f"a change of {QUARANTINE.name}", settings.fold)
 
 
-class LogNotes:
+class LogMetadata:
     """Makes notes about one epoch of a store's log. Every method raises WriteConflict if overtaken too often."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, log_epoch: int = LOG_EPOCH) -> None:

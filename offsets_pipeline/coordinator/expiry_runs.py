@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.clock import due, shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator, ExpiryReport
 from offsets_pipeline.coordinator.loading import LoadStatus
-from offsets_pipeline.coordinator.store import OwnedStore
+from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.reader import UNREADABLE
 from offsets_pipeline.errors import OffsetsError, UndecodableRecord, UnsafeStorage, in_one_line
 from offsets_pipeline.observability.warnings import warn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.coordinator.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.coordinator.requests import refuse_share_group
-from offsets_pipeline.coordinator.standings import PROTOCOL_TYPES
-from offsets_pipeline.offset_reset.plan import Standing
+from offsets_pipeline.offset_reset.plan import GroupOffsets
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.query.describe import GroupAnswer
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
 
-def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, Standing]:
+def mirrored_group_offsets(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
     """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
     described = describe_groups(reader, group_ids)
     if group_ids is None:
@@ -32,7 +32,9 @@ def mirrored_standings(reader: StateReader, group_ids: Sequence[str] | None) -> 
     return {group_id: _standing(described.get(group_id)) for group_id in group_ids}
 
 
-def _standing(group: GroupAnswer | None) -> Standing:
+def _standing(group: GroupAnswer | None) -> GroupOffsets:
     if group is None:
-        return Standing(None, {})
-    return Standing(group.state, {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets})
+        return GroupOffsets(None, {})
+    return GroupOffsets(
+        group.state, {TopicPartition(each.topic, each.partition): each.offset for each in group.offsets}
+    )

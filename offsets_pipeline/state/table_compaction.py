@@ -17,8 +17,8 @@ import pyarrow as pa
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.changes import write_files
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation
-from offsets_pipeline.state.progress import FoldProgress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

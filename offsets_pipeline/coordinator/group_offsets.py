@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import refuse_share_group
-from offsets_pipeline.offset_reset.plan import Standing
+from offsets_pipeline.offset_reset.plan import GroupOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PROTOCOL_TYPES = ("", "consumer")
 
 
-def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, Standing]:
+def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
     """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
     if group_ids is None:
         group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
@@ -27,5 +27,5 @@ def owned_standings(coordinator: Coordinator, group_ids: Sequence[str] | None) -
             refuse_share_group(group_id, group.group_type)
         held = coordinator.fetch_offsets(group_id)
         offsets = {where: each.offset for where, each in held.items() if each.offset is not None}
-        standings[group_id] = Standing(None if group is None else group.state, offsets)
+        standings[group_id] = GroupOffsets(None if group is None else group.state, offsets)
     return standings

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class GateClosedError(Exception):
+class BarrierClosedError(Exception):
     """A batch came behind the last one; nothing of it was done."""
 
 
-class BatchGate:
+class BatchBarrier:
     """Lets one batch in at a time, and none any more once it is closed."""
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class BatchGate:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """What a batch does. Raises GateClosedError, which fails the query: to leave quietly would say it was done."""
+        """The time of a batch. Raises BarrierClosedError: the query then fails, and does not count the batch."""
         with self._lock:
             if self._closed:
-                raise GateClosedError
+                raise BarrierClosedError
             yield
 
     def close(self, timeout_seconds: float = -1) -> None:

@@ -16,13 +16,13 @@ from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.semantics.retention import Holdings
+from offsets_pipeline.semantics.retention import RetentionInputs
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.query.state_reader import StateReader
 
 _BEHIND_ALL = (2**31, "")
 
@@ -34,7 +34,7 @@ class Times(NamedTuple):
     expire_timestamp_ms: int | None
 
 
-def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
+def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     """What each group of a store holds, by its state tables, one group after the other."""
     named = reader.named("committed_offsets", "group_records")
     offsets_partitions = reader.offsets_partitions
@@ -68,7 +68,7 @@ def held_by_groups(reader: StateReader) -> Iterator[Holdings]:
         live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
         if live is None or partition_for(group_id, offsets_partitions) != log_partition:  # R1
             continue
-        yield Holdings(
+        yield RetentionInputs(
             group_id,
             Group(*live),
             {TopicPartition(*row[2:4]): _times(*row[4:]) for row in held} if held_at == at else {},

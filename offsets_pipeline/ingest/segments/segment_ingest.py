@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     ConflictingLog,
@@ -22,15 +23,14 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, OFFSETS_RECORDS, FirstRecord
-from offsets_pipeline.ingest.segment_files import FoundLog, LogFolder, find_log
-from offsets_pipeline.ingest.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
+from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
+from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.epochs import counting_epoch
-from offsets_pipeline.log.notes import LogNotes, cleaned_to, is_followed
+from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.retry import with_retries
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
 
@@ -102,7 +102,7 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogNotes(store, settings, clock, counting_epoch(store)), report, found)
+        _note(LogMetadata(store, settings, clock, counting_epoch(store)), report, found)
     except BaseException as error:
         store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
@@ -264,7 +264,7 @@ def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str
     return int(found["missing"]), int(found["left_out"])
 
 
-def _note(notes: LogNotes, report: IngestReport, found: FoundLog) -> None:
+def _note(notes: LogMetadata, report: IngestReport, found: FoundLog) -> None:
     """Note what the files tell beside their records."""
     bounds: dict[int, tuple[int, int]] = {}
     for file in report.files:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.ingest.topic_admin import TopicBounds
-    from offsets_pipeline.ingest.topic_plan import CompleteReads, Reading
+    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
+    from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 
 
 class TopicProgress:

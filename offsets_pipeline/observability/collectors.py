@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import first_line
-from offsets_pipeline.ingest.topic import TopicObserver
-from offsets_pipeline.metrics import Metrics, MetricsServer
+from offsets_pipeline.ingest.topic.topic_ingest import TopicObserver
+from offsets_pipeline.observability.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta import Snapshot, StoredFile
-    from offsets_pipeline.ingest.topic_admin import TopicBounds
-    from offsets_pipeline.ingest.topic_plan import Reading
-    from offsets_pipeline.query.state import StateReader
+    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
+    from offsets_pipeline.ingest.topic.topic_plan import Reading
+    from offsets_pipeline.query.state_reader import StateReader
 
 _COUNT_SECONDS = 30.0  # from one look into the state tables to the next
 _WRITE_SECONDS = 2.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.records import marker
+from offsets_pipeline.coordinator.record_encoding import marker
 from offsets_pipeline.coordinator.requests import Outcome
 from offsets_pipeline.errors import (
     ConcurrentTransactions,

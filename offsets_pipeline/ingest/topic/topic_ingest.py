@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
-from offsets_pipeline.batch_gate import BatchGate
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -33,11 +32,12 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
-from offsets_pipeline.ingest.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
-from offsets_pipeline.ingest.topic_append import TopicAppender
-from offsets_pipeline.ingest.topic_notes import TopicNotes
-from offsets_pipeline.ingest.topic_plan import Reading, Unfinished, check_topic, plan_reading
-from offsets_pipeline.ingest.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.state.batch_barrier import BatchBarrier
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.kafka_options import KafkaOptions
-    from offsets_pipeline.ingest.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
 
 # Spark's newer way to find out where partitions end leaves internal topics out, without a word.
 _DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
@@ -106,7 +106,7 @@ class TopicIngest:
         self._observer = observer or TopicObserver()
         self._topic = topic or settings.topic.name
         self._stopped = threading.Event()
-        self._notes: TopicNotes | None = None
+        self._notes: TopicMetadata | None = None
         self._unfinished: Unfinished | None = None
         self._failures: list[OffsetsError | _TopicChangedError] = []
         self._is_steady = False
@@ -120,7 +120,7 @@ class TopicIngest:
         return self._prepared.store
 
     @property
-    def _prepared(self) -> TopicNotes:
+    def _prepared(self) -> TopicMetadata:
         assert self._notes is not None  # noqa: S101 - prepare comes first
         return self._notes
 
@@ -141,7 +141,7 @@ class TopicIngest:
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)
         check_topic(store.location, self._topic, store.properties, topic)
-        self._notes = TopicNotes(store, self._topic, self._settings, self._clock)
+        self._notes = TopicMetadata(store, self._topic, self._settings, self._clock)
         return store
 
     def stop(self) -> None:
@@ -210,7 +210,7 @@ class TopicIngest:
                 self._prepared.note(progress)
             self._prepared.names(admin.topic_names())
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
-                gate = BatchGate()
+                gate = BatchBarrier()
                 query = self._start(progress.reading, topic, admin, gate, checkpoint, available_now=available_now)
                 try:
                     ended = self._watch(query, progress, admin, topic)
@@ -244,7 +244,7 @@ class TopicIngest:
         reading: Reading,
         topic: TopicDescription,
         admin: TopicAdmin,
-        gate: BatchGate,
+        gate: BatchBarrier,
         checkpoint: str,
         *,
         available_now: bool,
@@ -289,7 +289,7 @@ class TopicIngest:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
 
-    def _end(self, query: StreamingQuery, gate: BatchGate) -> None:
+    def _end(self, query: StreamingQuery, gate: BatchBarrier) -> None:
         """Stop the query, once its batch is over.
 
         One that waits for a broker is left to itself: it ends when one answers, landing nothing.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.ingest.kafka_options import KafkaOptions
+    from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 #: Kafka's default, for who may not read the topic's configuration.

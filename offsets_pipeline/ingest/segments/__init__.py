@@ -1,0 +1,1 @@
+"""A broker's segment files as a source of the log."""

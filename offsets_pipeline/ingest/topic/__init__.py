@@ -1,0 +1,1 @@
+"""A live topic as a source of the log."""
