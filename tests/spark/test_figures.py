@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.reader import UNREADABLE
+from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.observability.metrics import Metrics
@@ -81,5 +81,5 @@ def test_tables_that_cannot_be_counted_are_an_error(folded: Callable[[str], Path
     store = copied(folded(OLD), tmp_path / "store")
     for file in (store / "groups").rglob("*.parquet"):
         file.unlink()
-    with pytest.raises(UNREADABLE):
+    with pytest.raises(DamagedTable, match="groups"):
         StateMetrics(Metrics(), lambda: StateReader(str(store))).count()
