@@ -80,7 +80,7 @@ MUTATIONS = [
         "valid=of_key.valid & (tombstone | decodes)",
         "valid=of_key.valid & decodes",
     ),
-    Mutation("R4", COORDINATES, "coordinator/store.py", "if properties.kind != OWNED:", "if False:", COORDINATOR),
+    Mutation("R4", COORDINATES, "coordinator/owned_store.py", "if properties.kind != OWNED:", "if False:", COORDINATOR),
     Mutation("R5", BOTH, "semantics/group_types.py", "(3, 4, 5, 6, 7, 8, 16)", "(3, 4, 5, 6, 7, 8)"),
     Mutation(
         "R5", BOTH, "semantics/group_types.py", "(10, 11, 12, 13, 14, 15), SHARE", "(10, 11, 12, 13, 14, 15), STREAMS"
