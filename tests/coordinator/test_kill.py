@@ -28,6 +28,7 @@ PARTITIONS = 4
 PROCESSES = 4
 WRITER = Path(__file__).parent / "writer.py"
 PATIENCE_SECONDS = 60
+START = [sys.executable]  # how a writer is started
 
 
 class Writer:
@@ -36,7 +37,7 @@ class Writer:
     def __init__(self, store: Path, name: str, commits: int, acks: int) -> None:
         self.acknowledged: list[tuple[str, int]] = []
         self._process = subprocess.Popen(
-            [sys.executable, str(WRITER), str(store), name, str(commits), str(acks)],
+            [*START, str(WRITER), str(store), name, str(commits), str(acks)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,63 @@
+"""A process that works on a store beside its coordinator, until its standard input ends.
+
+    python beside.py STORE upkeep     compaction, cleaning and vacuum, again and again
+    python beside.py STORE folds      a stream that folds, and a reload every few seconds
+
+It says "ready", then a line for each round.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
+from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.maintenance import maintain_store
+from offsets_pipeline.session import build_session
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.store import Store
+
+RELOAD_EVERY_SECONDS = 5.0
+FOLD = FoldSettings(trigger_interval_ms=500, max_retries=100, max_backoff_ms=500, compact_files=5)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
+    while not ended.is_set():
+        cleaned = clean_log(store, settings, SystemClock())
+        maintain_store(store, SystemClock(), settings=settings)
+        say(f"removed {cleaned.removed}")
+
+
+def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
+    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False)
+    while not ended.wait(RELOAD_EVERY_SECONDS):
+        say(f"reloaded {reload_partitions(store, None, settings, SystemClock())}")
+    stream.stop()
+    stream.await_end()
+
+
+def main(location: str, what: str) -> None:
+    spark = SparkSettings(master="local[2]", shuffle_partitions=2, driver_memory="1g")
+    settings = Settings(spark=spark, fold=replace(FOLD, expire_in_stream=False))
+    store = Store.open(build_session(what, settings), location)
+    ended = threading.Event()
+    say("ready")
+    work = threading.Thread(target={"upkeep": upkeep, "folds": folds}[what], args=(store, settings, ended))
+    work.start()
+    sys.stdin.read()
+    ended.set()
+    work.join()
+    say("ended")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
