@@ -79,7 +79,8 @@ def test_what_is_acknowledged_outlives_upkeep_folds_and_reloads_beside_it(
     writer.wait()
     rounds = {what: [line for line in each.read_text().splitlines() if " " in line] for what, each in said.items()}
     assert all(len(each) > 1 for each in rounds.values()), rounds
-    print(f"{len(writer.acknowledged)} commits, rounds: { ({what: len(each) for what, each in rounds.items()}) }")
+    counts = {what: len(each) for what, each in rounds.items()}
+    sys.stdout.write(f"{len(writer.acknowledged)} commits beside rounds of {counts}\n")
 
     last = {}
     for group_id, offset in writer.acknowledged:
