@@ -153,7 +153,7 @@ class _Rebuild:
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
         moved = unknown | _moved(replayed, changes, self._clock)
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
-        self._swap(moved)
+        self._swap(moved, incarnation)
         return changes
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -178,8 +178,11 @@ class _Rebuild:
 
         return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
 
-    def _swap(self, moved: dict[int, PartitionProgress]) -> None:
-        """Let readers see the incarnation, as soon as it has everything that was folded meanwhile."""
+    def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
+        """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
+
+        Raises WriteConflict if another epoch of the log or a newer incarnation took over.
+        """
         for _ in range(_SWAPS):
             for at, each in moved.items():  # where both end at the same record, and nothing but gaps lies behind it
                 known = self._progress.partitions.get(at)
@@ -189,7 +192,8 @@ class _Rebuild:
                 return self._progress.swap(self._progress.partitions | moved)
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
-                if self._progress.log_epoch > self._log_epoch:
+                # a compaction may have dropped what is older than the newest incarnation
+                if self._progress.log_epoch > self._log_epoch or self._progress.incarnation > incarnation:
                     raise
                 moved |= self._catch_up(moved)
         raise WriteConflict(f"a stream folded into {self._store.location} faster than a reload could follow")

@@ -235,6 +235,23 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
     assert len({row["incarnation"] for row in rows_of(location, "fold_progress")}) == 1
 
 
+def test_reload_that_a_later_one_overtook_starts_again(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 2)
+
+    def another_reload() -> None:
+        workbench.reload(location)
+        for table in STATE_TABLES:  # drops the incarnation of the first, which is older than the one that is named
+            compact(store, table)
+
+    before_swap(monkeypatch, another_reload)
+    workbench.reload(location)
+    assert_as_reference(location, log_of(location))
+    assert {row["incarnation"] for row in rows_of(location, "fold_progress")} == {4}
+
+
 def test_reload_gives_up_where_a_stream_is_always_quicker(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
