@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
@@ -130,28 +131,37 @@ def protocol_of(table: DeltaTable) -> dict[str, Any]:
 def stored_files(table: DeltaTable) -> list[StoredFile]:
     """Return the files of a table. Raises UnsupportedTable as `refuse_unreadable`."""
     refuse_unreadable(table)
-    actions = pa.table(table.get_add_actions())
+    # neither pa.table() nor times as Python has them: for both Arrow imports pandas, which takes as long as an answer
+    actions = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
 
     def column(name: str) -> list[Any]:
         return actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
 
+    def bounds(name: str) -> list[dict[str, Any]]:
+        if name not in actions.column_names:
+            return [{}] * actions.num_rows
+        struct = actions[name].combine_chunks()
+        kept = [field.name for field in struct.type if not pa.types.is_timestamp(field.type)]
+        values = zip(*(pc.struct_field(struct, each).to_pylist() for each in kept), strict=True) if kept else ()
+        known = [{key: each for key, each in zip(kept, row, strict=True) if each is not None} for row in values]
+        return known or [{}] * actions.num_rows
+
     return [
-        StoredFile(path, size, rows or 0, {key: _in_protocol(each) for key, each in (partition or {}).items()}, *bounds)
-        for path, size, rows, partition, *bounds in zip(
+        StoredFile(
+            path, size, rows or 0, {key: _in_protocol(each) for key, each in (partition or {}).items()}, low, high
+        )
+        for path, size, rows, partition, low, high in zip(
             *(column(name) for name in ("path", "size_bytes", "num_records", "partition")),
-            *([_known(each) for each in column(name)] for name in ("min", "max")),
+            bounds("min"),
+            bounds("max"),
             strict=True,
         )
     ]
 
 
-def _known(bounds: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: bound for name, bound in (bounds or {}).items() if bound is not None}
-
-
-def _in_protocol(value: object) -> str:
-    """The value of a partition column as Delta's protocol writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _in_protocol(partition: Mapping[str, object]) -> dict[str, str]:
+    """Values of partition columns as Delta's protocol writes them."""
+    return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in partition.items()}
 
 
 def file_paths(table: DeltaTable) -> list[str]:

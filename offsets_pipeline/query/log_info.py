@@ -55,7 +55,7 @@ def _shown(at: datetime | None) -> str | None:
 
 def unfolded_records(reader: StateReader) -> int:
     """How many records of the log no fold has seen yet: they are in no answer."""
-    notes = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+    notes = reader.rows("SELECT log_epoch, cleaned_to FROM log_partitions", "log_partitions")
     epoch = max((row["log_epoch"] for row in notes), default=LOG_EPOCH)
     folded = reader.rows(
         f"SELECT log_partition, folded_to, records FROM fold_progress WHERE log_epoch = {epoch}",
