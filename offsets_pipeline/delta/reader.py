@@ -147,9 +147,7 @@ def stored_files(table: DeltaTable) -> list[StoredFile]:
         return known or [{}] * actions.num_rows
 
     return [
-        StoredFile(
-            path, size, rows or 0, {key: _in_protocol(each) for key, each in (partition or {}).items()}, low, high
-        )
+        StoredFile(path, size, rows or 0, _in_protocol(partition or {}), low, high)
         for path, size, rows, partition, low, high in zip(
             *(column(name) for name in ("path", "size_bytes", "num_records", "partition")),
             bounds("min"),

@@ -82,7 +82,7 @@ def test_what_is_acknowledged_outlives_upkeep_folds_and_reloads_beside_it(
     counts = {what: len(each) for what, each in rounds.items()}
     sys.stdout.write(f"{len(writer.acknowledged)} commits beside rounds of {counts}\n")
 
-    last = {}
+    last: dict[str, int] = {}
     for group_id, offset in writer.acknowledged:
         last[group_id] = max(offset, last.get(group_id, 0))
     assert len(last) == 2
