@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchStore, WriteConflict
 from offsets_pipeline.query.views import register_views
@@ -82,6 +83,23 @@ def test_compacted_or_not_the_state_is_the_same(
         assert store.read(table.name).count() == rows
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == expected
+
+
+def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, root: Path
+) -> None:
+    location = copied(empty(2), tmp_path / "store")
+    store = fold_steps(workbench, location, 3)
+    workbench.reload(location, 0)  # another incarnation of one log partition
+    for table in STATE_TABLES:
+        compact(store, table, drop=False)
+    text = (root / "docs" / "questions.md").read_text()
+    query = text.partition("## Other engines")[2].partition("```sql\n")[2].partition("```")[0]
+    names = ("committed_offsets", "fold_progress")
+    found = answer(query, **{name: DeltaTable(location / name) for name in names}).read_all()
+    columns = ("group_id", "topic", "partition", "committed_offset")
+    rows = list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+    assert sorted(rows) == sorted(views_of(workbench, location))
 
 
 def test_stream_compacts_when_delta_rows_or_files_are_many(
