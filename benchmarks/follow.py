@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
-from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.session import build_session
+from offsets_pipeline.stream.follow import Follower
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

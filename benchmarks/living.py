@@ -26,8 +26,8 @@ from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,8 +42,8 @@ from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.merge_on_read import OFFSETS
 from offsets_pipeline.state.replay_job import ReplayStart, replay_log
-from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,7 +315,7 @@ class Bench:
 
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
         log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
-        identities = store.newest(OFFSETS).count()
+        identities = _offsets(store).num_rows
         table.add_size("segment files", _data(log), f"{log.bytes_per_record:.1f} bytes a record")
         table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
         table.add_size(

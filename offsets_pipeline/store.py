@@ -24,7 +24,6 @@ from offsets_pipeline.delta.schemas import LOG, TABLES, Table
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
-from offsets_pipeline.state.merge_on_read import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.state.merge_on_read import StateTable
 
 __all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
 
@@ -166,12 +164,6 @@ class Store:
         """The table as of one version, the newest one by default, also if it is read again later."""
         version = self.version(name) if version is None else version
         return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")
-
-    def newest(self, table: StateTable) -> DataFrame:
-        """The rows of a state table that count (state/merge_on_read.py)."""
-        return self.spark.sql(
-            table.newest_in_spark(self.table_name(table.name), named_by(self.table_name("fold_progress")))
-        )
 
     def table(self, name: str) -> TableFolder:
         """The table for reading and writing without Spark; the same object each time."""

@@ -10,13 +10,13 @@ from offsets_pipeline.cli.opened import start_spark
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.stream.follow import Follower
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,12 @@ from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.group_offsets import owned_group_offsets
-from offsets_pipeline.coordinator.mirrored_group_offsets import mirrored_group_offsets
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
+from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
 from offsets_pipeline.offset_reset.plan import (
     MAX_OFFSET,
     FromFile,

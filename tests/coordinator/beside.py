@@ -18,8 +18,8 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.store import Store
+from offsets_pipeline.stream.fold_stream import start_fold
 
 RELOAD_EVERY_SECONDS = 5.0
 FOLD = FoldSettings(trigger_interval_ms=500, max_retries=100, max_backoff_ms=500, compact_files=5)

@@ -20,13 +20,13 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     StoreMismatch,
 )
-from offsets_pipeline.follow import Follower
 from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.stream.follow import Follower
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
 from tests.spark.stores import differences, export_of, rows_of, table
 

@@ -22,9 +22,9 @@ from offsets_pipeline.semantics.group_description import GroupRecordRow, describ
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.stream import start_fold
 from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
+from offsets_pipeline.stream.fold_stream import start_fold
 from tests.compare import compare
 from tests.logs import CAPTURES, NO_TOPIC_ID
 from tests.unit.fold.state_tables import StateTables, assert_same, references

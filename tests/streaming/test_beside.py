@@ -15,8 +15,8 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.state.fold import fold_batch
-from offsets_pipeline.state.stream import FoldStream, start_fold
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.stream.fold_stream import FoldStream, start_fold
 from tests.logs import capture_rows
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, assert_as_reference, copied, log_of, segments_of, table
@@ -156,7 +156,7 @@ def test_stream_that_is_told_to_stop_ends_the_batch_that_goes_on_first(
         assert of.spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 2000) FROM range(2)").collect()
         return fold_batch(of, *more)
 
-    monkeypatch.setattr("offsets_pipeline.state.stream.fold_batch", fold_slowly)
+    monkeypatch.setattr("offsets_pipeline.stream.fold_stream.fold_batch", fold_slowly)
     stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     assert begun.wait(DEADLINE_SECONDS)
     told.set()

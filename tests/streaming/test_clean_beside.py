@@ -17,7 +17,7 @@ from offsets_pipeline.log import clean
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.clean import Cleaned, clean_log
 from offsets_pipeline.log.metadata import LogMetadata
-from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.stream.fold_stream import start_fold
 from tests.logs import LogPartition
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import batches_of, write_log, write_prefix, write_segment

@@ -18,11 +18,12 @@ from offsets_pipeline.query import describe
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
-from offsets_pipeline.state import fold, stream
+from offsets_pipeline.state import fold
 from offsets_pipeline.state import table_compaction as compact
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.stream import fold_stream
+from offsets_pipeline.stream.fold_stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, rows_of, state_rows
@@ -178,7 +179,7 @@ def test_a_stream_ends_with_what_kept_an_epoch_from_taking_over(
     def broken(*_: object) -> None:
         raise RuntimeError("the disk is gone\nand a stack with it")
 
-    monkeypatch.setattr(stream, "switch_epoch_if_due", broken)
+    monkeypatch.setattr(fold_stream, "switch_epoch_if_due", broken)
     running = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
         running.await_end()

@@ -16,8 +16,8 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import FOLDER
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.state.stream import FoldStream, _expiry, start_fold
 from offsets_pipeline.store import OWNED, Store, StoreProperties
+from offsets_pipeline.stream.fold_stream import FoldStream, _expiry, start_fold
 from tests.logs import LogPartition, commit_key, group_key
 from tests.spark.stores import appended, assert_as_reference, copied, log_of, rows_of
 
@@ -168,10 +168,12 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
     assert_as_reference(store, log_of(store))
 
 
-def test_store_in_a_schema_is_said_to_expire_nothing(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_in_a_schema_is_said_to_expire_nothing(settings: Settings) -> None:
+    warnings: list[str] = []
     store = Store(None, "schema:ops", StoreProperties(OWNED, 1))  # type: ignore[arg-type] # it does not get to Spark
-    assert _expiry(store, settings, FixedClock(NOW_MS), None) is None
-    assert capsys.readouterr().err == (
-        "offsets: warning: this stream expires no offsets: schema:ops is a schema, and a coordinator needs the folder "
-        "of a store; fold the store by its folder, or set expire_in_stream = false\n"
+    assert _expiry(store, settings, FixedClock(NOW_MS), None, warnings.append) is None
+    (warning,) = warnings
+    assert warning == (
+        "this stream expires no offsets: schema:ops is a schema, and a coordinator needs the folder of a store; "
+        "fold the store by its folder, or set expire_in_stream = false"
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
+from offsets_pipeline.batch_barrier import BatchBarrier
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -37,7 +38,6 @@ from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-from offsets_pipeline.state.batch_barrier import BatchBarrier
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
+from offsets_pipeline.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
-from offsets_pipeline.observability.warnings import warn
-from offsets_pipeline.state.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.state.fold import fold_batch, switch_epoch_if_due
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
@@ -152,7 +151,7 @@ def start_fold(
     """
     failures: list[OffsetsError] = []
     after_batch = on_batch or _nothing
-    expiry = _expiry(store, settings, clock, on_expiry)
+    expiry = _expiry(store, settings, clock, on_expiry, warn or _nothing)
     if expiry is not None and available_now:
         expiry.run_once()
     compactor = Compactor(store, settings.fold)
@@ -197,7 +196,11 @@ def start_fold(
 
 
 def _expiry(
-    store: Store, settings: Settings, clock: Clock, on_expiry: Callable[[int, int], None] | None
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    on_expiry: Callable[[int, int], None] | None,
+    warn: Callable[[str], object],
 ) -> StreamExpiry | None:
     """The retention of an owned store; None where a broker expires offsets (R4), or the settings leave it to others."""
     if store.properties.kind != OWNED or not settings.fold.expire_in_stream:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.coordinator.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.coordinator.requests import refuse_share_group
+from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.offset_reset.plan import GroupOffsets
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition

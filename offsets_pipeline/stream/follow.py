@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.state.stream import start_fold
+from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,42 @@
+"""Packages form a chain: no two of them import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def imported(module: Path) -> Iterator[str]:
+    """The modules that a module imports, also for types."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offsets_pipeline"):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def test_no_two_packages_import_each_other(root: Path) -> None:
+    package = root / "offsets_pipeline"
+    imports: dict[str, set[str]] = defaultdict(set)
+    for module in package.rglob("*.py"):
+        of = module.relative_to(package).parts[0].removesuffix(".py")
+        imports[of] |= {name.split(".")[1] for name in imported(module)} - {of}
+    assert len(imports) > 15
+    assert [(a, b) for a in imports for b in imports[a] if a < b and a in imports.get(b, ())] == []
+
+
+def test_no_module_has_the_name_of_another(root: Path) -> None:
+    names = [module.stem for module in (root / "offsets_pipeline").rglob("*.py") if module.stem != "__init__"]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_only_the_door_knows_how_delta_stores_tables(root: Path) -> None:
+    package = root / "offsets_pipeline"
+    others = [module for module in package.rglob("*.py") if module.relative_to(package).parts[0] != "delta"]
+    for module in others:
+        text = module.read_text(encoding="utf-8")
+        assert "deltalake" not in text.replace("``deltalake``", ""), module
+        assert "_delta_log" not in text, module
