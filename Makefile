@@ -91,7 +91,7 @@ test: setup kafka ## every test, two files at a time (JOBS=0: one by one; ARGS="
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## the tests that take neither Spark nor a broker nor a process: two minutes
+test-fast: setup ## the tests that take neither Spark nor a broker nor a process: three minutes
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not (spark or kafka or process or slow)" $(ARGS)
 
 # The seed is chosen once and printed: a run that failed is repeated with it.

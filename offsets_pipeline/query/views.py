@@ -29,7 +29,8 @@ _VIEWS = {
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
-            SELECT log_partition, group_id FROM {groups} WHERE {hides_offsets}
+            SELECT log_partition, group_id FROM {all_groups} WHERE {named}
+            GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
@@ -99,6 +100,7 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
     named = named_by(names[FOLD_PROGRESS.name])
+    names |= {"named": named, "all_groups": names[DESCRIBED.name]}
     for table in (OFFSETS, DESCRIBED):
         names[table.name] = f"({table.newest_in_spark(names[table.name], named)})"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
