@@ -94,7 +94,9 @@ def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
     for table in STATE_TABLES:
         compact(store, table, drop=False)
     text = (root / "docs" / "questions.md").read_text()
-    query = text.partition("## Other engines")[2].partition("```sql\n")[2].partition("```")[0]
+    section = text.partition("## Other engines\n")[2].partition("\n## ")[0]
+    query = "\n".join(line for line in section.splitlines() if line.startswith("    "))
+    assert query
     names = ("committed_offsets", "fold_progress")
     found = answer(query, **{name: DeltaTable(location / name) for name in names}).read_all()
     columns = ("group_id", "topic", "partition", "committed_offset")
