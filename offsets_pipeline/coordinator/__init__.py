@@ -1,5 +1,5 @@
-"""The coordinator of an owned log: takes commits, answers questions, with the Delta table `log` as its only memory.
+"""The coordinator of an owned log: it commits and fetches offsets, and stores them in the Delta table `log` alone.
 
-Nothing here imports pyspark. Handlers validate and *return records*; a replay of what is in the log is all that ever
-changes state, and loading is the same replay (docs/adr/0013).
+No module here imports pyspark. Handlers validate a request and *return records*. Only a replay of the log changes the
+state, and loading is the same replay (docs/adr/0013).
 """

@@ -1,9 +1,10 @@
-"""Group commit: one thread a process drains the queue of requests into one append after the other.
+"""Group commit: one thread of each coordinator appends the queued requests, many in one append.
 
-Each round catches up with the log's end, lets the handlers of the waiting requests validate against it, and appends
-what they return, in one commit. Who loses the compare-and-swap catches up and validates all of it again. Requests of
-one round must not depend on each other, since each is validated against the log alone: one that does waits for the
-next round.
+Each round catches up with the log's end. The handlers of the waiting requests validate against it, and the round
+appends their records in one commit. If another writer committed first, the next round validates all requests again.
+
+Each handler validates against the log alone. So requests of one round must not depend on each other: a dependent
+request waits for the next round.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.owned_log import OwnedLog, PreparedAppend
     from offsets_pipeline.coordinator.requests import Outcome
 
-    #: Validates a request as of now (ms), and says what is to be appended; raises OffsetsError to refuse it.
+    #: Validates a request at a time (ms), and returns the records to append. Raises OffsetsError to refuse it.
     Handler = Callable[[int], Outcome[Any]]
 
 _LOG = logging.getLogger(__name__)
 
-#: Requests that may wait; who comes after them waits at the door.
+#: Capacity of the queue. `submit` blocks while the queue is full.
 _MAX_WAITING = 10_000
-#: Records after which an append is large enough: the rest waits for the next.
+#: Records after which no further request joins an append. The other requests wait for the next one.
 _MAX_RECORDS = 20_000
 
 SHARED, EXCLUSIVE = False, True
@@ -53,8 +54,8 @@ SHARED, EXCLUSIVE = False, True
 class Request:
     """A request that waits for its append.
 
-    ``claims`` says, against the state at that time, what the request depends on or changes: with EXCLUSIVE what no
-    other request of the same append may touch, with SHARED what any number may that share it.
+    ``claims`` returns the resources that the request depends on or changes, as of the current state. Several requests
+    of an append may claim a resource as SHARED. An EXCLUSIVE claim keeps other claims on it out of the append.
     """
 
     what: str
@@ -66,7 +67,7 @@ class Request:
     is_running: bool = False
 
     def starts(self) -> bool:
-        """Whether somebody still waits for it; from now on it cannot be cancelled."""
+        """Mark the request as running, so that it cannot be cancelled. Returns False if it was cancelled before."""
         if not self.is_running:
             self.is_running = self.done.set_running_or_notify_cancel()
         return self.is_running
@@ -74,19 +75,19 @@ class Request:
 
 @dataclass
 class _Round:
-    """The requests of one append, and those that it refuses. They are answered while nothing is locked."""
+    """The accepted and the refused requests of one append. The thread answers them without holding the lock."""
 
     taken: list[tuple[Request, Outcome[Any]]] = field(default_factory=list)
     refused: list[tuple[Request, Exception]] = field(default_factory=list)
 
     def refuse(self) -> None:
-        """Answer those that were refused."""
+        """Answer the refused requests."""
         for request, error in self.refused:
             request.done.set_exception(error)
         self.refused = []
 
     def finish(self) -> None:
-        """Answer those whose records are in the log."""
+        """Answer the accepted requests, whose records are in the log."""
         for request, outcome in self.taken:
             if outcome.error is None:
                 request.done.set_result(outcome.response)
@@ -96,7 +97,7 @@ class _Round:
 
 @dataclass
 class AppenderFigures:
-    """What an appender did since it started."""
+    """Counters of an appender since its start."""
 
     appends: int = 0
     records: int = 0
@@ -104,10 +105,10 @@ class AppenderFigures:
 
 
 class Appender:
-    """Owns the one thread that appends. ``lock`` guards the log and the states; it is free while storage is waited for.
+    """The thread that appends. ``lock`` guards the log and the states; the thread does not hold it while it writes.
 
-    ``catch_up`` takes what is new in the log into the states, ``replay`` the rows that were appended here; both are
-    called with the lock held.
+    ``catch_up`` applies the log's new rows to the states, ``replay`` the rows of an append. The thread holds the lock
+    when it calls them.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Appender:
         self._thread.start()
 
     def close(self) -> None:
-        """Append what waits, then end; later requests are refused."""
+        """Append the waiting requests, then end the thread. Later requests are refused."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -144,12 +145,12 @@ class Appender:
         self.await_checkpoint()
 
     def await_checkpoint(self) -> None:
-        """Wait for the checkpoint that is being written, if one is."""
+        """Wait until a running checkpoint is written."""
         if self._checkpoint is not None:
             self._checkpoint.join()
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises CoordinatorNotAvailable when closed, RequestTimedOut when too many wait."""
+        """Queue a request. Raises CoordinatorNotAvailable if closed, RequestTimedOut if the queue stays full."""
         with self._changed:
             while len(self._waiting) >= _MAX_WAITING and not self._closing:
                 left_ns = request.deadline_ns - time.monotonic_ns()
@@ -170,7 +171,7 @@ class Appender:
             self._append_once()
 
     def _append_once(self) -> None:
-        """One round."""
+        """Run one round."""
         round_ = _Round()
         try:
             with self._log.turn(self._follow):
@@ -188,12 +189,12 @@ class Appender:
             round_.finish()
 
     def _follow(self) -> None:
-        """Catch up while others have their turn: then less is left to do in the own."""
+        """Catch up during another process's turn, so that this process's turn is shorter."""
         with self._lock:
             self._catch_up()
 
     def _append(self, round_: _Round) -> tuple[PreparedAppend, bytes] | None:
-        """What was appended, and the text of its commit; None where nothing had to be."""
+        """Append the records of a round. Returns the append and the text of its commit; None without records."""
         append: PreparedAppend | None = None
         with self._lock:
             self._catch_up()
@@ -208,7 +209,7 @@ class Appender:
         return append, self._log.write(append, durable=any(request.durable for request, _ in round_.taken))
 
     def _accept(self, append: PreparedAppend, text: bytes) -> None:
-        """Take into the states what was written; from here on nothing may say that it was not."""
+        """Apply a committed append to the states. Logs errors and raises none, because the commit succeeded."""
         try:
             with self._lock:
                 rows = self._log.accept(append, text)
@@ -224,7 +225,7 @@ class Appender:
             self._checkpoint.start()
 
     def _take(self, round_: _Round, now_ms: int) -> None:
-        """Take from the queue what can go into one append, validated."""
+        """Validate queued requests, and add those that fit into one append to the round."""
         with self._changed:
             waiting = list(self._waiting)
             self._waiting.clear()
@@ -245,7 +246,7 @@ class Appender:
                 claims = request.claims()
                 if any(claims[key] or claimed[key] for key in claims.keys() & claimed.keys()):
                     left.append(request)
-                    claimed.update(dict.fromkeys(claims, EXCLUSIVE))  # what comes behind it stays behind it
+                    claimed.update(dict.fromkeys(claims, EXCLUSIVE))  # keeps later requests behind it
                     continue
                 outcome = request.handler(now_ms)
             except Exception as error:  # noqa: BLE001 - this request's own fault
@@ -259,8 +260,8 @@ class Appender:
             self._changed.notify_all()
 
     def _fail(self, requests: list[Request], error: Exception) -> None:
-        """Nothing of this round was written, and who waits for it is told so."""
-        if not requests:  # the log could not be read: nobody can be answered
+        """Answer the requests of a failed round with an error; without any, all waiting requests."""
+        if not requests:  # the round failed before it took requests: no waiting request can run
             with self._changed:
                 requests = [each for each in self._waiting if each.starts()]
                 self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Committing and fetching offsets (R17, R24, R25). Handlers change nothing: they return records, or answers."""
+"""Handlers that commit and fetch offsets (R17, R24, R25). They change no state: they return records or answers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
-#: What a broker's `message.max.bytes` allows by default: the records of one request are one batch there.
+#: The default of a broker's `message.max.bytes`. A broker appends the records of one request as one batch.
 MAX_REQUEST_BYTES = 1_048_588
 _MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """The answer about one partition: an offset, none (None), or an error that says why it cannot be told yet (R17)."""
+    """The answer for one partition: an offset, None if none is committed, or an error while it is unstable (R17)."""
 
     offset: int | None
     leader_epoch: int | None = None
@@ -61,11 +61,13 @@ def commit_offsets(
     settings: CoordinatorSettings,
     producer: tuple[int, int] | None = None,
 ) -> Outcome[None]:
-    """The records of a commit; of a transaction, with the producer's id and epoch.
+    """Return the records of a commit. In a transaction, ``producer`` is the producer's id and epoch.
 
-    Raises what `validate_member` does, InvalidRequest for a retention that is not allowed, OffsetOutOfRange,
-    InvalidCommitOffsetSize. Where the note of a partition is too
-    long, the others are committed and the outcome has the error OffsetMetadataTooLarge, as in Kafka.
+    A partition with too long metadata gets no record, and the outcome has the error OffsetMetadataTooLarge. The other
+    partitions are committed, as in Kafka.
+
+    Raises the errors of `validate_member`, InvalidRequest for an invalid retention time, OffsetOutOfRange,
+    InvalidCommitOffsetSize.
     """
     validate_member(state, request.group_id, request.member, transactional=producer is not None)
     expire_timestamp_ms = _expire_timestamp_ms(request.retention_time_ms, now_ms)
@@ -103,7 +105,7 @@ def commit_offsets(
 
 
 def _expire_timestamp_ms(retention_time_ms: int | None, now_ms: int) -> int | None:
-    """When a commit expires that names its own retention; None: by the store's retention (R19)."""
+    """Return when a commit with its own retention time expires; None if the store's retention applies (R19)."""
     if retention_time_ms is None or retention_time_ms == DEFAULT_RETENTION_TIME:
         return None
     if retention_time_ms <= 0:
@@ -131,16 +133,16 @@ def _too_large(
 
 
 def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup, *, transactional: bool) -> None:
-    """Whether the member may commit for the group now (R25).
+    """Check that the member may commit for the group now (R25).
 
-    Raises NoSuchGroup or, in a transaction, IllegalGeneration for a group that does not exist; UnknownMemberId,
-    FencedInstanceId, IllegalGeneration, StaleMemberEpoch where the group's metadata says otherwise;
-    RebalanceInProgress while its generation is not agreed upon.
+    Raises NoSuchGroup for a share group, or if the member names a generation of an unknown group (IllegalGeneration in
+    a transaction). Raises UnknownMemberId, FencedInstanceId, IllegalGeneration or StaleMemberEpoch if the member does
+    not match the group's metadata. Raises RebalanceInProgress during a rebalance.
     """
     group = state.group(group_id)
     if group is None:
         if member.generation < 0:
-            return  # it becomes a simple group
+            return  # the commit creates a simple group
         if transactional:
             raise IllegalGeneration(f"group {group_id!r} does not exist, so it has no generation {member.generation}")
         raise NoSuchGroup(f"no group {group_id!r}: commit without a generation to make a simple group of that name")
@@ -149,7 +151,7 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         return
     if group.group_type == CLASSIC:
         _validate_classic(group_id, group.description, member, transactional=transactional)
-    elif not (transactional and member.is_nobody):  # older clients of transactions name no member
+    elif not (transactional and member.is_nobody):  # older transactional clients name no member
         _validate_epoch(group_id, group.description, member, transactional=transactional)
 
 
@@ -191,7 +193,7 @@ def _validate_epoch(group_id: str, group: GroupDescription, member: MemberOfGrou
     if member.generation == epoch:
         return
     message = f"member {member.member_id!r} of group {group_id!r} is in epoch {epoch}, not in {member.generation}"
-    if transactional or found.session_timeout_ms is not None:  # only one that speaks the classic protocol has one
+    if transactional or found.session_timeout_ms is not None:  # only a member of the classic protocol has one
         raise IllegalGeneration(message)
     raise StaleMemberEpoch(message)
 
@@ -204,10 +206,12 @@ def fetch_offsets(
     *,
     require_stable: bool,
 ) -> dict[TopicPartition, FetchedOffset]:
-    """The committed offsets of a group: of these partitions, or of all that have one.
+    """Return the committed offsets of a group: of these partitions, or of all with a committed offset.
 
-    None of a group that is not, or is a share group: of that a broker answers the same. A member that names itself has
-    to be one, in its epoch (KIP-848): raises UnknownMemberId, StaleMemberEpoch.
+    Finds no offsets for an unknown group or a share group, as a broker does.
+
+    Raises UnknownMemberId, or StaleMemberEpoch (IllegalGeneration for a member of the classic protocol), if ``member``
+    names a member or an epoch that the group of KIP-848 does not have.
     """
     group = state.group_with_offsets(group_id)
     if group is not None:
@@ -221,7 +225,7 @@ def fetch_offsets(
                 f"an open transaction holds a commit of group {group_id!r} for {where.topic}-{where.partition}"
             )
             answers[where] = FetchedOffset(None, error=error)  # R17
-        elif held is None or held.committed_offset < 0:  # a negative one answers as none
+        elif held is None or held.committed_offset < 0:  # a negative offset counts as none
             answers[where] = FetchedOffset(None)
         else:
             answers[where] = FetchedOffset(held.committed_offset, held.leader_epoch, held.metadata)

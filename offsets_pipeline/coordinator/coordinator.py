@@ -1,4 +1,4 @@
-"""The coordinator of an owned log, in Kafka's words (R24-R28)."""
+"""The coordinator of an owned log, with calls named as in Kafka (R24-R28)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoundCoordinator:
-    """Where a group's questions go: its log partition, where that stands here, and who else has it loaded."""
+    """A group's log partition, its load status here, and all coordinators that have it loaded."""
 
     log_partition: int
     status: LoadStatus
@@ -51,7 +51,7 @@ class FoundCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in a list."""
+    """A group in the answer of `list_groups`."""
 
     group_id: str
     group_type: str
@@ -61,7 +61,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """What a run expired in one log partition, and why not all that was due: then the next run tries again (R22)."""
+    """The groups with expired offsets in one log partition. After an ``error`` the next run expires the rest (R22)."""
 
     log_partition: int
     groups: list[ExpiredGroup]
@@ -69,16 +69,17 @@ class ExpiryReport:
 
 
 class Coordinator(TransactionalCoordinator):
-    """Keeps the groups and offsets of an owned store; `open` makes one. Any thread may use it.
+    """The groups and offsets of an owned store. Open it with `open`. It is thread-safe.
 
-    Every call answers as of the log's end, which it looks up first. Any number of processes may have the same log
-    partitions loaded: each notices what the others append. Whatever is asked may raise NotCoordinator and
-    CoordinatorLoadInProgress (R28), InvalidGroupId, CoordinatorNotAvailable, and, where something is written,
-    RequestTimedOut.
+    A call on groups or offsets first catches up with the log's end. Any number of processes may load the same log
+    partitions: each reads the appends of the others.
+
+    Such a call may raise NotCoordinator and CoordinatorLoadInProgress (R28), InvalidGroupId, CoordinatorNotAvailable. A
+    call that appends may also raise RequestTimedOut.
     """
 
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
-        """The log partition of a group, and who has it loaded."""
+        """Return the log partition of a group, and the coordinators that have it loaded."""
         log_partition = self.partition_for(validated_group_id(group_id))
         loaded_by = self._registry.who_has(log_partition, self._clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
@@ -95,13 +96,13 @@ class Coordinator(TransactionalCoordinator):
     ) -> None:
         """Commit offsets by (topic, partition).
 
-        ``member`` says who commits, ``retention_time_ms`` when they expire, ``acks`` what is waited for (R27; None:
-        the settings). With acks=0 nothing is, and nothing is raised but for what cannot be asked: `gauges` counts what
-        was lost.
+        ``member`` is the member that commits. The offsets expire ``retention_time_ms`` after the commit (None: by the
+        settings). ``acks`` is 0, 1 or -1 for all (R27; None: by the settings). With acks=0 the call returns when the
+        request is queued. Later errors are not raised: `gauges` counts these commits as lost.
 
         Raises NoSuchGroup, UnknownMemberId, FencedInstanceId, IllegalGeneration, StaleMemberEpoch,
-        RebalanceInProgress (R25); OffsetMetadataTooLarge, where the other partitions are committed all the same;
-        OffsetOutOfRange, UnknownTopicOrPartition, InvalidCommitOffsetSize.
+        RebalanceInProgress (R25); OffsetMetadataTooLarge, after the other partitions are committed; OffsetOutOfRange,
+        UnknownTopicOrPartition, InvalidCommitOffsetSize, InvalidRequest, InvalidRequiredAcks.
         """
         request = self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)
         if self._acks(acks) != ACKS_NONE:
@@ -117,7 +118,7 @@ class Coordinator(TransactionalCoordinator):
         acks: int | None = None,
         timeout_ms: int | None = None,
     ) -> Future[None]:
-        """`commit_offsets`, not waiting: the future tells how it went. Commits of a group are appended in order."""
+        """Run `commit_offsets` without waiting; returns a future. Commits of a group are appended in order."""
         return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms).done
 
     def fetch_offsets(
@@ -128,11 +129,12 @@ class Coordinator(TransactionalCoordinator):
         require_stable: bool = False,
         member: MemberOfGroup = NOBODY,
     ) -> dict[TopicPartition, FetchedOffset]:
-        """The committed offsets of a group: of these partitions, or of all that have one (R17).
+        """Return the committed offsets of a group: of these partitions, or of all with a committed offset (R17).
 
-        Of a partition without one the answer's offset is None; with ``require_stable`` its error is
-        UnstableOffsetCommit while an open transaction holds a commit for it. Raises UnknownMemberId, StaleMemberEpoch
-        for a member that names itself.
+        The offset in the answer is None for a partition without a committed offset. With ``require_stable``, the answer
+        has the error UnstableOffsetCommit while an open transaction holds a commit for the partition.
+
+        Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration if ``member`` does not match the group.
         """
         validated_group_id(group_id)
         chosen = None if partitions is None else [validated_partition(where) for where in partitions]
@@ -141,7 +143,7 @@ class Coordinator(TransactionalCoordinator):
             return commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
 
     def fetch_all_offsets(self, *, require_stable: bool = False) -> dict[str, dict[TopicPartition, FetchedOffset]]:
-        """The committed offsets of every group of the log partitions that are loaded here."""
+        """Return the committed offsets of every group in the loaded log partitions, by group id."""
         with self._lock:
             return {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
@@ -153,10 +155,10 @@ class Coordinator(TransactionalCoordinator):
     def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
     ) -> int:
-        """Delete offsets of a group; returns how many there were (R26).
+        """Delete offsets of a group; returns the number of deleted offsets (R26).
 
-        Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, where the
-        other offsets are deleted all the same.
+        Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
+        other offsets are deleted.
         """
         validated_group_id(group_id, may_be_empty=False)
         chosen = [validated_partition(where) for where in partitions]
@@ -166,10 +168,10 @@ class Coordinator(TransactionalCoordinator):
         return deleted
 
     def store_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> None:
-        """Store the metadata of a classic group, whole.
+        """Store the complete metadata of a classic group.
 
-        Raises IllegalGeneration where a later generation is stored, NonEmptyGroup for an active group of another
-        kind, InvalidCommitOffsetSize.
+        Raises IllegalGeneration if a later generation is stored, NonEmptyGroup for an active group of another type,
+        InvalidCommitOffsetSize.
         """
         self._change_group(
             "store group",
@@ -179,7 +181,7 @@ class Coordinator(TransactionalCoordinator):
         )
 
     def add_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> bool:
-        """Store a group unless there is one of its name; whether it was stored."""
+        """Store a group unless a group of that name exists. Returns whether it was stored."""
         is_new: bool = self._change_group(
             "add group",
             group.group_id,
@@ -189,20 +191,20 @@ class Coordinator(TransactionalCoordinator):
         return is_new
 
     def get_group(self, group_id: str) -> GroupDescription | None:
-        """The group as it is; None where there is none."""
+        """Return the group's description; None if there is no such group."""
         validated_group_id(group_id)
         with self._lock:
             group = self._state_for(group_id).group(group_id)
             return None if group is None else group.description
 
     def remove_group(self, group_id: str, *, timeout_ms: int | None = None) -> int:
-        """Delete a group with its offsets; returns how many those were (R26). Raises NoSuchGroup, NonEmptyGroup."""
+        """Delete a group and its offsets; returns the number of offsets (R26). Raises NoSuchGroup, NonEmptyGroup."""
         return int(self._wait_for(self._remove(group_id, timeout_ms)))
 
     def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, OffsetsError | None]:
-        """Delete groups, each on its own: by group id, why it was not deleted, or None."""
+        """Delete groups, each on its own. Returns by group id the error, or None if the group was deleted."""
         requests: dict[str, Request | OffsetsError] = {}
         for group_id in dict.fromkeys(group_ids):
             try:
@@ -222,7 +224,7 @@ class Coordinator(TransactionalCoordinator):
     def list_groups(
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
     ) -> list[GroupListing]:
-        """The groups of the log partitions that are loaded here, in one of these states, of these types (none: any)."""
+        """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
         with self._lock:
             listings = [
                 GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
@@ -241,7 +243,7 @@ class Coordinator(TransactionalCoordinator):
         )
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription | OffsetsError]:
-        """The groups as they are, each on its own: by group id, the group or why it cannot be described."""
+        """Return by group id the group's description, or the error for that group."""
         answers: dict[str, GroupDescription | OffsetsError] = {}
         for group_id in group_ids:
             try:
@@ -251,14 +253,14 @@ class Coordinator(TransactionalCoordinator):
         return answers
 
     def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
-        """When each offset of a group expires if nothing more comes in, and by which rule (R18-R20)."""
+        """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
         validated_group_id(group_id)
         with self._lock:
             held = retention.holdings_of(self._state_for(group_id), group_id)
             return [] if held is None else retention.forecast(held, self._retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
-        """What becomes of the groups of a log partition, and of their offsets, if nothing more comes in (R18-R21)."""
+        """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
         with self._lock:
             self._refuse_if_closed()
             self._catch_up()
@@ -269,14 +271,15 @@ class Coordinator(TransactionalCoordinator):
     def expire(
         self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
     ) -> list[ExpiredGroup]:
-        """Append the tombstones of what has expired in a log partition (R18-R22); returns what that is.
+        """Append tombstones for the expired offsets and groups of a log partition (R18-R22); returns these groups.
 
-        A group's are in one append, many groups' in several: ``timeout_ms`` is for each.
+        The tombstones of one group are in one append, those of many groups in several. ``timeout_ms`` applies to each
+        append.
         """
         return [each for part in self._expire(log_partition, now_ms, timeout_ms) for each in part]
 
     def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
-        """`expire`, telling of what goes wrong instead of raising it: the next run tries again (R22)."""
+        """Run `expire`, but return an error in the report instead of raising it. The next run tries again (R22)."""
         found: list[ExpiredGroup] = []
         try:
             for part in self._expire(log_partition, now_ms, None):
@@ -286,13 +289,13 @@ class Coordinator(TransactionalCoordinator):
         return ExpiryReport(log_partition, found)
 
     def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
-        """`expire` of every log partition that is loaded here; one that fails does not keep the others (R22)."""
+        """Run `try_to_expire` for every loaded log partition. A failure of one does not stop the others (R22)."""
         with self._lock:
             loaded = [state.log_partition for state in self._partitions.loaded()]
         return [self.try_to_expire(log_partition, now_ms) for log_partition in loaded]
 
     def _expire(self, log_partition: int, now_ms: int | None, timeout_ms: int | None) -> Iterator[list[ExpiredGroup]]:
-        """What each append expired, when it is in the log."""
+        """Yield the groups with expired offsets, append by append, each after its append."""
         group_ids: list[str] = []
         done = 0
 
@@ -326,7 +329,7 @@ class Coordinator(TransactionalCoordinator):
         return self._settings.offsets_retention_minutes * retention.MS_PER_MINUTE
 
     def _loaded_states(self) -> list[PartitionState]:
-        """The states of all that is loaded, caught up. Raises CoordinatorLoadInProgress while any is being loaded."""
+        """Catch up, and return the loaded states. Raises CoordinatorLoadInProgress if a log partition is loading."""
         self._refuse_if_closed()
         self._catch_up()
         return [self._partitions.state(number) for number in self._partitions.not_unloaded()]

@@ -1,4 +1,4 @@
-"""The parts of a coordinator put together: the log, the states, the thread that appends, the one that keeps house."""
+"""The parts of a coordinator: the log, the states, the appender thread and the housekeeping thread."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _TICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Gauges:
-    """Figures of one coordinator since it was opened; groups and offsets of what it has loaded.
+    """Counters of a coordinator since it was opened, and the numbers of groups and offsets that it has loaded.
 
-    ``lost`` counts commits with acks=0 that were refused or not written: nobody else hears of them. ``conflicts``
-    counts appends that another process overtook. ``load_ms`` is by log partition.
+    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
+    counts appends that another writer preceded. ``load_ms`` is the load time by log partition.
     """
 
     groups: int
@@ -73,7 +73,7 @@ class _Counts:
 
 
 class CoordinatorCore:
-    """A coordinator without what it is asked: see `coordinator.Coordinator`."""
+    """The base of `coordinator.Coordinator`: it opens, loads and catches up, and submits requests."""
 
     def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
         self.store = store
@@ -103,8 +103,8 @@ class CoordinatorCore:
     ) -> Self:
         """Open the coordinator of an owned store, with these log partitions loaded (None: all).
 
-        ``housekeeping`` aborts overdue transactions and, every so often, expires offsets of what is loaded. A process
-        that forks opens its coordinator afterwards.
+        ``housekeeping`` starts a thread. It aborts overdue transactions, and expires offsets of the loaded log
+        partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
 
         Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
         can read the log).
@@ -122,7 +122,7 @@ class CoordinatorCore:
         return coordinator
 
     def close(self) -> None:
-        """Append what waits, then end. Asked again it does nothing."""
+        """Append the waiting requests, then end. Idempotent."""
         self._closed.set()
         self._appender.close()
         if self._keeper.is_alive():
@@ -138,15 +138,15 @@ class CoordinatorCore:
         self.close()
 
     def load_partition(self, log_partition: int) -> None:
-        """Load a log partition from the log; one that is loaded is loaded anew (R28).
+        """Load a log partition from the log, even if it is loaded already (R28).
 
-        Raises NotCoordinator for a log partition that is none, StoreReplaced, UnsupportedTable, UnexpectedActiveGroup,
-        UndecodableRecord where the settings say to stop there.
+        Raises NotCoordinator if there is no such log partition, StoreReplaced, UnsupportedTable, UnexpectedActiveGroup,
+        UndecodableRecord if the setting `corrupt_records` is "fail".
         """
         self.load_partitions([log_partition])
 
     def load_partitions(self, log_partitions: Collection[int]) -> None:
-        """`load_partition` of several, in one pass over the log."""
+        """Load several log partitions in one pass over the log. Raises as `load_partition`."""
         with self._lock:
             self._catch_up()
             loading = self._partitions.begin_load(log_partitions)
@@ -159,22 +159,22 @@ class CoordinatorCore:
         self._tell()
 
     def unload_partition(self, log_partition: int) -> None:
-        """Forget a log partition; what is being loaded of it will not be published."""
+        """Unload a log partition. A running load of it will not be published."""
         with self._lock:
             self._partitions.unload(log_partition)
         self._tell()
 
     def status(self, log_partition: int) -> LoadStatus:
-        """Where a log partition stands here (R28)."""
+        """Return the load status of a log partition (R28)."""
         with self._lock:
             return self._partitions.status(log_partition)
 
     def partition_for(self, group_id: str) -> int:
-        """The log partition of a group (R1)."""
+        """Return the log partition of a group (R1)."""
         return self.store.partition_for(group_id)
 
     def gauges(self) -> Gauges:
-        """Figures as of now."""
+        """Return the current figures."""
         with self._lock:
             states = list(self._partitions.loaded())
             figures, counts = self._appender.figures, self._counts
@@ -193,7 +193,7 @@ class CoordinatorCore:
             )
 
     def _catch_up(self) -> None:
-        """Take into the states what came into the log; with the lock held."""
+        """Apply the log's new rows to the states. The caller holds the lock."""
         try:
             for rows in self._log.catch_up():
                 self._partitions.replay(rows)
@@ -202,7 +202,7 @@ class CoordinatorCore:
             _LOG.warning("%s: the log was read anew", moved)
 
     def _reopen(self) -> None:
-        """Read the log anew; what was loaded stays until that is done. With the lock held."""
+        """Read the log again, and replace the loaded states when that is done. The caller holds the lock."""
         loading = self._partitions.begin_load(self._partitions.not_unloaded())
         try:
             self._log.open(loading.tokens, loading.add)
@@ -231,7 +231,7 @@ class CoordinatorCore:
             self._partitions.publish(loading)
 
     def _state_for(self, group_id: str) -> PartitionState:
-        """The state that answers for a group, caught up with the log; with the lock held."""
+        """Catch up, and return the state of a group's log partition. The caller holds the lock."""
         self._refuse_if_closed()
         self._catch_up()
         return self._partitions.state(self.partition_for(group_id))
@@ -241,7 +241,7 @@ class CoordinatorCore:
             raise CoordinatorNotAvailable("the coordinator is closed: open another one")
 
     def _commit_claims(self, group_id: str) -> Mapping[Hashable, bool]:
-        """Commits of a group do not depend on each other, but the first one makes the group (R14)."""
+        """Return the claims of a commit. It shares an existing group, but the first commit creates the group (R14)."""
         log_partition = self.partition_for(group_id)
         is_new = self._partitions.state(log_partition).group(group_id) is None
         return {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE if is_new else SHARED}
@@ -252,7 +252,7 @@ class CoordinatorCore:
         return self._settings.offsets_commit_required_acks if acks is None else acks
 
     def _counted(self, offsets: int, acks: int | None) -> Callable[[Future[Any]], None]:
-        """Counts a commit when it is done; of one with acks=0 that failed nobody else hears (R27)."""
+        """Return a callback that counts a finished commit. It also logs a failed commit with acks=0 (R27)."""
 
         def count(done: Future[Any]) -> None:
             error = None if done.cancelled() else done.exception()
@@ -282,7 +282,7 @@ class CoordinatorCore:
         return request
 
     def _wait_for(self, request: Request) -> Any:  # noqa: ANN401 - what its handler answers
-        """The answer to a request. Raises what its handler did, or RequestTimedOut."""
+        """Return the response to a request. Raises its error, or RequestTimedOut."""
         done: Future[Any] = request.done
         left_ns = request.deadline_ns - time.monotonic_ns()
         try:
@@ -295,7 +295,7 @@ class CoordinatorCore:
             raise RequestTimedOut(f"{request.what}: its time is over; it may yet be written") from None
 
     def _tell(self) -> None:
-        """Note in the store what is loaded here."""
+        """Write to the registry which log partitions are loaded here."""
         with self._lock:
             loaded = [state.log_partition for state in self._partitions.loaded()]
         try:
@@ -304,7 +304,7 @@ class CoordinatorCore:
             _LOG.warning("cannot note in %s what is loaded: %s", self.store.location, error)
 
     def _keep_house(self) -> None:
-        """Renew the note, abort what takes too long, expire offsets."""
+        """Renew the registry file, abort overdue transactions and expire offsets, until the coordinator closes."""
         noted_ms = expired_ms = self._clock.now_ms()
         failed = ""
         while not self._closed.wait(_TICK_SECONDS):
@@ -319,14 +319,14 @@ class CoordinatorCore:
                     self._expire_loaded(now_ms)
                 failed = ""
             except Exception as error:  # noqa: BLE001 - the next time may go well
-                if str(error) != failed:  # not the same every second
+                if str(error) != failed:  # a repeated error is logged once
                     _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
                 failed = str(error)
 
     def _tick(self, now_ms: int) -> None:
-        """What is to be done every second."""
+        """Work of the housekeeping thread every second."""
         raise NotImplementedError
 
     def _expire_loaded(self, now_ms: int) -> None:
-        """What is to be done every `offsets_retention_check_interval_ms`."""
+        """Work of the housekeeping thread every `offsets_retention_check_interval_ms`."""
         raise NotImplementedError

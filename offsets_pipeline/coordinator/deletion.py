@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 
 def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
-    """Tombstones for all offsets of a group, pending ones too, and for the group; how many offsets that are.
+    """Return tombstones for a group and all its offsets, and the number of these offsets.
 
-    Raises NoSuchGroup, or NonEmptyGroup for one that has members.
+    Includes offsets that are pending in a transaction.
+
+    Raises NoSuchGroup, or NonEmptyGroup for a group with members.
     """
     group = _existing(state, group_id)
     if not group.is_empty:
@@ -32,11 +34,12 @@ def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
 
 
 def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[TopicPartition]) -> Outcome[int]:
-    """Tombstones for offsets of a group; how many there were.
+    """Return tombstones for offsets of a group, and the number of these offsets.
 
-    Raises NoSuchGroup, also for a share group, and NonEmptyGroup for an active classic group of a protocol that says
-    nothing of topics. Where the group subscribes to a topic, the others are deleted and the outcome has the error
-    GroupSubscribedToTopic.
+    Offsets of a topic that the group subscribes to stay. The outcome then has the error GroupSubscribedToTopic.
+
+    Raises NoSuchGroup for an unknown group or a share group. Raises NonEmptyGroup for an active classic group whose
+    protocol type is not "consumer", because its subscriptions are unknown.
     """
     group = _existing(state, group_id)
     refuse_share_group(group_id, group.group_type)

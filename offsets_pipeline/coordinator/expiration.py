@@ -1,4 +1,4 @@
-"""The request that expires offsets: retention rules in, tombstones out (R22)."""
+"""The handler that expires offsets: it applies the retention rules and returns tombstones (R22)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.semantics.partition_state import PartitionState
 
-#: Offsets that one request looks at. More would keep commits waiting.
+#: Offsets that one request examines before it stops. Commits wait while it runs.
 _MAX_OFFSETS = 20_000
 
 
 class Expired(NamedTuple):
-    """What a request expired, and how many of the group ids it was given it looked at."""
+    """The groups in which a request expired offsets, and the number of group ids that it examined."""
 
     groups: list[ExpiredGroup]
     looked_at: int
 
 
 def expire(state: PartitionState, group_ids: Iterable[str], now_ms: int, retention_ms: int) -> Outcome[Expired]:
-    """The tombstones of what expires of these groups now (R22); of the first of them, where they hold much."""
+    """Return tombstones for the expired offsets and groups among ``group_ids`` (R22).
+
+    Examines the groups in order, each of them whole. Stops early if the groups so far hold many offsets.
+    """
     found: list[ExpiredGroup] = []
     records: list[Record] = []
     looked_at = offsets = 0

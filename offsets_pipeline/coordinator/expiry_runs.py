@@ -1,4 +1,4 @@
-"""Retention of an owned store (R18-R22): one run over its log partitions, and runs again and again beside a stream."""
+"""Expiration in an owned store (R18-R22): one run over its log partitions, and repeated runs beside a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpiryRun:
-    """One run over the log partitions: offsets that expired, groups that went, and log partitions that failed."""
+    """One run over the log partitions: numbers of expired offsets and removed groups, and the failed partitions."""
 
     at: str
     store: str
@@ -35,14 +35,14 @@ class ExpiryRun:
 class StreamExpiry:
     """Expires the offsets of an owned store beside a stream that folds it.
 
-    Each run appends tombstones; only the stream's batches change the state (R22). An error of a run is a warning, and
-    the next run tries again.
+    Each run appends tombstones; only the stream's batches change the state tables (R22). If a run fails, it prints a
+    warning, and the next run tries again.
     """
 
     def __init__(
         self, location: str, settings: Settings, clock: Clock, on_expiry: Callable[[int, int], None] | None = None
     ) -> None:
-        """``on_expiry`` gets the numbers of offsets and groups of each run in which any expired."""
+        """``on_expiry`` is called after each run that expired any, with the numbers of offsets and groups."""
         self._location = location
         self._settings = settings
         self._clock = clock
@@ -79,7 +79,7 @@ class StreamExpiry:
             self._close_coordinator()
 
     def _expire(self) -> bool:
-        """Expire what is due; returns False if no run on this storage can succeed."""
+        """Run once, and warn if that fails. Returns False if no run on this storage can succeed."""
         try:
             if self._coordinator is None:
                 self._coordinator = open_coordinator(self._location, self._settings, self._clock)
@@ -108,9 +108,9 @@ class StreamExpiry:
 def expire_once(
     coordinator: Coordinator, location: str, clock: Clock, is_stopping: Callable[[], bool] = lambda: False
 ) -> ExpiryRun:
-    """Expire what is due in every log partition; of one that fails a line on stderr tells (R22).
+    """Expire offsets in every log partition; print a warning for each partition that fails (R22).
 
-    ``location`` is the store as whoever asked named it.
+    ``location`` is the store's path as the caller wrote it. Stops before the next partition if ``is_stopping``.
     """
     at = shown_time(clock.now_ms())
     reports = []
@@ -134,7 +134,10 @@ def expire_once(
 
 
 def open_coordinator(location: str, settings: Settings, clock: Clock) -> Coordinator:
-    """A coordinator with all log partitions loaded; with none where one does not load: then each is on its own."""
+    """Open a coordinator with all log partitions loaded, or with none if a log partition has a corrupt record.
+
+    In the second case `load_if_unloaded` loads each log partition alone.
+    """
     store = OwnedStore.open(location)
     try:
         return Coordinator.open(store, settings, clock=clock, housekeeping=False)
@@ -143,7 +146,7 @@ def open_coordinator(location: str, settings: Settings, clock: Clock) -> Coordin
 
 
 def load_if_unloaded(coordinator: Coordinator, log_partition: int) -> Exception | None:
-    """Load a log partition that is not; why it cannot be loaded."""
+    """Load a log partition unless it is loaded. Returns the error if that fails."""
     try:
         if coordinator.status(log_partition) is LoadStatus.UNLOADED:
             coordinator.load_partition(log_partition)
@@ -153,5 +156,5 @@ def load_if_unloaded(coordinator: Coordinator, log_partition: int) -> Exception 
 
 
 def warn_of_partition(coordinator: Coordinator, log_partition: int, error: Exception, then: str) -> None:
-    """Warn of an error that concerns one log partition; ``then`` says what follows from it."""
+    """Print a warning about one log partition; ``then`` is the consequence of the error."""
     warn(f"log partition {log_partition} of {coordinator.store.location}: {error}; {then}")

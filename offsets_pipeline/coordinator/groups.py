@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def store_group(
     state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings
 ) -> Outcome[None]:
-    """The record of the whole group, in place of what was stored before.
+    """Return the group's record, which replaces its stored metadata.
 
-    Raises IllegalGeneration where a later generation is stored, NonEmptyGroup for an active group of another kind,
-    InvalidCommitOffsetSize for a member that no record can hold.
+    If the stored group is an empty one of another type, tombstones for its records come first.
+
+    Raises IllegalGeneration if a later generation is stored, NonEmptyGroup for an active group of another type,
+    InvalidCommitOffsetSize if a value does not fit into the record.
     """
     records = []
     held = state.group(group.group_id)
@@ -42,7 +44,7 @@ def store_group(
 
 
 def add_group(state: PartitionState, group: GroupMetadata, now_ms: int, settings: CoordinatorSettings) -> Outcome[bool]:
-    """The record of a group that does not exist yet; whether it is the one that was added."""
+    """Return the record of a new group and True; no record and False if a group of that name exists."""
     if state.group(group.group_id) is not None:
         return Outcome([], response=False)
     return Outcome(store_group(state, group, now_ms, settings).records, response=True)

@@ -1,7 +1,7 @@
-"""Which log partitions are loaded: Unloaded, Loading, Loaded (R28), each on its own.
+"""The load status of each log partition: Unloaded, Loading or Loaded (R28).
 
-Loading replays the log into a state of its own and publishes it when it is whole. What comes into the log meanwhile is
-held, and replayed behind it.
+A load replays the log into a new state, and publishes it when it is complete. Rows that arrive during the load are
+held, and replayed before the state is published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LoadStatus(Enum):
-    """Where a log partition stands (R28)."""
+    """The load status of a log partition (R28)."""
 
     UNLOADED = "Unloaded"
     LOADING = "Loading"
@@ -34,7 +34,7 @@ class LoadStatus(Enum):
 
 @dataclass
 class _Partition:
-    """``load`` counts the loads: one that was unloaded meanwhile must not publish. ``held``: rows for behind it."""
+    """``load`` counts loads, so that an outdated load is not published. ``held``: rows that arrived during a load."""
 
     status: LoadStatus = LoadStatus.UNLOADED
     state: PartitionState | None = None
@@ -44,7 +44,7 @@ class _Partition:
 
 
 class Partitions:
-    """The log partitions of a coordinator; one thread at a time."""
+    """The log partitions of a coordinator. Not thread-safe."""
 
     def __init__(self, offsets_partitions: int, load_buffer_bytes: int) -> None:
         self._offsets_partitions = offsets_partitions
@@ -52,11 +52,11 @@ class Partitions:
         self._partitions = [_Partition() for _ in range(offsets_partitions)]
 
     def status(self, log_partition: int) -> LoadStatus:
-        """Where a log partition stands."""
+        """Return the load status of a log partition. Raises NotCoordinator if there is no such log partition."""
         return self._partition(log_partition).status
 
     def state(self, log_partition: int) -> PartitionState:
-        """The state of a log partition. Raises NotCoordinator, CoordinatorLoadInProgress where it is not loaded."""
+        """Return the state of a log partition. Raises CoordinatorLoadInProgress, NotCoordinator if it is not loaded."""
         partition = self._partition(log_partition)
         if partition.status is LoadStatus.LOADING:
             raise CoordinatorLoadInProgress(f"log partition {log_partition} is being loaded: ask again")
@@ -65,20 +65,20 @@ class Partitions:
         return partition.state
 
     def loaded(self) -> Iterator[PartitionState]:
-        """The states of all log partitions that are loaded."""
+        """Return the states of all log partitions that have one."""
         return (partition.state for partition in self._partitions if partition.state is not None)
 
     def not_unloaded(self) -> list[int]:
-        """The numbers of all that are loaded, or being loaded."""
+        """Return the log partitions that are loaded or loading."""
         return [number for number, each in enumerate(self._partitions) if each.status is not LoadStatus.UNLOADED]
 
     def load_ms(self) -> dict[int, float]:
-        """How long it took to load each log partition that is loaded, in milliseconds."""
+        """Return the duration of the last load in milliseconds, by log partition."""
         times = {number: partition.load_ms for number, partition in enumerate(self._partitions)}
         return {number: each for number, each in times.items() if each is not None}
 
     def replay(self, rows: pa.Table) -> None:
-        """Take what came into the log: rows with the log's columns, of each log partition in order."""
+        """Apply new rows of the log. They have the log's columns, sorted by log partition and record offset."""
         numbers = rows["log_partition"].to_numpy()
         for number in np.unique(numbers).tolist():
             partition = self._partitions[number]
@@ -91,7 +91,7 @@ class Partitions:
                 replay_table(partition.state, of_partition)
 
     def begin_load(self, numbers: Collection[int]) -> Loading:
-        """Begin to load log partitions; one that is being loaded begins anew."""
+        """Begin to load log partitions. An earlier load of them that is still running becomes outdated."""
         tokens = {}
         for number in sorted(set(numbers)):
             partition = self._partition(number)
@@ -102,14 +102,14 @@ class Partitions:
         return Loading(tokens, self._offsets_partitions, self._load_buffer_bytes)
 
     def wanted(self, loading: Loading) -> set[int]:
-        """The log partitions of a load that nobody unloaded, or began to load again, meanwhile."""
+        """Return the log partitions of a load that were not unloaded, nor loaded again, since it began."""
         return {number for number, token in loading.tokens.items() if self._is_current(number, token)}
 
     def publish(self, loading: Loading) -> None:
-        """Let the load's states answer; of log partitions that were unloaded meanwhile nothing is published.
+        """Publish the states of a load. Skips log partitions that were unloaded or loaded again since it began.
 
-        Raises UnexpectedActiveGroup where the log removed a group that was active in what was loaded before: then
-        that stays, and nothing is published.
+        Raises UnexpectedActiveGroup if the log removed a group that is active in the state before the load. Publishes
+        nothing then, and the state before the load stays.
         """
         wanted = self.wanted(loading)
         for number in wanted:
@@ -127,12 +127,12 @@ class Partitions:
             partition.load_ms = (time.monotonic() - loading.begun) * 1000
 
     def forget(self, loading: Loading) -> None:
-        """Let a load take nothing from what was loaded before: that came from records which are gone."""
+        """Drop the states before the load, because the log no longer has all their records."""
         for number in self.wanted(loading):
             self._partitions[number].state = None
 
     def give_up(self, loading: Loading) -> None:
-        """End a load that failed: what was loaded before answers again."""
+        """End a failed load. The states before the load answer requests again."""
         for number in self.wanted(loading):
             partition = self._partitions[number]
             if partition.state is not None:
@@ -142,7 +142,7 @@ class Partitions:
             partition.held = []
 
     def unload(self, number: int) -> None:
-        """Forget a log partition; a load of it that is under way will not publish it."""
+        """Unload a log partition. A running load of it becomes outdated, and will not be published."""
         partition = self._partition(number)
         self._partitions[number] = _Partition(load=partition.load + 1)
 
@@ -157,7 +157,7 @@ class Partitions:
 
 
 class Loading:
-    """A load of some log partitions that is under way; used without holding up anybody."""
+    """A running load of some log partitions. `add` and `replay` need no lock."""
 
     def __init__(self, tokens: dict[int, int], offsets_partitions: int, buffer_bytes: int) -> None:
         self.tokens = tokens
@@ -168,16 +168,16 @@ class Loading:
         self._compact_at_bytes = buffer_bytes
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows of the log, in any order: they are compacted by raw key, and decoded in the end (R10)."""
+        """Add rows of the log, in any order. Compacts them by raw key when they exceed the buffer (R10)."""
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes > self._compact_at_bytes:
             self._compact()
-            # what stays grows with the keys, not with the log: not to look at it too often, it may double
+            # compacted rows grow with the number of keys; a doubled limit avoids a compaction at every call
             self._compact_at_bytes = max(self._compact_at_bytes, 2 * self._held_bytes)
 
     def replay(self) -> None:
-        """Replay what was added."""
+        """Replay the added rows into `states`."""
         if not self._held:
             return
         self._compact()
@@ -191,7 +191,7 @@ class Loading:
 
 
 def _compacted(rows: pa.Table) -> pa.Table:
-    """The rows without commits that later ones of the same raw key make superfluous."""
+    """Return the rows without commits that later commits of the same raw key supersede."""
     names = rows.schema.names
     rows = rows.append_column("backfill", pa.repeat(pa.scalar(False), rows.num_rows))
     rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))

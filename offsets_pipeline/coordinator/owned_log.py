@@ -1,4 +1,4 @@
-"""The owned log: where its partitions end, what is new in it, and appending under a compare-and-swap (R2, R4)."""
+"""The owned log: the ends of its partitions, its new rows, and appends by compare-and-swap (R2, R4)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _POSITION_COLUMNS = [name for name in RECORD_COLUMNS if name not in {"key", "val
 
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
-#: Whoever did not look for so long may have missed that Delta removed old commits: by default it keeps them for days.
+#: After so long without a look at the log, Delta may have removed commits. By default it keeps them for days.
 _LOST_TOUCH_SECONDS = 3_600.0
-#: Loading reads what came after the last checkpoint commit by commit.
+#: Commits from one checkpoint to the next. Loading reads the commits after the last checkpoint one by one.
 CHECKPOINT_COMMITS = 100
 
 
 class Record(NamedTuple):
-    """A record that a handler wants appended; it has no record offset yet."""
+    """A record to append. It has no record offset yet."""
 
     log_partition: int
     key: bytes
@@ -49,7 +49,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class PreparedAppend:
-    """Records with the record offsets that they get if this is the log's next commit, behind the ``previous`` one."""
+    """Records to append as commit ``version``, with their record offsets.
+
+    ``number`` is the version of the application's Delta transaction. ``ends`` are the new ends of the log partitions,
+    ``previous`` is the text of the commit before (None: no longer kept).
+    """
 
     version: int
     number: int
@@ -59,15 +63,15 @@ class PreparedAppend:
 
 
 def _drop(_: pa.Table) -> None:
-    """Take no rows."""
+    """Discard the rows."""
 
 
 class OwnedLog:
-    """The table `log` of an owned store, as of ``version``; one thread at a time.
+    """The table `log` of an owned store, as of ``version``. Not thread-safe, except where a method says so.
 
-    ``ends`` has the log end offset of every log partition. `catch_up` moves all of it on. Each look at the log makes
-    sure that the commit of ``version`` is the one that was read: a store that was restored or created anew meanwhile
-    has another one, or none (docs/adr/0013).
+    ``ends`` has the log end offset of every log partition. `catch_up` advances to the newest version. Each look at the
+    log checks that the commit of ``version`` is unchanged. If the store was restored or created anew, that commit
+    differs or is missing (docs/adr/0013).
     """
 
     def __init__(self, folder: str, offsets_partitions: int, source: str) -> None:
@@ -82,13 +86,13 @@ class OwnedLog:
         self.producers = Producers()
         self._last: bytes | None = None  # the text of the commit of `version`; None: it is no longer kept
         self._table_id: str | None = None
-        self._unwritable: str | None = None  # what the table requires of writers that this program does not do
+        self._unwritable: str | None = None  # the feature that the table requires and this program lacks
 
     def open(self, partitions: Collection[int] = (), take: Callable[[pa.Table], None] = _drop) -> None:
-        """Find out where the log stands; ``take`` gets the rows of these log partitions as it goes, as from `load`.
+        """Read the ends and the producers of the log. ``take`` gets the rows of these log partitions, as from `load`.
 
-        Raises NoSuchStore where there is none, StoreReplaced where it is not the one that was open before,
-        UnsupportedTable where only Spark can read it.
+        Raises NoSuchStore if there is no store, StoreReplaced if it is not the store that was open before,
+        UnsupportedTable if only Spark can read the log.
         """
         found = self._snapshot()
         for partition, end in self._noted_ends():
@@ -109,10 +113,10 @@ class OwnedLog:
         self._looked_at = time.monotonic()
 
     def catch_up(self) -> Iterator[pa.Table]:
-        """The rows that came in since, commit by commit, with ROW_SCHEMA and in the order of their record offsets.
+        """Yield the rows of each new commit, with ROW_SCHEMA, sorted by log partition and record offset.
 
-        Raises LogMovedOn where it takes a new `open` to follow them, StoreReplaced where the store is another one now,
-        UnsupportedTable where only Spark can read the table from here on.
+        Raises LogMovedOn if the log has to be read again with `open`, StoreReplaced if the store was replaced,
+        UnsupportedTable if only Spark can read the table from now on.
         """
         now = time.monotonic()
         while (text := self._next_commit()) is not None:
@@ -134,9 +138,9 @@ class OwnedLog:
         self._looked_at = now
 
     def _next_commit(self) -> bytes | None:
-        """The text of the commit behind `version`, None where there is none yet. Raises as `catch_up`."""
+        """Return the text of the commit after `version`; None if there is none yet. Raises as `catch_up`."""
         text = self._table.commit_file(self.version + 1)
-        # only now: so what was read follows the commit that is known
+        # check after the read, so that the text read surely follows the known commit
         if self._table.is_unchanged(self.version, self._last):
             return text
         if self._table.commit_file(self.version) is None and self._snapshot().version > self.version:
@@ -153,25 +157,26 @@ class OwnedLog:
         )
 
     def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
-        """All rows of these log partitions, in no order, a stretch of a file at a time, with ROW_SCHEMA.
+        """Yield all rows of these log partitions in any order, with ROW_SCHEMA, a part of a file at a time.
 
-        At least those before `version`. May run while another thread uses the log. Raises StoreReplaced and
-        UnsupportedTable as `open`.
+        Includes at least the rows up to `version`. May run while another thread uses the log.
+
+        Raises StoreReplaced and UnsupportedTable as `open`.
         """
         for rows in _scan(self._snapshot(), list(RECORD_COLUMNS)):
             yield _of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
-        """Wait for this process's turn to append, for a moment: a courtesy that saves lost races.
+        """Wait briefly for this process's turn to append. It saves lost races; correctness does not need it.
 
-        ``meanwhile`` is called again and again while it waits.
+        ``meanwhile`` is called repeatedly during the wait.
         """
         return self._table.storage.turn(meanwhile)
 
     def prepare(self, records: Sequence[Record], now_ms: int) -> PreparedAppend:
-        """Give records their record offsets: gapless, from each log partition's end on (R2).
+        """Assign record offsets to records: without gaps, from the end of each log partition (R2).
 
-        Raises UnsupportedTable where an append to the table takes what this program does not do.
+        Raises UnsupportedTable if the table requires a feature that this program lacks.
         """
         if self._unwritable is not None:
             raise UnsupportedTable(
@@ -199,17 +204,17 @@ class OwnedLog:
             for each in _TABLE_SCHEMA
         ]
         rows = pa.Table.from_arrays(arrays, schema=_TABLE_SCHEMA)
-        if len(ends) > 1:  # as every file of the log is
+        if len(ends) > 1:  # every file of the log is sorted
             rows = rows.sort_by(_IN_ORDER)
         return PreparedAppend(self.version + 1, self.number + 1, rows, ends, self._last)
 
     def write(self, append: PreparedAppend, *, durable: bool) -> bytes:
-        """Append, all of it or nothing; returns the text of the commit, which `accept` takes.
+        """Append all records or none. Returns the text of the commit for `accept`.
 
         May run while another thread uses the log.
 
-        Raises WriteConflict if another writer appended meanwhile, StorageFailed if the storage fails: then nothing was
-        written. Raises CommitUnknown if the storage fails so that nobody can tell.
+        Raises WriteConflict if another writer committed first, StorageFailed if the storage failed and nothing was
+        committed, CommitUnknown if the storage failed and the commit may be there.
         """
         if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
             raise WriteConflict(f"{self._folder} may have moved on since version {append.version - 1}")
@@ -218,9 +223,9 @@ class OwnedLog:
         return self._table.append_next(file, append.version, append.previous, advance, durable=durable)
 
     def accept(self, append: PreparedAppend, text: bytes) -> pa.Table | None:
-        """Note that what `write` wrote is there, in a commit of this text.
+        """Advance to the commit that `write` made.
 
-        Returns its rows as `catch_up` gives them, None if that gave them already.
+        Returns its rows as `catch_up` does; None if `catch_up` already returned them.
         """
         if self.version >= append.version:
             return None
@@ -232,11 +237,11 @@ class OwnedLog:
         return rows
 
     def checkpoint(self) -> None:
-        """Sum up Delta's own log, so that it is read fast from here on; to fail at it does no harm."""
+        """Write a checkpoint of the Delta log, so that loading reads fewer commits. A failure does no harm."""
         self._table.checkpoint()
 
     def _snapshot(self) -> Snapshot:
-        """The table as it is now. Raises as `open`."""
+        """Return the newest snapshot of the table. Raises as `open`."""
         version = self.version  # another thread may append meanwhile
         try:
             found = TableFolder(self._folder, LOG).snapshot()
@@ -250,7 +255,7 @@ class OwnedLog:
         return found
 
     def _noted_ends(self) -> Iterator[tuple[int, int]]:
-        """Ends that are kept where the last records were cleaned away (R2, R23)."""
+        """Return the ends in `log_partitions`. They stay when a cleaning removes the last records (R2, R23)."""
         try:
             table = TableFolder(f"{self._store_folder}/{LOG_PARTITIONS.name}", LOG_PARTITIONS).snapshot()
         except NoSuchTable:
@@ -259,13 +264,13 @@ class OwnedLog:
         return zip(noted["log_partition"].to_pylist(), noted["end_offset"].to_pylist(), strict=True)
 
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
-        """What a commit brought; nothing where it merely rearranged rows, as OPTIMIZE does."""
+        """Return the rows that a commit appended; none if it only rearranged rows, as OPTIMIZE does."""
         added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
         if not added:
             return ROW_SCHEMA.empty_table()
         rows = pa.concat_tables(_with_schema(self._table.read_file(name, RECORD_COLUMNS), ROW_SCHEMA) for name in added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
-        rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: cleaning adds what was there before
+        rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again
         if len(added) > 1 or not _ascends(rows):
             rows = rows.sort_by(_IN_ORDER)
         return rows
@@ -282,7 +287,7 @@ def _transactions(actions: Sequence[Action]) -> Iterator[int]:
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows of a file in one schema; files of several writers differ in the types of times, and in nulls."""
+    """Cast the rows of a file to a schema. Files of other writers differ in timestamp types and nullability."""
     return pa.Table.from_arrays([table[each.name].cast(each.type) for each in schema], schema=schema)
 
 
@@ -298,7 +303,7 @@ def _of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
 
 
 def _scan(snapshot: Snapshot, columns: list[str]) -> Iterator[pa.Table]:
-    """Columns of all files of a snapshot, a stretch of one file at a time."""
+    """Yield columns of all files of a snapshot, a part of a file at a time."""
     schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
     for batch in snapshot.batches(columns):
         yield _with_schema(pa.Table.from_batches([batch]), schema)

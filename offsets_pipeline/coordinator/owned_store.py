@@ -1,4 +1,4 @@
-"""An owned store without a JVM: creating its tables, and opening it."""
+"""Create and open an owned store without a JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCHEMA_PREFIX = "schema:"
 
 @dataclass(frozen=True)
 class OwnedStore:
-    """An existing owned store: its folder, or the URI of one, and what is fixed with it."""
+    """An existing owned store: its folder or URI, and its fixed properties."""
 
     location: str
     properties: StoreProperties
@@ -28,7 +28,7 @@ class OwnedStore:
     def open(cls, location: str | Path) -> OwnedStore:
         """Open the owned store at a folder.
 
-        Raises NoSuchStore where there is nothing, NotAStore where there is something else, NotCoordinator for a
+        Raises NoSuchStore if the folder does not exist, NotAStore if it holds something else, NotCoordinator for a
         mirrored store (R4).
         """
         folder = _folder(location)
@@ -47,7 +47,8 @@ class OwnedStore:
         If another process creates the same store at the same time, returns that store.
 
         Raises NotAStore if the folder holds something else, StoreMismatch if it is a store of another kind or with
-        another number of log partitions, InvalidPartitionCount for a count below 1, UnsafeStorage.
+        another number of log partitions, InvalidPartitionCount for a count below 1, UnsafeStorage if the storage has no
+        atomic put-if-absent.
         """
         folder = _folder(location)
         properties = StoreProperties(OWNED, offsets_partitions)

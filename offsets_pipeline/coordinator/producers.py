@@ -1,4 +1,4 @@
-"""What the log says of producers: their epochs, and in which log partitions they have a transaction open (R11)."""
+"""The producers in the log: their epochs, and the log partitions of their open transactions (R11)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ NO_EPOCH = -1
 
 @dataclass
 class Producer:
-    """One producer id: its highest epoch, and by log partition when its open transaction began there (ms)."""
+    """A producer id: its highest epoch, and the start of its open transaction in ms, by log partition."""
 
     epoch: int = NO_EPOCH
     open_since_ms: dict[int, int] = field(default_factory=dict)
 
 
 class Producers:
-    """All producers of the log, those of log partitions that are not loaded too: a transaction may span them."""
+    """All producers of the log. Covers unloaded log partitions too, because a transaction may span them."""
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
 
     def get(self, producer_id: int) -> Producer:
-        """What the log says of a producer; nothing of one that it does not know."""
+        """Return a producer; for an unknown id one without an epoch or a transaction."""
         return self._producers.get(producer_id, Producer())
 
     def open_since_ms(self) -> dict[int, int]:
-        """By producer id, when its open transaction began."""
+        """Return the start of each open transaction in ms, by producer id."""
         return {
             producer_id: min(producer.open_since_ms.values())
             for producer_id, producer in self._producers.items()
@@ -43,7 +43,7 @@ class Producers:
         }
 
     def replay(self, rows: pa.Table) -> None:
-        """Take rows with COLUMNS, of each log partition in the order of their record offsets."""
+        """Apply rows with COLUMNS. The rows of a log partition come in the order of their record offsets."""
         if rows["producer_id"].null_count == rows.num_rows:
             return
         rows = rows.filter(rows["producer_id"].is_valid())
@@ -55,4 +55,4 @@ class Producers:
             if control_type is None:
                 producer.open_since_ms.setdefault(log_partition, 0 if timestamp is None else timestamp // 1000)
             elif control_type in (COMMIT, ABORT):
-                producer.open_since_ms.pop(log_partition, None)  # R11: whatever the marker's epoch
+                producer.open_since_ms.pop(log_partition, None)  # R11: a marker of any epoch

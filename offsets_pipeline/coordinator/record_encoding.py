@@ -1,4 +1,4 @@
-"""The records that a coordinator writes, encoded."""
+"""Encode the records that a coordinator appends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
-#: The one version of a commit's value that has an expire timestamp (R7).
+#: The only version of a commit's value with an expire timestamp (R7).
 _EXPIRING_VERSION = 1
 _LEADER_EPOCH_SINCE, _TOPIC_ID_SINCE = 3, 4
 _GROUP_INSTANCE_ID_SINCE, _REBALANCE_TIMEOUT_SINCE, _STATE_TIMESTAMP_SINCE = 3, 1, 2
 _MARKER_VERSION, _ABORT_MARKER, _COMMIT_MARKER = 0, 0, 1
 _NO_COORDINATOR_EPOCH = 0
 
-#: A tombstone of this type removes a group of the kind (R14): it comes last.
+#: By group type, the record type whose tombstone removes the group (R14). That tombstone comes last.
 _REMOVING_TYPE = {CLASSIC: GROUP_METADATA, CONSUMER: 3, SHARE: 11, STREAMS: 17}
 
 
@@ -40,7 +40,12 @@ def commit_record(
     expire_timestamp_ms: int | None = None,
     producer: tuple[int, int] | None = None,
 ) -> Record:
-    """An offset commit. What the value's version has no room for is left out. Raises UnwritableRecord."""
+    """Return the record of an offset commit, without the fields that the value's version lacks.
+
+    An expire timestamp overrides ``version``. ``producer`` is the id and epoch of a transaction's producer.
+
+    Raises UnwritableRecord.
+    """
     if expire_timestamp_ms is not None:
         version = _EXPIRING_VERSION
     fields: Fields = {"offset": offset.offset, "metadata": offset.metadata, "commit_timestamp": now_ms}
@@ -56,12 +61,12 @@ def commit_record(
 
 
 def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition) -> Record:
-    """The tombstone of an offset."""
+    """Return the tombstone of an offset."""
     return Record(log_partition, _commit_key(group_id, where), None)
 
 
 def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version: int) -> Record:
-    """The metadata of a classic group."""
+    """Return the record with the metadata of a classic group. Raises UnwritableRecord."""
     members = []
     for each in group.members:
         member: Fields = {
@@ -91,16 +96,19 @@ def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version:
 
 
 def group_tombstones(log_partition: int, group_id: str, group: Group) -> list[Record]:
-    """Tombstones of all records of a group, its own last; also of a simple group, which has none (R21)."""
+    """Return tombstones for all records of a group, the group's own tombstone last.
+
+    A simple group has no record, and gets the tombstone all the same (R21).
+    """
     removing = _REMOVING_TYPE[group.group_type]
     names = sorted((name for name in group.records if name[0] != removing), reverse=True)
     return [Record(log_partition, _group_key(name[0], group_id, name[1]), None) for name in [*names, (removing, "")]]
 
 
 def marker(log_partition: int, producer_id: int, producer_epoch: int, control_type: str) -> Record:
-    """The control record that ends a transaction in a log partition (R11).
+    """Return the control record that ends a transaction in a log partition (R11).
 
-    Its key is int16 version, int16 type (0 abort, 1 commit), its value int16 version, int32 coordinator epoch.
+    The key is int16 version, int16 type (0 abort, 1 commit). The value is int16 version, int32 coordinator epoch.
     """
     key, value = bytearray(), bytearray()
     wire.write_int16(key, _MARKER_VERSION)
@@ -111,7 +119,7 @@ def marker(log_partition: int, producer_id: int, producer_epoch: int, control_ty
 
 
 def _commit_key(group_id: str, where: TopicPartition) -> bytes:
-    # of version 1 whatever the value's version (R7): cleaning knows raw keys alone, and a tombstone has to fit (R23)
+    # always version 1 (R7): cleaning compares raw keys, so a commit and its tombstone need the same key (R23)
     fields: Fields = {"group": group_id, "topic": where.topic, "partition": where.partition}
     return encode_key(DecodedKey(RecordType.OFFSET_COMMIT, fields))
 

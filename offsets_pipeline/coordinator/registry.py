@@ -1,7 +1,7 @@
-"""Which process has which log partitions loaded: notes in the store's folder, for whoever looks for a coordinator.
+"""The registry of coordinators: a file in the store's folder for each, with the log partitions that it has loaded.
 
-Notes, not locks: any number of processes may have a log partition loaded, the log keeps them apart. So a note that is
-out of date costs nothing but a wrong answer to `find_coordinator`.
+The files are not locks. Any number of processes may load the same log partition, because each append is a
+compare-and-swap. An outdated file can only make `find_coordinator` answer wrongly.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 FOLDER = "_coordinators"
-#: A note is renewed this often, and believed for so long; a process of this machine that is gone is never believed.
+#: A coordinator rewrites its file every RENEW_MS. Readers ignore a file after BELIEVED_MS, or if its process ended.
 RENEW_MS = 10_000
 BELIEVED_MS = 60_000
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A coordinator: the machine and the process that it runs in, and a name that no other has."""
+    """A coordinator: its host, its process id and a unique name."""
 
     host: str
     pid: int
@@ -38,7 +38,7 @@ class Instance:
 
     @classmethod
     def here(cls) -> Instance:
-        """A new one in this process."""
+        """Return a new instance in this process."""
         return cls(socket.gethostname(), os.getpid(), uuid.uuid4().hex[:12])
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Instance:
 
 
 class Registry:
-    """The notes of one store; one instance writes its own and reads all."""
+    """The registry files of one store. An instance writes its own file and reads all files."""
 
     def __init__(self, store_folder: str, instance: Instance) -> None:
         self._instance = instance
@@ -55,26 +55,26 @@ class Registry:
         self._path = f"{self._folder}/{instance.name}.json"
 
     def note(self, partitions: Collection[int], now_ms: int) -> None:
-        """Say which log partitions are loaded here."""
+        """Write this instance's file, with the log partitions that are loaded here."""
         note = {
             "host": self._instance.host,
             "pid": self._instance.pid,
             "partitions": sorted(partitions),
             "at_ms": now_ms,
         }
-        self._system.create_dir(self._folder, recursive=False)  # a store that was deleted stays so
+        self._system.create_dir(self._folder, recursive=False)  # does not create a deleted store again
         aside = f"{self._path}.tmp"
         with self._system.open_output_stream(aside) as file:
             file.write(json.dumps(note).encode())
         self._system.move(aside, self._path)
 
     def remove(self) -> None:
-        """Remove the note of this instance. On storage that refuses, the note expires."""
+        """Delete this instance's file. If the storage refuses, the file expires."""
         with suppress(OSError):
             self._system.delete_file(self._path)
 
     def who_has(self, log_partition: int, now_ms: int) -> list[Instance]:
-        """The instances that have a log partition loaded, as far as their notes tell."""
+        """Return the instances whose files say that they have a log partition loaded."""
         found = []
         for info in self._system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):
             if info.extension != "json":
@@ -83,7 +83,7 @@ class Registry:
                 with self._system.open_input_file(info.path) as file:
                     note = json.loads(file.read())
             except FileNotFoundError:
-                continue  # it is gone by now
+                continue  # its instance deleted it meanwhile
             instance = Instance(note["host"], note["pid"], info.base_name.removesuffix(".json"))
             is_old = now_ms - note["at_ms"] > BELIEVED_MS
             if log_partition in note["partitions"] and not is_old and not _is_gone(instance):
@@ -92,7 +92,7 @@ class Registry:
 
 
 def _is_gone(instance: Instance) -> bool:
-    """Whether its process ended, as far as can be told: of another machine nothing can."""
+    """Return whether the process ended. A process of another machine counts as running."""
     if instance.host != socket.gethostname() or not Path("/proc/self").exists():
         return False
     return not Path(f"/proc/{instance.pid}").exists()

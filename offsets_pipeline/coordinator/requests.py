@@ -1,4 +1,4 @@
-"""What is asked of a coordinator, in Kafka's words, and what a handler makes of it."""
+"""The requests to a coordinator, named as in Kafka, their validation, and the outcome that a handler returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.owned_log import Record
 
-    #: What is committed, by (topic, partition); a bare number is an offset without anything more.
+    #: Offsets to commit, by (topic, partition). A bare number is an offset without leader epoch, metadata or topic id.
     OffsetsByPartition = (
         Mapping[tuple[str, int], "OffsetAndMetadata | int"] | Mapping[TopicPartition, "OffsetAndMetadata | int"]
     )
@@ -28,9 +28,9 @@ _MAX_PARTITION = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """What a consumer commits for one partition: the next offset to read, and a note of its own.
+    """A consumer's commit for one partition: the next offset to read, and metadata of the consumer's choice.
 
-    ``topic_id`` is written where the value's version has room for it (4), in Kafka's notation.
+    ``topic_id`` is in Kafka's notation. Only values of version 4 store it.
     """
 
     offset: int
@@ -41,7 +41,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MemberOfGroup:
-    """Who commits: a member of a generation (of an epoch, KIP-848); or nobody in particular."""
+    """The member that commits, with its generation or epoch (KIP-848). The defaults name no member."""
 
     member_id: str = UNKNOWN_MEMBER
     generation: int = UNKNOWN_GENERATION
@@ -49,7 +49,7 @@ class MemberOfGroup:
 
     @property
     def is_nobody(self) -> bool:
-        """Whether it names nothing at all."""
+        """Whether it names no member, no generation and no group instance id."""
         return self.generation < 0 and not self.member_id and self.group_instance_id is None
 
 
@@ -58,9 +58,9 @@ NOBODY = MemberOfGroup()
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    """A request to commit offsets; ``retention_time_ms`` makes them expire so long after the commit (R19).
+    """A request to commit offsets. They expire ``retention_time_ms`` after the commit (R19).
 
-    Without it, or with DEFAULT_RETENTION_TIME, they expire by `offsets_retention_minutes`.
+    If that is None or DEFAULT_RETENTION_TIME, they expire by `offsets_retention_minutes`.
     """
 
     group_id: str
@@ -71,7 +71,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """A member of a classic group. Timeouts in milliseconds; subscription and assignment as the members sent them."""
+    """A member of a classic group. Subscription and assignment are in the client's encoding."""
 
     member_id: str
     client_id: str = ""
@@ -85,7 +85,10 @@ class ClassicMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A classic group as it is stored, whole. With members but without ``protocol`` or ``leader``: being rebalanced."""
+    """The complete metadata of a classic group.
+
+    A group with members but without ``protocol`` or ``leader`` is in a rebalance.
+    """
 
     group_id: str
     protocol_type: str = ""
@@ -100,9 +103,9 @@ _Response = TypeVar("_Response")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[_Response]):
-    """What a handler makes of a request: records to append, the answer once they are in the log.
+    """A handler's result: records to append, and the response to send when they are in the log.
 
-    ``error`` is raised instead of the answer, after the records were appended: a part of the request was refused.
+    If the handler refused a part of the request, the call raises ``error`` after the append and returns no response.
     """
 
     records: list[Record]
@@ -111,7 +114,7 @@ class Outcome(Generic[_Response]):
 
 
 def as_offsets(offsets: OffsetsByPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets of a request, checked; a bare number is an offset. Raises UnknownTopicOrPartition."""
+    """Return the offsets of a request with validated partitions. Raises UnknownTopicOrPartition."""
     return {
         validated_partition(where): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         for where, offset in offsets.items()
@@ -119,7 +122,7 @@ def as_offsets(offsets: OffsetsByPartition) -> dict[TopicPartition, OffsetAndMet
 
 
 def validated_partition(where: tuple[object, object]) -> TopicPartition:
-    """The partition of a topic. Raises UnknownTopicOrPartition for what is none."""
+    """Return a valid topic partition. Raises UnknownTopicOrPartition for an invalid topic name or partition number."""
     topic, partition = where
     if not isinstance(topic, str) or not topic or not _is_utf8(topic):
         raise UnknownTopicOrPartition(f"{topic!r} is no name of a topic")
@@ -129,9 +132,9 @@ def validated_partition(where: tuple[object, object]) -> TopicPartition:
 
 
 def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
-    """The group id. Raises InvalidGroupId for what no key can hold.
+    """Return a valid group id. Raises InvalidGroupId if a record's key cannot hold it.
 
-    As in Kafka an empty one is as good as any, but where an API is younger than group ids that may not be empty.
+    Kafka accepts an empty group id except in newer APIs (``may_be_empty=False``).
     """
     if not isinstance(group_id, str):
         raise InvalidGroupId(f"{group_id!r} is no group id: it has to be text")
@@ -146,7 +149,7 @@ def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
 
 
 def refuse_share_group(group_id: str, kind: str) -> None:
-    """Raise NoSuchGroup for a share group: where it stands is no committed offset."""
+    """Raise NoSuchGroup for a share group, which has no committed offsets."""
     if kind == SHARE:
         raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
 

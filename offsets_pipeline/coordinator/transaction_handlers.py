@@ -1,8 +1,7 @@
-"""Transactions: producers with an epoch, and the markers that end what they began (R11).
+"""Handlers for transactions: producers with an epoch, and the markers that end their transactions (R11).
 
-The log knows which transactions have records, and each producer's highest epoch. That a transaction began and has no
-record yet only the process knows that began it; what makes an older epoch's producer stop at once, wherever it runs,
-is a marker of the new epoch in the log.
+The log holds the transactions that have records, and each producer's highest epoch. Until a transaction has a record,
+only the process that began it knows it. A marker of a new epoch in the log fences the older epochs in every process.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ MAX_EPOCH = 32_767
 
 @dataclass(frozen=True, slots=True)
 class BegunTransaction:
-    """A transaction that this process began: its epoch, when, and how long it may take (ms)."""
+    """A transaction that this process began: its epoch, its start and its timeout in ms."""
 
     producer_epoch: int
     begun_at_ms: int
     timeout_ms: int
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether its time is over."""
+        """Return whether the transaction is open for longer than its timeout."""
         return now_ms - self.begun_at_ms >= self.timeout_ms
 
 
 class BegunTransactions:
-    """The transactions that this process began and did not end, by producer id; and which of them are ending."""
+    """The open transactions that this process began, by producer id, and which of them are ending."""
 
     def __init__(self) -> None:
         self._begun: dict[int, BegunTransaction] = {}
@@ -50,40 +49,40 @@ class BegunTransactions:
         self._ended: dict[int, tuple[int, str]] = {}
 
     def get(self, producer_id: int) -> BegunTransaction | None:
-        """The producer's open transaction, if it was begun here."""
+        """Return the producer's open transaction; None if this process began none."""
         return self._begun.get(producer_id)
 
     def add(self, producer_id: int, begun: BegunTransaction) -> None:
-        """Note one that begins."""
+        """Add a transaction that begins."""
         self._begun[producer_id] = begun
         self._ended.pop(producer_id, None)
 
     def end(self, producer_id: int, producer_epoch: int, control_type: str) -> None:
-        """Note how one ended: to ask for the same end again is to be told that it is so."""
+        """Remove a transaction, and keep its result, so that a repeated request to end it succeeds."""
         self._begun.pop(producer_id, None)
         self._ended[producer_id] = (producer_epoch, control_type)
 
     def drop(self, producer_id: int) -> None:
-        """Forget one that was aborted since it took too long."""
+        """Remove an aborted overdue transaction, and keep no result."""
         self._begun.pop(producer_id, None)
         self._ended.pop(producer_id, None)
 
     def has_ended(self, producer_id: int, producer_epoch: int, control_type: str) -> bool:
-        """Whether the producer's last transaction of this process ended just so."""
+        """Return whether the producer's last transaction in this process ended with this epoch and result."""
         return producer_id not in self._begun and self._ended.get(producer_id) == (producer_epoch, control_type)
 
     def is_ending(self, producer_id: int) -> bool:
-        """Whether its markers are being written."""
+        """Return whether the producer's transaction is ending: its markers are being written."""
         return producer_id in self._ending
 
     def set_ending(self, producer_id: int, *, ending: bool) -> None:
-        """Note that its markers are being written, or no longer."""
+        """Set or clear that the producer's transaction is ending."""
         (self._ending.add if ending else self._ending.discard)(producer_id)
 
     def overdue(self, now_ms: int, open_since_ms: Mapping[int, int], max_timeout_ms: int) -> Iterator[int]:
-        """The producers whose transactions take too long.
+        """Yield the ids of producers whose transactions are overdue.
 
-        Those begun here by their own timeout; what another process began, by the longest that there may be.
+        A transaction that this process began has its own timeout, any other one ``max_timeout_ms``.
         """
         for producer_id, begun in self._begun.items():
             if begun.is_overdue(now_ms):
@@ -94,7 +93,7 @@ class BegunTransactions:
 
 
 def validate_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
-    """Raises InvalidTransactionTimeout for one that is not allowed."""
+    """Raise InvalidTransactionTimeout if the timeout is not from 1 to ``max_timeout_ms``."""
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTransactionTimeout(
             f"a transaction may take from 1 to {max_timeout_ms} ms, not {timeout_ms} (transaction_max_timeout_ms)"
@@ -104,10 +103,12 @@ def validate_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
 def begin_transaction(
     producer_id: int, producer_epoch: int, producer: Producer, begun: BegunTransaction | None, offsets_partitions: int
 ) -> Outcome[None]:
-    """Markers that abort the transaction of an older epoch, or merely tell of the new one; nothing for a known epoch.
+    """Return the ABORT markers that put a new epoch into the log; no records if the log has the epoch.
 
-    Raises InvalidProducerEpoch for an epoch that was overtaken or is none, ConcurrentTransactions where this epoch
-    has a transaction open.
+    The markers also abort the open transaction of an older epoch.
+
+    Raises InvalidProducerEpoch for an invalid epoch or one older than the newest, ConcurrentTransactions if the
+    producer has a transaction open in this epoch.
     """
     if not (0 <= producer_epoch <= MAX_EPOCH and producer_id >= 0):
         raise InvalidProducerEpoch(
@@ -120,7 +121,7 @@ def begin_transaction(
         raise _is_open(producer_id, producer_epoch)
     if producer_epoch == producer.epoch:
         return Outcome([], None)
-    # a producer without an open transaction is told of in a log partition of its own
+    # without an open transaction, the producer id chooses the log partition of the marker
     told = producer.open_since_ms or [producer_id % offsets_partitions]
     return Outcome([marker(partition, producer_id, producer_epoch, ABORT) for partition in sorted(told)], None)
 
@@ -134,9 +135,9 @@ def _is_open(producer_id: int, producer_epoch: int) -> ConcurrentTransactions:
 def validate_producer(
     producer_id: int, producer_epoch: int, producer: Producer, begun: BegunTransaction | None
 ) -> None:
-    """Whether the producer may write to its transaction, or end it.
+    """Check that the producer may write to its transaction, or end it.
 
-    Raises InvalidProducerEpoch, or InvalidTxnState where it has none open.
+    Raises InvalidProducerEpoch for an old epoch, InvalidTxnState if this epoch has no open transaction.
     """
     _validate_epoch(producer_id, producer_epoch, producer, begun)
     begun_here = begun is not None and begun.producer_epoch == producer_epoch
@@ -153,7 +154,7 @@ def _validate_epoch(producer_id: int, producer_epoch: int, producer: Producer, b
 
 
 def end_transaction(producer_id: int, producer_epoch: int, producer: Producer, control_type: str) -> Outcome[None]:
-    """Markers in the log partitions where the transaction has records; none if it has none at all."""
+    """Return a marker for each log partition where the transaction has records."""
     return Outcome(
         [marker(partition, producer_id, producer_epoch, control_type) for partition in sorted(producer.open_since_ms)],
         None,
@@ -163,7 +164,10 @@ def end_transaction(producer_id: int, producer_epoch: int, producer: Producer, c
 def abort_overdue(
     producer_id: int, producer: Producer, begun: BegunTransaction | None, offsets_partitions: int
 ) -> Outcome[None]:
-    """Markers that abort what takes too long, in an epoch more than the producer's: what it still sends is refused."""
+    """Return markers that abort an overdue transaction.
+
+    They have the next epoch, so that later requests of the producer are refused.
+    """
     epoch = min(max(producer.epoch, -1 if begun is None else begun.producer_epoch) + 1, MAX_EPOCH)
     told: Iterable[int] = producer.open_since_ms or [producer_id % offsets_partitions]
     return Outcome([marker(partition, producer_id, epoch, ABORT) for partition in sorted(told)], None)

@@ -1,4 +1,4 @@
-"""The coordinator's calls about transactions (R11)."""
+"""The coordinator's calls for transactions (R11)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULT_TIMEOUT_MS = 60_000
 
 
 class TransactionalCoordinator(CoordinatorCore):
-    """A coordinator's transactions. A producer uses one coordinator at a time, and one thread at a time."""
+    """A coordinator's calls for transactions. A producer uses one coordinator and one thread at a time."""
 
     def __init__(self, store: OwnedStore, settings: Settings, clock: Clock) -> None:
         super().__init__(store, settings, clock)
@@ -50,13 +50,13 @@ class TransactionalCoordinator(CoordinatorCore):
         transaction_timeout_ms: int | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Begin a transaction; it is aborted when it is open for ``transaction_timeout_ms`` (None: a minute).
+        """Begin a transaction. The coordinator aborts it after ``transaction_timeout_ms`` (None: at most a minute).
 
-        A producer that starts again takes a higher epoch: what the older one has open is aborted, and whatever it still
-        sends is refused, in every process.
+        A producer that restarts takes a higher epoch. That aborts the open transaction of the older epoch, and every
+        process refuses later requests in the older epoch.
 
-        Raises InvalidProducerEpoch for an epoch that was overtaken, ConcurrentTransactions where the producer has one
-        open in this epoch, InvalidTransactionTimeout.
+        Raises InvalidProducerEpoch for an epoch older than the newest, ConcurrentTransactions if the producer has a
+        transaction open in this epoch, InvalidTransactionTimeout.
         """
         longest = self._settings.transaction_max_timeout_ms
         timeout = min(DEFAULT_TIMEOUT_MS, longest) if transaction_timeout_ms is None else transaction_timeout_ms
@@ -87,11 +87,11 @@ class TransactionalCoordinator(CoordinatorCore):
         member: MemberOfGroup = NOBODY,
         timeout_ms: int | None = None,
     ) -> None:
-        """Commit offsets as part of a transaction: they show when it ends with a commit, and never if it aborts.
+        """Commit offsets in a transaction. They become visible when it commits, and never if it aborts.
 
-        Raises as `commit_offsets` does, but IllegalGeneration where that raises NoSuchGroup or StaleMemberEpoch, and
-        InvalidGroupId for an empty group id too; InvalidProducerEpoch, InvalidTxnState where none is open,
-        ConcurrentTransactions while it is ending.
+        Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
+        ending. Also raises the errors of `commit_offsets`, with two differences: InvalidGroupId for an empty group id
+        too, and IllegalGeneration instead of StaleMemberEpoch, and instead of NoSuchGroup for an unknown group.
         """
         commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
         log_partition = self.partition_for(group_id)
@@ -115,9 +115,12 @@ class TransactionalCoordinator(CoordinatorCore):
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, timeout_ms: int | None = None
     ) -> None:
-        """End a transaction: its offsets show from now on, all at once, or never. To end it twice alike is as good.
+        """Commit or abort a transaction. A commit makes all its offsets visible at once.
 
-        Raises InvalidProducerEpoch, InvalidTxnState where none is open, ConcurrentTransactions while it is ending.
+        Idempotent: ending a transaction again with the same result succeeds in the same coordinator.
+
+        Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
+        ending.
         """
         control_type = COMMIT if commit else ABORT
 
@@ -139,10 +142,10 @@ class TransactionalCoordinator(CoordinatorCore):
                 self._begun.set_ending(producer_id, ending=False)
 
     def abort_overdue_transactions(self, now_ms: int | None = None) -> list[int]:
-        """Abort the transactions that have been open for too long, and let nothing more come of them.
+        """Abort overdue transactions, and refuse further requests in their epochs. Returns the producer ids.
 
-        Those that were begun here by their own timeouts, what another process left open by the longest that there may
-        be. Returns the producers' ids. Their next transaction needs a higher epoch.
+        A transaction that this process began has its own timeout, any other one `transaction_max_timeout_ms`. The
+        producers need a higher epoch for their next transaction.
         """
         with self._lock:
             self._catch_up()
@@ -176,7 +179,7 @@ class TransactionalCoordinator(CoordinatorCore):
         return set(self._begun.overdue(now_ms, open_since_ms, self._settings.transaction_max_timeout_ms))
 
     def _tick(self, now_ms: int) -> None:
-        del now_ms  # the clock is looked at once more, when it is this request's turn
+        del now_ms  # the abort reads the clock when its request runs
         self.abort_overdue_transactions()
 
     def _change_producer(
@@ -187,7 +190,7 @@ class TransactionalCoordinator(CoordinatorCore):
         then: Callable[[Any], None],
         timeout_ms: int | None,
     ) -> Any:  # noqa: ANN401 - what the handler answers
-        """Carry out a request that no other of the producer may run beside; ``then`` before the next append."""
+        """Run a request as the producer's only one. Calls ``then`` with the response before the next append."""
 
         def claims() -> Mapping[Hashable, bool]:
             partitions = self._log.producers.get(producer_id).open_since_ms
@@ -203,7 +206,7 @@ class TransactionalCoordinator(CoordinatorCore):
         return self._wait_for(request)
 
     def _refuse_while_ending(self, producer_id: int, *, is_ending: bool = False) -> None:
-        """Raises ConcurrentTransactions while the producer's transaction is ending. Else it is now, if so said."""
+        """Raise ConcurrentTransactions if the transaction is ending. Otherwise mark it as ending, if ``is_ending``."""
         with self._lock:
             if self._begun.is_ending(producer_id):
                 raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending: wait for it")
