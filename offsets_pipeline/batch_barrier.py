@@ -1,8 +1,8 @@
-"""Ending a Structured Streaming query between two of its batches.
+"""A barrier that lets a caller stop a Structured Streaming query between two batches.
 
-`StreamingQuery.stop` interrupts the batch that goes on. What Python's function then raises holds a stack of the JVM's,
-and Spark looks for the interruption in that text, by an expression that takes more of its own stack than there is: the
-stream's thread dies with a thousand lines on stderr. So a query is stopped when no batch goes on any more.
+`StreamingQuery.stop` interrupts a running batch. The exception of the batch's Python function then contains a stack
+trace of the JVM. Spark searches this text for the interruption with a regular expression, which overflows the stack:
+the stream's thread dies with a thousand lines on stderr. So callers close the barrier before they stop a query.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class BarrierClosedError(Exception):
-    """A batch came behind the last one; nothing of it was done."""
+    """A batch started after the barrier was closed; the batch did nothing."""
 
 
 class BatchBarrier:
-    """Lets one batch in at a time, and none any more once it is closed."""
+    """Admits one batch at a time, and none after `close`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,19 +28,19 @@ class BatchBarrier:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """The time of a batch. Raises BarrierClosedError: the query then fails, and does not count the batch."""
+        """Context of one batch. Raises BarrierClosedError after `close`: the query then fails, and commits no batch."""
         with self._lock:
             if self._closed:
                 raise BarrierClosedError
             yield
 
     def close(self, timeout_seconds: float = -1) -> None:
-        """Let in no other batch, and wait for the one that goes on; a negative timeout is none."""
+        """Admit no further batch, and wait for the running one; a negative timeout waits without limit."""
         self._closed = True
         if self._lock.acquire(timeout=timeout_seconds):
             self._lock.release()
 
     @property
     def closed(self) -> bool:
-        """Whether a query that fails now was to end anyway."""
+        """Whether `close` was called: a failure of the query is then expected."""
         return self._closed

@@ -1,8 +1,8 @@
 """Settings: typed, frozen, read from one TOML file.
 
-`conf/offsets.toml` holds every setting with its default and what it does; the defaults here are the same (a test
-compares the two). A setting that is left out has its default; one that is not known, or has a wrong type or value, is
-refused with the file, the setting, and what is allowed.
+`conf/offsets.toml` has every setting with its default and a description; a test compares its defaults with this module.
+A missing setting has its default. An unknown setting, or a wrong type or value, raises ConfigError with the file, the
+setting, and the allowed values.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CONF_PATH = Path("conf/offsets.toml")
 
 _INT32_MAX = 2**31 - 1
 HOURS_MAX = 24 * 366 * 1000
-_MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: what a timestamp can tell
+_MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: timestamps stay in range
 
 
 class _Rule(Protocol):
-    """What values a setting takes."""
+    """The allowed values of a setting."""
 
     allowed: str
-    """Said to who wrote another: "a whole number from 1 to 10"."""
+    """Text for error messages: "a whole number from 1 to 10"."""
 
     def accepts(self, value: object) -> bool:
         """Whether `value` has the right type and lies in the allowed range."""
@@ -46,7 +46,7 @@ class _WholeNumber:
         self.allowed = f"a whole number from {lowest} to {highest}"
 
     def accepts(self, value: object) -> bool:
-        # TOML's true is no number, though Python's True is.
+        # Python's True is an int; TOML's true is not a number.
         return isinstance(value, int) and not isinstance(value, bool) and value in self._range
 
 
@@ -84,7 +84,7 @@ def _setting(default: _Value, rule: _Rule) -> _Value:
 
 
 class _Section:
-    """Base of the sections: an instance that breaks a rule cannot be made."""
+    """Base of the sections. Raises ConfigError for a value that breaks its setting's rule."""
 
     __slots__ = ()
 
@@ -98,26 +98,26 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings(_Section):
-    """[log]: the offsets log and what is read into it.
+    """[log]: the offsets log, its creation and its cleaning.
 
     Raises:
         ConfigError: a value is of the wrong type or not allowed.
     """
 
     offsets_partitions: int = _setting(50, _WholeNumber(1, _INT32_MAX))
-    """Log partitions of a store that is created and told no other number: Kafka's offsets.topic.num.partitions (R1)."""
+    """Log partitions of a new store, by default: Kafka's offsets.topic.num.partitions (R1)."""
 
     corrupt_records: Literal["quarantine", "fail"] = _setting("quarantine", _OneOf("quarantine", "fail"))
-    """What a record does that does not decode: go to the quarantine table, or stop the fold (R6)."""
+    """Treatment of a record that does not decode: add it to the quarantine table, or fail the fold (R6)."""
 
     min_compaction_lag_ms: int = _setting(0, _WholeNumber(0, _MS_MAX))
-    """Milliseconds for which a cleaning of the log leaves a record alone: Kafka's min.compaction.lag.ms (R23)."""
+    """Milliseconds for which a cleaning of the log keeps every record: Kafka's min.compaction.lag.ms (R23)."""
 
     delete_retention_ms: int = _setting(86_400_000, _WholeNumber(0, _MS_MAX))
-    """Milliseconds for which it keeps the last tombstone of a key: Kafka's delete.retention.ms (R23)."""
+    """Milliseconds for which a cleaning keeps the last tombstone of a key: Kafka's delete.retention.ms (R23)."""
 
     history_hours: int = _setting(0, _WholeNumber(0, HOURS_MAX))
-    """Hours of history that upkeep leaves in the log: what is older it cleans; 0: it keeps all."""
+    """Hours of history that upkeep keeps in the log; it cleans older records. 0 keeps all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,34 +129,34 @@ class FoldSettings(_Section):
     """
 
     trigger_interval_ms: int = _setting(1_000, _WholeNumber(0, _INT32_MAX))
-    """Milliseconds from the start of one batch of a continuous fold to the next; 0 is as soon as the last one ended."""
+    """Milliseconds between the starts of two batches of a continuous fold; 0 starts a batch when the last one ends."""
 
     driver_rows: int = _setting(50_000, _WholeNumber(0, _INT32_MAX))
-    """Rows of a batch that are folded in the driver, without tasks of Spark: 0 is none."""
+    """Largest batch, in rows, that is folded in the driver instead of Spark tasks; 0 folds all batches in tasks."""
 
     compact_rows: int = _setting(100_000, _WholeNumber(1, _INT32_MAX))
-    """Delta rows of a state table at which a stream compacts it, which rewrites the table."""
+    """Number of delta rows at which a stream compacts a state table; a compaction rewrites the table."""
 
     compact_percent: int = _setting(5, _WholeNumber(0, 100))
-    """The same as a percentage of the base rows: the larger of the two numbers counts."""
+    """Delta rows as a percentage of the base rows: the larger of this and `compact_rows` counts."""
 
     compact_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
-    """Delta files at which a stream compacts a state table, however few rows they hold."""
+    """Number of delta files at which a stream compacts a state table, independent of `compact_rows`."""
 
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
     max_retries: int = _setting(10, _WholeNumber(0, 100))
-    """How often a write that another writer overtook is tried again; 0 is never."""
+    """Retries of a write after a conflict with another writer; 0 is none."""
 
     retry_backoff_ms: int = _setting(100, _WholeNumber(1, _INT32_MAX))
-    """Milliseconds before the first retry; each further one waits twice as long."""
+    """Milliseconds before the first retry; the wait doubles with each retry."""
 
     max_backoff_ms: int = _setting(5_000, _WholeNumber(1, _INT32_MAX))
     """The longest wait before a retry, in milliseconds."""
 
     def __post_init__(self) -> None:
-        """Check each value, then the two that must fit together."""
+        """Check each value, and that `max_backoff_ms` is at least `retry_backoff_ms`."""
         _Section.__post_init__(self)
         if self.max_backoff_ms < self.retry_backoff_ms:
             raise ConfigError(
@@ -167,82 +167,82 @@ class FoldSettings(_Section):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings(_Section):
-    """[coordinator]: an owned log's coordinator. Each setting has the name of the broker's, with _ for its dots.
+    """[coordinator]: an owned log's coordinator. Each setting has the name of the broker's setting, with _ for dots.
 
     Raises:
         ConfigError: a value is of the wrong type or not allowed.
     """
 
     offsets_retention_minutes: int = _setting(10_080, _WholeNumber(1, _INT32_MAX))
-    """Minutes after which an offset expires where its commit names no time of its own (R19)."""
+    """Minutes after which an offset expires, unless its commit names its own retention time (R19)."""
 
     offsets_retention_check_interval_ms: int = _setting(600_000, _WholeNumber(1, _INT32_MAX))
-    """Milliseconds from one look for expired offsets to the next, in each process that has log partitions loaded."""
+    """Milliseconds between two searches for expired offsets, in each process that has loaded log partitions."""
 
     offset_metadata_max_bytes: int = _setting(4_096, _WholeNumber(0, 32_767))
-    """The longest note of a commit, in bytes of UTF-8."""
+    """Largest metadata text of an offset commit, in bytes of UTF-8."""
 
     offsets_commit_timeout_ms: int = _setting(5_000, _WholeNumber(1, _INT32_MAX))
     """Milliseconds that a request waits for its append."""
 
     offsets_commit_required_acks: int = _setting(-1, _WholeNumber(-1, 1))
-    """What a commit waits for (R27): 0 nothing, 1 that it is in the log, -1 that storage has it for good."""
+    """When a commit is acknowledged (R27): 0 at once, 1 when the log holds it, -1 when storage holds it durably."""
 
     offsets_load_buffer_size: int = _setting(5_242_880, _WholeNumber(1, _INT32_MAX))
-    """Bytes of the log that are read before they are compacted, when a log partition is loaded."""
+    """Bytes of the log to read between two compactions in memory, while a log partition loads."""
 
     offset_commit_value_version: int = _setting(4, _WholeNumber(0, 4))
-    """Version of the values of commits; one that names its own retention time is always written in version 1 (R7)."""
+    """Version of the values of offset commits; a commit with its own retention time always has version 1 (R7)."""
 
     group_metadata_value_version: int = _setting(3, _WholeNumber(0, 4))
     """Version of the values of group metadata (R7)."""
 
     transaction_max_timeout_ms: int = _setting(900_000, _WholeNumber(1, _INT32_MAX))
-    """The longest timeout of a transaction; one that its process left open is aborted after it."""
+    """Largest timeout of a transaction; after this time a transaction that its process left open is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings(_Section):
-    """[topic]: following a broker's offsets topic.
+    """[topic]: how `follow` reads a broker's offsets topic.
 
     Raises:
         ConfigError: a value is of the wrong type or not allowed.
     """
 
     name: str = _setting("__consumer_offsets", _Text(r"[a-zA-Z0-9._-]{1,249}", "the name of a topic"))
-    """The topic that is followed."""
+    """The topic to follow."""
 
     trigger_interval_ms: int = _setting(500, _WholeNumber(0, _INT32_MAX))
-    """Milliseconds from the start of one batch to the next; 0 is as soon as the last one ended."""
+    """Milliseconds between the starts of two batches; 0 starts a batch when the last one ends."""
 
     max_records_per_batch: int = _setting(1_000_000, _WholeNumber(1, _INT32_MAX))
-    """Record offsets that a batch covers at the most: so the first one over a long log is not all of it."""
+    """Largest number of record offsets in a batch: it divides the first read of a long log into several batches."""
 
     watch_interval_ms: int = _setting(5_000, _WholeNumber(100, _INT32_MAX))
-    """Milliseconds from one look at the topic itself to the next: which it is, where it ends, what is stable."""
+    """Milliseconds between two requests for the topic's identity and its offsets."""
 
     note_interval_ms: int = _setting(30_000, _WholeNumber(100, _INT32_MAX))
-    """Milliseconds between two notes in the store of how far the topic was read."""
+    """Milliseconds between two writes of the reading's progress to the store."""
 
     open_transaction_warning_ms: int = _setting(900_000, _WholeNumber(1, _MS_MAX))
-    """Age in milliseconds from which an open transaction is called hanging: the broker's transaction.max.timeout.ms."""
+    """Age in milliseconds at which an open transaction causes a warning: the broker's transaction.max.timeout.ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """[kafka]: what Kafka's clients are told beside the address; names and values as Kafka has them.
+    """[kafka]: options of Kafka's clients, except the address; names and values are Kafka's own.
 
-    A value ``env:NAME`` or ``file:PATH`` stands for what an environment variable or a file holds.
+    A value ``env:NAME`` refers to an environment variable, and ``file:PATH`` to the content of a file.
 
     Raises:
-        ConfigError: a value is neither text nor number nor a yes or no.
+        ConfigError: a value is not a text, a whole number, true or false.
     """
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # a value may be a secret
 
     @classmethod
     def of_document(cls, values: Mapping[str, object]) -> KafkaSettings:
-        """The section as it stands in the file: TOML takes `a.b = 1` for a table within a table."""
+        """Read the section from a TOML document, where `a.b = 1` makes a table within a table."""
         return cls(dict(_flat(values)))
 
 
@@ -260,17 +260,17 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings(_Section):
-    """[spark]: the session that is started where none is running. spark-submit's own options win over all of these.
+    """[spark]: the session that this program starts if none is running. Options of spark-submit override all of these.
 
     Raises:
         ConfigError: a value is of the wrong type or not allowed.
     """
 
     master: str = _setting("local[*]", _Text(r"\S+", 'a Spark master, as "local[2]" or "spark://host:7077"'))
-    """Where Spark runs."""
+    """Spark's master URL."""
 
     shuffle_partitions: int = _setting(2, _WholeNumber(1, 100_000))
-    """Tasks of a shuffle: some two for each core."""
+    """Tasks of a shuffle: about two per core."""
 
     driver_memory: str = _setting("2g", _Text(r"[1-9][0-9]*[kmgt]", 'a size as "512m" or "4g"'))
     """Heap of the JVM that this program starts."""
@@ -295,17 +295,17 @@ _SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | 
     "topic": TopicSettings,
     "spark": SparkSettings,
 }
-_KAFKA = "kafka"  # of its settings Kafka alone knows the names
+_KAFKA = "kafka"  # only Kafka knows the names of its options
 
 
 def load_settings(path: Path | None = None) -> Settings:
     """Read the settings.
 
-    The file is `path` if given, else the one that the environment variable OFFSETS_CONF names, else
-    ./conf/offsets.toml if there is one. Without a file every setting has its default.
+    The file is `path` if given, else the file that the environment variable OFFSETS_CONF names, else
+    ./conf/offsets.toml if it exists. Without a file every setting has its default.
 
     Raises:
-        ConfigError: the named file cannot be read, is no TOML, or holds a setting with a wrong name, type or value.
+        ConfigError: the file cannot be read, is not TOML, or has a setting with a wrong name, type or value.
     """
     chosen = _chosen_file(path)
     if chosen is None:
@@ -363,7 +363,7 @@ def _known(wrong: str, names: Iterable[str]) -> str:
 
 
 def _as_toml(value: object) -> str:
-    """The value as it stands in the file, near enough to find it there."""
+    """The value in TOML, close enough to find it in the file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

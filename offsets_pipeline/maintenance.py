@@ -1,8 +1,7 @@
-"""Upkeep of a store that lives for years: few files, and none that nobody reads any more.
+"""Upkeep of a store: cleans the log if the settings ask for it, compacts its tables and vacuums them.
 
-Compacts the tables, and removes files that their tables let go of long enough ago (each table's own
-`delta.deletedFileRetentionDuration` says how long). It runs beside streams and coordinators: no row
-changes for them, and files that a stream still has to read stay.
+A vacuum removes files that a table dropped longer ago than its `delta.deletedFileRetentionDuration`. Streams and
+coordinators may run meanwhile: a compaction changes no row, and a vacuum keeps files that a stream has yet to read.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MARGIN_MS = 60_000  # clocks of several machines differ
 
 
 class Upkeep(NamedTuple):
-    """A table's live files and their bytes, before and after, and how many dead files were removed."""
+    """A table's live files and their bytes, before and after; ``removed`` is the number of vacuumed files."""
 
     table: str
     files_before: int
@@ -49,13 +48,20 @@ class Upkeep(NamedTuple):
 def maintain_store(
     store: Store, clock: Clock, checkpoints: Iterable[str] = (), *, settings: Settings | None = None
 ) -> list[Upkeep]:
-    """Settle, compact and vacuum every table of the store; what was done to each.
+    """Compact and vacuum every table of the store; returns the upkeep of each.
 
-    The log is cleaned before, where the settings say that nobody wants its whole history. ``checkpoints`` are those of
-    streams that read the log and keep their checkpoint outside of the store; those within are known.
+    Cleans the log first if `history_hours` is set.
 
-    Raises NoSuchCheckpoint where such a folder holds no checkpoint, CannotClean where the log is to be cleaned and
-    cannot be, WriteConflict where others who rewrite the log came first too often.
+    Args:
+        store: the store.
+        clock: the present time.
+        checkpoints: checkpoint folders outside of the store, of streams that read the log; those inside are known.
+        settings: the program's settings; without them the log is not cleaned.
+
+    Raises:
+        NoSuchCheckpoint: one of ``checkpoints`` holds no checkpoint.
+        CannotClean: the log cannot be cleaned.
+        WriteConflict: other writers that rewrite the log committed first too often.
     """
     unread = _first_unread_version(store, checkpoints)
     state_tables = {each.name: each for each in STATE_TABLES}
@@ -75,9 +81,9 @@ def maintain_store(
 
 
 def _compact_state(store: Store, table: StateTable) -> None:
-    """Compact a state table that has delta files, or files of incarnations that are no longer named.
+    """Compact a state table if it has delta files, or files of dropped incarnations.
 
-    If a stream compacts the table at the same time, the next run does it.
+    If a stream compacts the table at the same time, the next run compacts the rest.
     """
     sizes = sizes_of(store, table)
     if sizes.delta_files or sizes.dropped_files:
@@ -85,22 +91,22 @@ def _compact_state(store: Store, table: StateTable) -> None:
 
 
 def _vacuum(folder: TableFolder, clock: Clock, unread: int | None) -> int:
-    """Remove files that the table let go of long enough ago; returns how many.
+    """Remove files that the table dropped longer ago than its retention; returns how many.
 
-    Removes none while a stream has yet to read a version that is older than that.
+    Removes none if a stream has yet to read a version older than the retention. ``unread`` is the first such version.
     """
     since_ms = None if unread is None else folder.committed_ms(unread)
-    # a file that the table has had since that version was let go of after it
+    # The table drops a version's files after its commit. Vacuum keeps them if the commit is younger than the retention.
     if since_ms is not None and clock.now_ms() - since_ms + _MARGIN_MS > kept_ms(folder):
         return 0
     return vacuum(folder)
 
 
-# --- who reads the log
+# --- streams that read the log
 
 
 def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | None:
-    """The first version of the log that one of the streams has not read; None where there are no streams."""
+    """The first version of the log that one of the streams has not read; None without streams."""
     versions = [_unread(store, folder) for folder in store.checkpoints()]
     for folder in checkpoints:
         version = _unread(store, absolute(folder))
@@ -111,7 +117,7 @@ def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | Non
 
 
 def _unread(store: Store, checkpoint: str) -> int | None:
-    """The version of the log that the stream reads next, by the last of its batches that ended, or its first plan."""
+    """The version of the log that the stream reads next: of its last committed batch, else of its first planned one."""
     ended, planned = (
         [int(name) for name in store.children(f"{checkpoint}/{folder}") if name.isdigit()]
         for folder in ("commits", "offsets")

@@ -1,6 +1,6 @@
-"""The Spark session: taken over from spark-submit where there is one, else started with what this program needs.
+"""The Spark session: uses the session of spark-submit if there is one, else starts one with this program's options.
 
-Nothing starts at import. What spark-submit was told (--master, --conf, --properties-file) wins over everything here.
+Nothing starts at import. Options of spark-submit (--master, --conf, --properties-file) override this module's options.
 """
 
 from __future__ import annotations
@@ -45,41 +45,41 @@ _QUIET_CONF: Mapping[str, str] = {
 _WORK_CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Bytes of keys and values: 65536 records are some 10 MB, enough for numpy to work in bulk.
+    # 65536 records have some 10 MB of keys and values: enough for numpy to work in bulk.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    # As the tasks of an ingest write them; Spark's default is a type that Parquet itself calls outdated.
+    # The type that the tasks of an ingest write. Spark's default is INT96, which Parquet has deprecated.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # The snapshot of a table's own transaction log is small here; the default of 50 tasks costs seconds a write.
+    # The snapshots of these tables' transaction logs are small; the default of 50 tasks costs seconds per write.
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 _LOCAL_CONF: Mapping[str, str] = {
-    # Works without a network and whatever the machine's name resolves to.
+    # Works without a network, and does not depend on how the machine's name resolves.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # It makes a job of every stage, which pays where stages are long and many machines wait; here it costs a third.
+    # Adaptive execution makes a job of every stage. This pays for long stages on many machines; here it costs a third.
     "spark.sql.adaptive.enabled": "false",
 }
 
 
 def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session that is running, or start one.
+    """Return the running session, or start one.
 
-    A session that already runs in this process is returned as it is, with `extra_conf` set on it. Under spark-submit
-    its configuration is completed, never overridden, save by `extra_conf`.
+    Sets `extra_conf` on a session that already runs in this process. Under spark-submit only `extra_conf` overrides
+    the given options; this module's other options fill the gaps.
 
     Args:
-        app_name: what Spark calls this program.
-        settings: where Spark runs and how big it is.
-        extra_conf: Spark configuration that wins over this module's.
+        app_name: Spark's name of the application.
+        settings: its `spark` section has the master and the sizes.
+        extra_conf: Spark options that override this module's options.
 
     Raises:
-        JavaMissing: there is no Java to start Spark with, or one older than Spark needs.
+        JavaMissing: there is no Java, or one older than Spark needs.
     """
     extra = dict(extra_conf or {})
     if SparkSession.getActiveSession() is not None:
-        # Not the active one: that is the session of a stream's last batch, once a stream ran in this process.
+        # Do not use the active session: after a stream has run in this process, that is its last batch's session.
         running = SparkSession.builder.getOrCreate()
         for key, value in extra.items():
             running.conf.set(key, value)
@@ -108,10 +108,10 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
 
 
 def check_java() -> None:
-    """Find the Java that Spark would start.
+    """Check the Java that Spark would start.
 
     Raises:
-        JavaMissing: there is none, or it is older than Spark needs.
+        JavaMissing: there is no Java, or one older than Spark needs.
     """
     need = f"Spark needs Java {OLDEST_JAVA} or newer"
     remedy = "install one, and put it in PATH or set JAVA_HOME"
@@ -128,9 +128,9 @@ def check_java() -> None:
 
 
 def _java_version(java: Path) -> int | None:
-    """The major version: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    """The major version: 8 for "1.8.0_402", 17 for "17.0.15"; None if it cannot be read."""
     try:
-        # Beside every JDK since 9; reading it saves the start of a JVM.
+        # Every JDK since 9 has this file. It saves the start of a JVM.
         said = (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
     except OSError:
         try:
@@ -150,19 +150,19 @@ def _program_conf(settings: Settings) -> dict[str, str]:
         **_QUIET_CONF,
         **_WORK_CONF,
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
-        # Every table here has its own path; without this Spark leaves an empty folder where it was started.
+        # Without this option Spark creates an empty folder in the working directory.
         "spark.sql.warehouse.dir": warehouse,
     }
 
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keep some lines of a JVM that is started meanwhile off the terminal; all others of it go to stderr.
+    """Filter the output of a JVM that starts in this context: drops lines of `_NOISE`, and sends the rest to stderr.
 
-    Spark adds an incubator module to every JVM, and the JVM warns of that in a line that no option takes away; and
-    what VACUUM did Delta tells on stdout, which is for the program's answers.
+    Spark adds an incubator module to every JVM, and no option suppresses the JVM's warning of it. Delta prints the
+    result of VACUUM to stdout, where only the program's own output belongs.
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # the JVM runs already, and has said it
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit's JVM runs already, and has printed its warning
         yield
         return
     stderr, (from_jvm, to_filter) = os.dup(2), os.pipe()
@@ -177,7 +177,7 @@ def _without_noise() -> Iterator[None]:
     for descriptor in ours:
         os.dup2(to_filter, descriptor)
     os.close(to_filter)
-    # Lives as long as the JVM, which keeps the pipe; nobody waits for it.
+    # A daemon: it lives as long as the JVM, which keeps the pipe open.
     threading.Thread(target=forward, name="jvm-stderr", daemon=True).start()
     try:
         yield

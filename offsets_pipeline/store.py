@@ -1,4 +1,4 @@
-"""A store: one folder, or one catalog schema, that holds the tables of one log and of the state folded from it."""
+"""A store: one folder or catalog schema with the tables of one log and of the state folded from it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SCHEMA_PREFIX = "schema:"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
 _BY_NAME = {table.name: table for table in TABLES}
-# another process creates the table: its folder is there, and its first commit is not, or not seen
+# Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (
     "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
     "DELTA_TABLE_NOT_FOUND",
@@ -49,7 +49,7 @@ _BEING_CREATED = (
 
 
 class Store:
-    """An existing store. `Store.open` and `Store.create` make one."""
+    """An existing store; use `Store.open`, `Store.find` or `Store.create`."""
 
     def __init__(self, spark: SparkSession, location: str, properties: StoreProperties) -> None:
         self.spark = spark
@@ -62,7 +62,10 @@ class Store:
     def open(cls, spark: SparkSession, location: str) -> Store:
         """Open the store at a folder, or at ``schema:NAME``. Starts no Spark job.
 
-        Raises NoSuchStore if nothing is there, NotAStore if something else is, DamagedTable if the log is damaged.
+        Raises:
+            NoSuchStore: there is nothing at this place.
+            NotAStore: the place holds something else.
+            DamagedTable: the log is damaged.
         """
         location = normalised(location)
         if not location.startswith(_SCHEMA_PREFIX):
@@ -86,13 +89,16 @@ class Store:
 
     @classmethod
     def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
-        """Create the tables of a new store, the log last, so that a half-made store is not taken for a store.
+        """Create the tables of a new store; the log comes last, so that `open` refuses a half-made store.
 
         If another process creates the same store at the same time, returns that store. Spark's catalog creates the
         tables of a schema; the tables of a folder need no Spark job.
 
-        Raises NotAStore if the place holds something else, StoreMismatch if it is a store with other properties,
-        InvalidPartitionCount for a count below 1, UnsafeStorage, StorageFailed.
+        Raises:
+            NotAStore: the place holds something else.
+            StoreMismatch: the place holds a store with other properties.
+            InvalidPartitionCount: the count is below 1.
+            UnsafeStorage, StorageFailed: as `create_tables`.
         """
         location = normalised(location)
         store = cls(spark, location, properties)
@@ -110,7 +116,7 @@ class Store:
                 raise NotAStore(f"{self.location} is not empty and not a store: name a new or empty schema")
             return self._as_made_by_another()
         self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        with ThreadPoolExecutor() as threads:  # creating a table is mostly waiting
+        with ThreadPoolExecutor() as threads:  # the creation of a table mostly waits
             create = inheritable_thread_target(self.spark)(self._create_table)
             list(threads.map(create, (table for table in TABLES if table is not LOG)))
         mark = uuid.uuid4().hex
@@ -121,9 +127,9 @@ class Store:
         return self
 
     def discard(self, appends: int = 0) -> None:
-        """Remove the store again if this object created it: a first ingest failed, after that many appends of its own.
+        """Remove the store after a failed first ingest, if this object created it.
 
-        A store to which another writer appended meanwhile stays.
+        ``appends`` is the number of the ingest's own appends. Keeps a store to which another writer has appended.
         """
         if not self._created_here or self.version(LOG.name) > appends:
             return
@@ -135,7 +141,7 @@ class Store:
 
     @property
     def created_here(self) -> bool:
-        """Whether this object created the store, rather than found it."""
+        """Whether this object created the store."""
         return self._created_here
 
     def _as_made_by_another(self) -> Store:
@@ -145,7 +151,7 @@ class Store:
         return found
 
     def require(self, kind: str) -> None:
-        """Raise StoreMismatch where the store is of the other kind (R4)."""
+        """Raise StoreMismatch if the store is of the other kind (R4)."""
         if self.properties.kind != kind:
             raise StoreMismatch(
                 f"{self.location} is {'an owned' if self.properties.kind == OWNED else 'a mirrored'} store, "
@@ -157,28 +163,28 @@ class Store:
         return sql_name(self.location, name)
 
     def read(self, name: str) -> DataFrame:
-        """The table as it is, each time that it is read."""
+        """The table as a DataFrame; each action reads the newest version."""
         return self.spark.table(self.table_name(name))
 
     def snapshot(self, name: str, version: int | None = None) -> DataFrame:
-        """The table as of one version, the newest one by default, also if it is read again later."""
+        """The table as a DataFrame of one fixed version, by default the present one."""
         version = self.version(name) if version is None else version
         return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")
 
     def table(self, name: str) -> TableFolder:
-        """The table for reading and writing without Spark; the same object each time."""
+        """The table for reads and writes without Spark; returns the same object each time."""
         if name not in self._tables:
             self._tables[name] = TableFolder(self.arrow_folder(name), _BY_NAME[name])
         return self._tables[name]
 
     def arrow_folder(self, name: str) -> str:
-        """The table's folder for readers without Spark: a path, or a URI as Arrow understands it."""
+        """The table's folder as a path or a URI that Arrow understands."""
         if self.is_schema:
             return _arrow_folder(_in_catalog(self.spark, self.location, name))
         return f"{arrow_folder(self.location)}/{name}"
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
-        """The table as a stream of what is appended to it."""
+        """The table as a stream of its appended rows."""
         reader = self.spark.readStream.format("delta").options(**options)
         if self.is_schema:
             return reader.table(self.table_name(name))
@@ -190,29 +196,32 @@ class Store:
 
     @property
     def is_schema(self) -> bool:
-        """Whether the tables lie in a schema of the catalog, not in a folder."""
+        """Whether the store is a schema of the catalog, not a folder."""
         return self.location.startswith(_SCHEMA_PREFIX)
 
     def checkpoint(self, query: str) -> str:
-        """The folder where a streaming query of this store keeps its checkpoint."""
+        """The checkpoint folder of a streaming query of this store."""
         return f"{self.folder()}/{_CHECKPOINTS}/{query}"
 
     def checkpoints(self) -> list[str]:
-        """The folders of the checkpoints of all streaming queries of this store."""
+        """The checkpoint folders of all streaming queries of this store."""
         return [self.checkpoint(query) for query in sorted(self.children(f"{self.folder()}/{_CHECKPOINTS}"))]
 
     def children(self, folder: str) -> set[str]:
-        """The names in a folder, a path or a URI as Spark has it; none if there is no such folder."""
+        """The names in a folder, given as a path or a URI that Spark understands; empty if there is no such folder."""
         return children(arrow_folder(folder))
 
     def folder(self) -> str:
-        """The folder that the tables lie in, as Spark has it; the catalog knows that of a schema."""
+        """The folder of the store's tables, as Spark understands it; for a schema, the parent folder of its log."""
         if not self.is_schema:
             return self.location
         return str(_in_catalog(self.spark, self.location, LOG.name).dataPath().toString()).rpartition("/")[0]
 
     def with_topic(self, cluster_id: str | None, topic_id: str | None, name: str, settings: FoldSettings) -> Store:
-        """Let the store say that its log is of this topic; returns it as it is then. None: the id is not known."""
+        """Write the topic of the log to the store's properties; returns the store with these properties.
+
+        An id of None keeps the known id.
+        """
         known = self.properties
         properties = replace(
             known,
@@ -236,13 +245,13 @@ class Store:
         return Store(self.spark, self.location, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
-        """The same store as another session sees it: a streaming batch has one of its own."""
+        """The same store in another Spark session; each streaming query has its own."""
         store = Store(spark, self.location, self.properties)
         store._tables = self._tables
         return store
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
-        # by name and not by location alone: Delta would make a name of that which it cannot read with a ` in it
+        # With only a location, Delta derives a name from the path, and cannot parse it if the path contains a `.
         builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
         if not self.is_schema:
             builder = builder.location(f"{self.location}/{table.name}")
@@ -271,24 +280,24 @@ class Store:
 
 
 def planned_bytes(rows: DataFrame) -> int:
-    """How many bytes Spark expects to read: of a batch of a stream what its files have, on their storage."""
+    """Spark's estimate of the bytes to read; for a batch of a stream, the size of its files on storage."""
     return int(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
 def normalised(location: str) -> str:
-    """The location in the one spelling that Spark understands: a local folder by its whole path."""
+    """The location in its normal form: an absolute path for a local folder, and no slash at the end."""
     if location.startswith(_SCHEMA_PREFIX) or "://" in location:
         return location.rstrip("/")
     return str(Path(location).resolve())
 
 
 def absolute(folder: str) -> str:
-    """The folder by its whole path: the JVM may run in another one than this process. A URI stays as it is."""
+    """The folder's absolute path, since the JVM may have another working directory; returns a URI unchanged."""
     return folder if _URI.match(folder) else str(Path(folder).resolve())
 
 
 def sql_name(location: str, table: str) -> str:
-    """How SQL names a table of the store at ``location``: a folder, or ``schema:NAME``."""
+    """The SQL name of a table of the store at ``location``, which is a folder or ``schema:NAME``."""
     if location.startswith(_SCHEMA_PREFIX):
         schema = location.removeprefix(_SCHEMA_PREFIX)
         if not re.fullmatch(r"\w+(\.\w+)*", schema):
@@ -303,7 +312,7 @@ def _arrow_folder(delta_log: Any) -> str:  # noqa: ANN401 - of the JVM
 
 
 def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: ANN401 - of the JVM
-    """Delta's own object of a table in a schema, which knows its folder."""
+    """Delta's JVM object for the transaction log of a table in a schema."""
     return DeltaTable.forName(spark, sql_name(location, name))._jdt.deltaLog()
 
 
@@ -313,11 +322,11 @@ def _is_empty(spark: SparkSession, location: str) -> bool:
 
 
 def _is_half_made(spark: SparkSession, location: str) -> bool:
-    """Whether the schema holds only tables of a store that another process began to create."""
+    """Whether the schema holds only tables of a store, and no log: a creation has begun and not ended."""
     names = {table.name for table in spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))}
     return names <= {table.name for table in TABLES} - {LOG.name}
 
 
 def timestamp_of(clock: Clock) -> Column:
-    """The clock's now as a timestamp column."""
+    """The clock's present time as a timestamp column."""
     return F.timestamp_millis(F.lit(clock.now_ms()))

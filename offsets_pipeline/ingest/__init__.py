@@ -1,1 +1,1 @@
-"""Landing logs from elsewhere in the log table."""
+"""Copies the log of a Kafka broker into the table `log`: from segment files, or from a live topic."""

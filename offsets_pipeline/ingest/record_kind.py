@@ -1,4 +1,4 @@
-"""Whether a log holds the records that are expected: told by its first keys, before anything is created."""
+"""Checks by its first keys that a source holds the expected records, before an ingest creates anything."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from offsets_pipeline.record.decode import decode_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-#: How many records of each log partition are looked at.
+#: How many records of each log partition the check reads.
 LOOK_RECORDS = 20
-_TYPES_TO_COME = range(256)  # a record type that a newer coordinator may write; of text the first two bytes are more
+# A newer coordinator may write record types up to here. The first two bytes of a text key make a larger number.
+_TYPES_TO_COME = range(256)
 _SHOWN_BYTES = 40
 
 
 class FirstRecord(NamedTuple):
-    """One of the first records of a log partition; control records are none."""
+    """One of the first records of a log partition; never a control record."""
 
     log_partition: int
     record_offset: int
@@ -28,14 +29,17 @@ class FirstRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordKind:
-    """What records a log should hold: what they are called, where they are found, and which keys they have."""
+    """The kind of records that a source should hold.
+
+    ``name`` and ``remedy`` are parts of the error message; ``is_key`` recognises the keys of such records.
+    """
 
     name: str
     remedy: str
     is_key: Callable[[bytes | None], bool]
 
     def require(self, where: str, records: Collection[FirstRecord]) -> None:
-        """Raise WrongRecords where most of these records are of another kind."""
+        """Raise WrongRecords if more than half of these records are of another kind."""
         others = [record for record in records if not self.is_key(record.key)]
         if 2 * len(others) > len(records):
             first = min(others, key=lambda record: record[:2])
@@ -47,7 +51,7 @@ class RecordKind:
 
 
 def is_offsets_key(key: bytes | None) -> bool:
-    """Whether a group coordinator may have written a record with this key, perhaps a newer one (R5, R6)."""
+    """Whether a group coordinator of this or a newer version may have written this key (R5, R6)."""
     try:
         decode_key(key)
     except CorruptRecord:

@@ -1,1 +1,1 @@
-"""The log table: its rows, how they are appended, which log partition a group belongs to."""
+"""The table `log`: appends, reads, compaction of its files, and cleaning; and the metadata of its partitions."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
-#: The application whose transactions append records before other records of a log: a cleaning must notice them.
+#: Delta application id of appends of late records, which precede other records of a log. A cleaning checks for them.
 LATE = "offsets-past"
-#: The application whose transactions clean the log: an append of late records must notice them.
+#: Delta application id of cleanings of the log. An append of late records checks for them.
 CLEANED = "offsets-cleaned"
 
 
@@ -55,10 +55,10 @@ class LogAppender:
         return sum(file.rows for file in files)
 
     def append_late(self, rows: DataFrame, clock: Clock, log_epoch: int = LOG_EPOCH) -> int:
-        """Append rows, of which some lie before others of their log partition (`backfill`); returns how many.
+        """Append rows, some before existing records of their log partition (`backfill`); returns how many.
 
         ``rows`` has the columns of the table `log`. Raises WriteConflict as `append_files`, and also if a cleaning was
-        committed first: it may have removed what the rows were compared with.
+        committed first: the cleaning may have removed records that the caller compared with these rows.
         """
         place = self.place(clock, log_epoch)
 

@@ -1,12 +1,13 @@
-"""Cleaning the table `log` (R23): its old part is rewritten so that what a replay needs stays.
+"""Cleans the table `log` (R23): rewrites its old part with only the records that a replay needs.
 
-1. Tasks read the files, each some, and send on what may stay: where it lies, and what decides.
-2. Tasks that have all of some log partitions choose (semantics/survivors.py), and say by file which rows stay.
-3. Tasks write these rows to new files; a file that loses nothing is left alone.
-4. log_partitions   before which record offset history is incomplete now
-5. log              the new files in place of the old ones, in one commit
+1. Each task reads some files, and shuffles the records that may stay: their positions, and the columns that decide.
+2. Each task gets all records of some log partitions. It chooses the records that stay (semantics/survivors.py).
+3. Each task writes these records to new files; it skips a file that loses no record.
+4. A commit to `log_partitions` records before which offset history is incomplete now.
+5. One commit to `log` replaces the old files with the new ones.
 
-What dies before the last step has changed no record. Whoever appends meanwhile appends beside it (docs/adr/0010).
+A crash before step 5 leaves every record of the log in place. Other writers may append during a cleaning
+(docs/adr/0010).
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _END_OF_TIME_US = 2**63 - 1
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What a cleaning did to the log: its files, their bytes and records before and after.
+    """Files, bytes and records of the log before and after a cleaning.
 
-    Of a cleaning that was only tried ``files`` and ``bytes`` are not known.
+    ``files`` and ``bytes`` are None after a dry run that found records to remove.
     """
 
     files_before: int
@@ -60,7 +61,7 @@ class Cleaned:
 
     @property
     def removed(self) -> int:
-        """How many records went."""
+        """Number of removed records."""
         return self.records_before - self.records
 
 
@@ -72,13 +73,21 @@ def clean_log(
     older_than_ms: int = 0,
     dry_run: bool = False,
 ) -> Cleaned:
-    """Remove what no replay needs from what is folded already and older than so many milliseconds.
+    """Remove records that no replay needs, if they are folded and old enough.
 
-    No younger than the settings say either (`min_compaction_lag_ms`). No replay needs an epoch of the log that another
-    one took over from. With ``dry_run`` nothing is written.
+    No replay needs a superseded epoch of the log, so a cleaning removes its records, too. With ``dry_run`` it only
+    counts.
 
-    Raises CannotClean where tasks cannot write the table's files, WriteConflict where somebody who rewrites the log or
-    appends late records came first too often.
+    Args:
+        store: the store.
+        settings: its `log` section has `min_compaction_lag_ms` and `delete_retention_ms`.
+        clock: the present time.
+        older_than_ms: minimum age of removed records, if that is more than `min_compaction_lag_ms`.
+        dry_run: write nothing.
+
+    Raises:
+        CannotClean: tasks cannot write the table's files.
+        WriteConflict: other writers that rewrite the log or append late records committed first too often.
     """
     lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
     return with_retries(
@@ -91,7 +100,7 @@ class _Cleaning:
         self._store = store
         self._settings = settings
         self._clock = clock
-        # before the log is looked at: what was folded then is in it
+        # Read the progress before the log's snapshot: the snapshot then holds all folded records.
         progress = store.table(FOLD_PROGRESS.name).snapshot().rows().to_pylist()
         folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
         epoch = max((row["log_epoch"] for row in progress), default=LOG_EPOCH)
@@ -121,7 +130,7 @@ class _Cleaning:
         if changed and not dry_run:
             cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
             notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.log_epoch)
-            # first: an ingest that finds records gone has to know why
+            # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
             notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
             self._table.commit(
                 written,
@@ -163,8 +172,8 @@ class _Cleaning:
         return files
 
     def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, epoch: int) -> dict[int, int]:
-        """The first record offset of each log partition that stays as it is; those of which all stays are missing."""
-        # the last folded record stays, whatever it is: a replay then ends where the fold did
+        """By log partition, the record offset up to which to clean; omits log partitions that keep all records."""
+        # The last folded record always stays: a replay then ends at the same record offset as the fold.
         ends = {partition: end - 1 for partition, end in folded_to.items()}
         if before_ms is not None:
             log = self._store.spark.sql(
@@ -177,7 +186,7 @@ class _Cleaning:
         return {partition: end for partition, end in ends.items() if end > 0}
 
     def _may_lose(self, file: StoredFile) -> bool:
-        """Whether a file may hold a record that the cleaning looks at, or has no statistics."""
+        """Whether the cleaning must read a file: by its statistics, or because it has none."""
         lowest, highest = file.lowest, file.highest
         if not file.rows or lowest.get("log_epoch", LOG_EPOCH) < self._bounds.log_epoch:
             return True
@@ -188,7 +197,7 @@ class _Cleaning:
         )
 
     def _rewrite(self, chosen: list[StoredFile], *, dry_run: bool) -> list[dict[str, Any]]:
-        """Let tasks choose and write; what each did."""
+        """Run the tasks that choose and write; returns the result of each."""
         spark, bounds, count = self._store.spark, self._bounds, self._tasks
         files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms())
@@ -211,7 +220,7 @@ class _Cleaning:
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
         stay = of_partitions.mapInArrow(kept, from_arrow_schema(KEPT))
-        # a file of which nothing stays is to be seen, too
+        # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
         shared = stay.join(F.broadcast(numbers), "file").repartitionById(len(shares), F.col("task"))
         results = shared.sortWithinPartitions("file").select("file", "positions").mapInArrow(write, "said string")
@@ -219,5 +228,5 @@ class _Cleaning:
 
 
 def _in_order(file: StoredFile) -> tuple[int, str]:
-    """Neighbours of the log stay together."""
+    """Sort key that keeps files with neighbouring log partitions together."""
     return file.lowest.get("log_partition", 0), file.name

@@ -1,7 +1,7 @@
-"""What the tasks of a cleaning do with the log's files: read them for what may go, and write again what stays.
+"""The tasks of a cleaning of the log: they read candidates for removal from files, and rewrite the files.
 
-A row goes by the number of its file and its position there, so that of the millions that go nothing is said at all, and
-of those that stay no more than where they are.
+The number of a file and a position in it identify a row. Tasks exchange only the positions of the candidates that stay,
+and nothing about the millions of rows that go.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Bools = npt.NDArray[np.bool_]
 
-#: A record that a cleaning looks at, and where it lies.
+#: A record that a cleaning may remove, its file and its position there.
 CANDIDATES = pa.schema(
     [
         pa.field("log_partition", pa.int32(), nullable=False),
@@ -41,7 +41,7 @@ CANDIDATES = pa.schema(
         pa.field("position", pa.int32(), nullable=False),
     ]
 )
-#: Of one log partition and file the positions of the records that stay: int32, little-endian, ascending.
+#: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
 KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
 
 _PLACE = ["log_partition", "record_offset", "log_epoch"]
@@ -51,11 +51,11 @@ _MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Up to where a log is cleaned.
+    """Limits of a cleaning of one epoch of the log.
 
-    ``cleaned_to``: by log partition the first record offset that is left alone; a partition that is missing is left
-    alone. ``aged_before_us``: tombstones from before that time, in microseconds, may go. That is about rows of one
-    epoch of the log; of older ones, which no replay needs, all from before ``superseded_before_us`` go (docs/adr/0014).
+    ``cleaned_to``: by log partition, the first record offset that the cleaning keeps; it skips other log partitions.
+    ``aged_before_us``: tombstones from before this time, in microseconds, may go. ``superseded_before_us``: all records
+    of older epochs from before this time go, as no replay needs them (docs/adr/0014).
     """
 
     cleaned_to: Mapping[int, int]
@@ -64,7 +64,7 @@ class Bounds:
     log_epoch: int
 
     def candidates(self, rows: pa.Table) -> Bools:
-        """Which rows, with the columns of where they lie, a cleaning looks at; it leaves all others alone."""
+        """A mask of the rows that the cleaning may remove; ``rows`` has the columns `_PLACE`."""
         partition = rows["log_partition"].to_numpy()
         ends = np.zeros(max(int(partition.max(initial=0)), *self.cleaned_to, 0) + 1, dtype=np.int64)
         ends[list(self.cleaned_to)] = list(self.cleaned_to.values())
@@ -75,7 +75,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a file: how many records it had, by log partition how many went, and how many of older epochs."""
+    """Result of the rewrite of a file, as numbers of records.
+
+    ``records``: before the rewrite. ``dropped``: removed, by log partition. ``superseded``: removed from older epochs.
+    """
 
     file: int
     records: int
@@ -91,7 +94,7 @@ class FilesOfTable:
     names: Sequence[str]
 
     def path(self, file: int) -> str:
-        """Where a file lies, for a message."""
+        """The file's path, for a message."""
         return f"the file {self.folder}/{self.names[file]}"
 
     def open(self, file: int) -> pq.ParquetFile:
@@ -102,7 +105,7 @@ class FilesOfTable:
 
 
 def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """The records of these files that a cleaning has to look at, CANDIDATES; plain commits compacted already."""
+    """Yield the CANDIDATES of these files, after an early compaction of offset commits."""
     parts = (rows for file in numbers for rows in _located(files, file, bounds))
     compacted = [compact_early(rows, {}, keep_producers=True) for rows in gathered(parts, COMPACT_ROWS)]
     if compacted:
@@ -141,19 +144,19 @@ def _as_candidates(rows: pa.Table, file: int, position: npt.NDArray[np.int64], b
         "aged": pc.less(_when(rows), bounds.aged_before_us),
         "file": pa.repeat(pa.scalar(file, pa.int32()), rows.num_rows),
         "position": pa.array(position, pa.int32()),
-        "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # as `compact_early` takes them
+        "records": pa.array(np.ones(rows.num_rows, dtype=np.int64)),  # `compact_early` needs this column
     }
     return pa.table({name: columns[name] for name in [*CANDIDATES.names, "records"]})
 
 
 def _when(rows: pa.Table) -> pa.ChunkedArray:
-    """When each record was written, or came in where nothing says that; microseconds since 1970."""
+    """Time of each record in microseconds since 1970: its own timestamp, else the time of its append."""
     when = pc.coalesce(*(rows[name].cast(_MICROSECONDS, safe=False) for name in _WHEN))
     return when.cast(pa.int64())
 
 
 def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Bools:
-    """Which records of a file go because another epoch of the log took over; ``place`` is where they lie."""
+    """A mask of the records that go because a newer epoch superseded theirs; ``place`` has the columns `_PLACE`."""
     older: Bools = place["log_epoch"].to_numpy() < bounds.log_epoch
     if older.any():
         older &= _when(parquet.read(columns=_WHEN, use_threads=False)).to_numpy() < bounds.superseded_before_us
@@ -161,7 +164,10 @@ def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Boo
 
 
 def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Where those of the CANDIDATES lie that stay, KEPT; they are all of some log partitions, in any order."""
+    """Yield the positions (KEPT) of the candidates that stay.
+
+    ``batches`` hold all CANDIDATES of some log partitions, in any order.
+    """
     rows = pa.Table.from_batches(batches, schema=CANDIDATES)
     rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
     for of_partition in log_partitions_of(rows.combine_chunks()):
@@ -175,9 +181,9 @@ def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Rewriter:
-    """Writes files again without the records that go; a file of which all stay is left as it is.
+    """Rewrites files without the records that go; skips a file that loses no record.
 
-    Without a place it only counts.
+    Only counts if ``place`` is None.
     """
 
     def __init__(self, files: FilesOfTable, bounds: Bounds, place: LogFilePlace | None) -> None:
@@ -188,7 +194,7 @@ class Rewriter:
         self.rewritten: list[Rewritten] = []
 
     def add(self, file: int, positions: Iterable[bytes]) -> None:
-        """Take a file and where those of its candidates lie that stay."""
+        """Rewrite a file; ``positions`` are those of its candidates that stay."""
         with working_on(partial(self._files.path, file)), self._files.open(file) as parquet:
             place = parquet.read(columns=_PLACE, use_threads=False)
             keep = ~self._bounds.candidates(place)
@@ -202,7 +208,7 @@ class Rewriter:
                 self._copy(parquet, keep)
 
     def close(self) -> list[AddFile]:
-        """Write what still waits; returns the new files."""
+        """Write the remaining rows; returns the new files."""
         if self._writer is None:
             return []
         self._write()

@@ -1,4 +1,4 @@
-"""Rewriting small files of the table `log` as one, in the order of the log."""
+"""Compacts small files of the table `log` to larger ones, in the order of the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter
 if TYPE_CHECKING:
     from offsets_pipeline.delta import AddFile, StoredFile, TableFolder
 
-#: Rows in memory that are sorted together: those of many small files come out in order.
+#: Size of the rows that are sorted together in memory: enough for the rows of many small files.
 SORT_BYTES = 64 * 1024 * 1024
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
@@ -35,7 +35,7 @@ def rewritten(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
 
 
 def write_in_order(writer: LogFileWriter, tables: list[pa.Table]) -> None:
-    """Hand rows to a writer in the order of log partition and record offset."""
+    """Write the rows in the order of log partition and record offset."""
     if tables:
         for of_partition in log_partitions_of(pa.concat_tables(tables).sort_by(_IN_ORDER).combine_chunks()):
             writer.write(of_partition)

@@ -1,6 +1,7 @@
-"""Parquet files of the table `log`, written by tasks without Spark's row by row way, for one commit to take in.
+"""Writes Parquet files of the table `log` with Arrow, in tasks; one commit then adds the files to the table.
 
-Nothing checks the table's constraints again when a commit adds these files, so this module keeps them.
+Arrow writes columns; Spark would write row by row. A commit does not check the table's constraints on these files, so
+this module enforces them.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _ROW_GROUP_BYTES = 128 * 1024 * 1024  # in memory: a million rows of a usual log
-_SMALL_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller ones are not worth the reader's while
+_SMALL_ROW_GROUP_BYTES = 4 * 1024 * 1024  # smaller row groups cost a reader more than they save
 _FILE_BYTES = 512 * 1024 * 1024
-# Above it the keys of a row group would be written one by one: a million records have some ten thousand keys.
+# Above this size Parquet stops to use a dictionary for keys. A million records have some ten thousand distinct keys.
 _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
-_DISTINCT = {*_ASCENDING, "value"}  # hardly two alike: a dictionary of them is wasted work
+_DISTINCT = {*_ASCENDING, "value"}  # values rarely repeat: a dictionary saves nothing
 _PLACE = ("log_partition", "record_offset")
-_BOUNDED = (*_PLACE, "log_epoch", "appended_at")  # of what the table asks statistics of
+_BOUNDED = (*_PLACE, "log_epoch", "appended_at")  # columns with statistics in the table's transaction log
 #: All columns of the table, as its files have them.
 SCHEMA = LOG.arrow_schema()
 
 
 @dataclass(frozen=True)
 class LogFilePlace:
-    """Where tasks write to: the table's folder, a path or a URI that Arrow understands; and when, in milliseconds.
+    """Where tasks write files, and the values of columns that a source lacks.
 
-    ``log_epoch`` is that of the rows, where they do not say it themselves.
+    ``folder``: the table's folder, a path or URI as Arrow understands it. ``appended_at_ms``: milliseconds since 1970.
+    ``log_epoch``: the epoch of rows without this column.
     """
 
     folder: str
@@ -49,11 +51,13 @@ class LogFilePlace:
 
 
 class LogFileWriter:
-    """Writes rows of a task to files in the table's folder.
+    """Writes the rows of a task to files in the table's folder.
 
-    They come in the order of log partition and record offset, with all columns or those that a source tells, and get
-    into row groups of one log partition where that is large. What the table says of its rows holds: Arrow lets no null
-    into a column that takes none, a negative place is refused here, and control types are those of `record/columns.py`.
+    The caller passes rows in the order of log partition and record offset, with all columns or those of a source. A
+    large log partition gets its own row groups.
+
+    Enforces the table's constraints: Arrow refuses a null in a required column, and this class refuses a negative log
+    partition or record offset. Control types come from `record/columns.py`.
     """
 
     def __init__(self, place: LogFilePlace) -> None:
@@ -64,7 +68,7 @@ class LogFileWriter:
         self._written: list[AddFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows of one log partition."""
+        """Add rows of one log partition."""
         if not rows.num_rows:
             return
         waiting = sum(each.nbytes for each in self._waiting)
@@ -74,7 +78,7 @@ class LogFileWriter:
         self._waiting.append(rows)
 
     def close(self) -> list[AddFile]:
-        """Write what still waits; returns all files."""
+        """Write the remaining rows; returns all files."""
         self._end_row_group()
         self._end_file()
         return self._written
@@ -95,7 +99,7 @@ class LogFileWriter:
 
 
 class _OpenFile:
-    """A file that is being written."""
+    """An unfinished Parquet file."""
 
     def __init__(self, system: fs.FileSystem, folder: str) -> None:
         self._name = new_file_name()
@@ -114,7 +118,7 @@ class _OpenFile:
         self._bounds: list[dict[str, int | str]] = []
 
     def write(self, rows: pa.Table) -> int:
-        """Add a row group; returns how many bytes the file has."""
+        """Add a row group; returns the size of the file so far, in bytes."""
         bounds = [pc.min_max(rows[name]) for name in _BOUNDED]
         self._bounds += [
             {name: in_statistics(each[which]) for name, each in zip(_BOUNDED, bounds, strict=True)}
@@ -128,7 +132,7 @@ class _OpenFile:
         return int(self._sink.tell())
 
     def close(self) -> AddFile:
-        """End the file."""
+        """Finish the file; returns it with its statistics."""
         self._parquet.close()
         size = int(self._sink.tell())
         self._sink.close()
@@ -139,7 +143,7 @@ class _OpenFile:
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
-    """Rows in the order of log partition, as `LogFileWriter` takes them: those of one log partition at a time."""
+    """Split rows, sorted by log partition, into batches of one log partition each, as `LogFileWriter` takes them."""
     partition = rows["log_partition"].to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), rows.num_rows]
     for start, end in pairwise(bounds):
@@ -148,7 +152,7 @@ def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatc
 
 
 def _with_constants(rows: pa.Table, place: LogFilePlace) -> pa.Table:
-    """The rows with all columns: what no source tells is the same for all."""
+    """The rows with all columns of the table; a column that the source lacks gets the same value in every row."""
     constants = {"appended_at": place.appended_at_ms * 1000, "log_epoch": place.log_epoch, "backfill": False}
     columns = [
         rows[field.name].cast(field.type)

@@ -1,7 +1,7 @@
-"""The files of the table `log`, read by Arrow: in Spark tasks, or in the driver for a short log.
+"""Reads the files of the table `log` with Arrow: in Spark tasks, or in the driver for a short log.
 
-A Spark scan makes a row of every record and hands the rows to Python: five times the work of all the rest of a reload.
-A task that opens a file itself gets its columns as they are stored, each distinct key once.
+A Spark scan makes a row of every record and passes the rows to Python: five times the work of the rest of a reload.
+A task that opens a file itself gets the stored columns, with each distinct key once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _END = 2**63 - 1
 
 @dataclass(frozen=True)
 class LogRange:
-    """Records of one epoch of the log: by log partition the first record offset, and the first one behind the range.
+    """A range of record offsets in each log partition, in one epoch of the log.
 
-    A log partition without a first offset is not read, one without an end is read to its end.
+    ``starts``: first record offset; a reader skips log partitions without one. ``ends``: record offset after the last;
+    without one the range has no end.
     """
 
     starts: Mapping[int, int]
@@ -55,7 +56,7 @@ class LogRange:
         )
 
     def select(self, rows: pa.Table) -> pa.Table:
-        """The rows of the range; ``rows`` has the column log_epoch as well."""
+        """The rows within the range; ``rows`` must have the column log_epoch."""
         partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
         wanted = rows["log_epoch"].to_numpy() == self.log_epoch
         size = max(int(partition.max(initial=-1)), *self.starts, -1) + 1
@@ -70,7 +71,7 @@ class LogRange:
 class LogReader:
     """Reads files of one snapshot of the log; picklable.
 
-    If it ``compacts``, it leaves out rows that others make superfluous for a replay.
+    With ``compacts`` it omits rows that a replay does not need because of other rows.
     """
 
     log: TableFolder
@@ -78,7 +79,7 @@ class LogReader:
     compacts: bool = True
 
     def read(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
-        """Rows of the files as a replay takes them, INPUT_SCHEMA."""
+        """Yield the rows of the files, in the replay's INPUT_SCHEMA."""
         rows = (rows for file in files for rows in self._located(file))
         if not self.compacts:
             yield from (each.cast(INPUT_SCHEMA) for each in rows)
@@ -105,7 +106,7 @@ class LogReader:
 
 
 def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:
-    """The files as so many lists of nearly equal size or fewer; neighbours stay together."""
+    """Divide the files into lists of nearly equal size, about one for each task; neighbours stay together."""
     sizes = [file.size for file in files]
     share = max(1, sum(sizes) / tasks)
     lists: dict[int, list[StoredFile]] = {}

@@ -1,6 +1,6 @@
-"""What is known of a log beside its records: where its partitions start and end, damage, names of topic ids.
+"""Metadata of a log: bounds of its partitions, quarantined records and damage, names of topic ids.
 
-Each note says what is so, and may be made twice.
+Every write is idempotent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class TopicRead(NamedTuple):
-    """How a log partition of a topic stands; times in milliseconds since 1970, null where there is none.
+    """Offsets and times of one log partition of a topic; times in milliseconds since 1970, or None.
 
-    ``end_offset`` is what the log was read up to, ``stable_offset`` and ``topic_end_offset`` are the topic's own. What
-    the columns of `log_partitions` say of the rest goes here too.
+    ``end_offset`` is the first unread record offset; ``stable_offset`` and ``topic_end_offset`` are the topic's own.
+    The comments of the columns of `log_partitions` describe the other fields.
     """
 
     start_offset: int
@@ -49,18 +49,18 @@ def partition_rows(store: Store, log_epoch: int) -> list[dict[str, Any]]:
 
 
 def cleaned_to(store: Store, log_epoch: int) -> dict[int, int]:
-    """The record offset by log partition before which a cleaning removed records; what was never cleaned is missing."""
+    """By log partition, the record offset before which a cleaning removed records; omits uncleaned log partitions."""
     rows = partition_rows(store, log_epoch)
     return {row["log_partition"]: row["cleaned_to"] for row in rows if row["cleaned_to"] is not None}
 
 
 def is_followed(store: Store, log_epoch: int) -> bool:
-    """Whether the records of this epoch are those of a live topic, which says how far it was read."""
+    """Whether `follow` read this epoch from a live topic."""
     return any(row["complete_since"] is not None for row in partition_rows(store, log_epoch))
 
 
 def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:
-    """Put pairs of topic id and name into the table `topics`: of two names of one id the lesser stays (R35).
+    """Write pairs of topic id and name to the table `topics`; keeps the lesser of two names of one id (R35).
 
     Raises WriteConflict if other writers came first too often.
     """
@@ -89,11 +89,13 @@ def note_quarantine(
     *,
     replayed_to: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
-    """Put records that do not decode into quarantine, each once (R6).
+    """Add records that do not decode to the quarantine, each once (R6).
 
-    ``records`` have the columns log_partition, record_offset, reason, key and value. ``replayed_to`` names log
-    partitions that were replayed from their start, up to a record offset: records before it that are not among
-    ``records`` leave the quarantine. Raises WriteConflict if other writers came first too often.
+    ``records`` have the columns log_partition, record_offset, reason, key and value. ``replayed_to`` has the log
+    partitions that were replayed from their start, each with the record offset that the replay reached. Quarantined
+    records before that offset leave the quarantine, unless they are in ``records``.
+
+    Raises WriteConflict if other writers committed first too often.
     """
     place = ["log_partition", "record_offset"]
     found = [each.select([*place, "reason", "key", "value"]) for each in records if each.num_rows]
@@ -131,7 +133,10 @@ def note_quarantine(
 
 
 class LogMetadata:
-    """Makes notes about one epoch of a store's log. Every method raises WriteConflict if overtaken too often."""
+    """Writes metadata of one epoch of a store's log.
+
+    Every method raises WriteConflict if other writers committed first too often.
+    """
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, log_epoch: int = LOG_EPOCH) -> None:
         self._store = store
@@ -140,23 +145,23 @@ class LogMetadata:
         self._log_epoch = log_epoch
 
     def bounds(self, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Note log start and log end offset by log partition; what is known is only ever widened."""
+        """Widen the known range of offsets: log start and log end offset, by log partition."""
         self._note(
             {at: {"start_offset": start, "end_offset": end} for at, (start, end) in bounds.items()},
             {"start_offset": min, "end_offset": max},
         )
 
     def cleaned(self, cleaned_to: Mapping[int, int]) -> None:
-        """Note by log partition the record offset before which a cleaning removes records; it only ever grows."""
+        """Raise, by log partition, the record offset before which a cleaning removes records; never lowers it."""
         self._note(
             {at: {"start_offset": 0, "end_offset": to, "cleaned_to": to} for at, to in cleaned_to.items()},
             {"cleaned_to": max},
         )
 
     def read(self, reads: Mapping[int, TopicRead]) -> None:
-        """Note by log partition how a topic stands, and how far it was read: all of them in one commit.
+        """Write the topic's offsets and the progress of the reading, for all log partitions in one commit.
 
-        For an epoch of which there was no note yet this is what makes it count.
+        The first such commit of an epoch makes the epoch count.
         """
         columns = [name.removesuffix("_ms") for name in TopicRead._fields]
         self._note(
@@ -175,7 +180,7 @@ class LogMetadata:
     ) -> None:
         """Set columns of `log_partitions` by log partition, in one commit; no commit if nothing changes.
 
-        ``combined`` says of the columns that may change how the known value and the noted one become one.
+        ``combined`` maps each column that may change to a function of the stored and the new value.
         """
         if noted:
             what = f"a change of {LOG_PARTITIONS.name}"
@@ -205,7 +210,7 @@ class LogMetadata:
             table.replace(pa.Table.from_pylist(in_order, table.rows.schema))
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
-        """Put stretches of files that could not be read into quarantine, each once: log partition, file, stretch."""
+        """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch)."""
         if damage:
             what = f"an append to {QUARANTINE.name}"
             with_retries(lambda: self._damage_once(damage), what, self._settings.fold)
@@ -235,7 +240,7 @@ class LogMetadata:
             table.commit(add, seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1})
 
     def topics(self, names: Mapping[str, str]) -> None:
-        """Note names by topic id (R35)."""
+        """Write names of topics, by topic id (R35)."""
         note_topics(self._store, names.items(), self._settings)
 
 

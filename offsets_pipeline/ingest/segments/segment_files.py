@@ -1,4 +1,4 @@
-"""Finding the segment files of `__consumer_offsets` in what a user names: files, folders, a broker's data folder."""
+"""Finds the segment files of `__consumer_offsets`: in files, folders, or a broker's data folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-# A broker renames what it is about to delete, move or replace: `<partition>.<uuid>-delete`, `-future`, `-stray` for
-# folders, `.deleted`, `.swap`, `.cleaned` for files. None of these match.
+# A broker renames folders before it deletes or moves them (`<partition>.<uuid>-delete`, `-future`, `-stray`), and files
+# before it deletes or replaces them (`.deleted`, `.swap`, `.cleaned`). These patterns match none of those names.
 _LOG_FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _TOPIC_FOLDER = re.compile(r"(.+)-\d+")
 _SEGMENT_FILE = re.compile(r"(\d{20})\.log")
@@ -28,7 +28,7 @@ _META_PROPERTIES = "meta.properties"
 
 @dataclass(frozen=True)
 class LogFolder:
-    """One copy of one log partition: its segment files, by base offset."""
+    """One copy of one log partition: its segment files, in the order of their base offsets."""
 
     log_partition: int
     files: tuple[str, ...]
@@ -37,7 +37,7 @@ class LogFolder:
 
 @dataclass
 class FoundLog:
-    """What the paths hold. ``folders`` may hold several copies of one log partition."""
+    """The segment files below the given paths. ``folders`` may hold several copies of one log partition."""
 
     folders: list[LogFolder] = field(default_factory=list)
     cluster_id: str | None = None
@@ -45,11 +45,11 @@ class FoundLog:
     topic_names: dict[str, str] = field(default_factory=dict)
 
     def partitions(self) -> set[int]:
-        """The log partitions that were found."""
+        """The numbers of the log partitions in `folders`."""
         return {folder.log_partition for folder in self.folders}
 
     def copies(self) -> list[list[LogFolder]]:
-        """The folders in rounds: no log partition is twice in one."""
+        """The folders in groups; no group holds two copies of one log partition."""
         rounds: list[list[LogFolder]] = []
         for folder in sorted(self.folders, key=lambda each: (each.log_partition, each.files[0])):
             for each in rounds:
@@ -64,8 +64,10 @@ class FoundLog:
 def find_log(paths: Iterable[str]) -> FoundLog:
     """Find every segment file of the offsets log below these paths.
 
-    Raises NoSuchPath for a path that does not exist, NoSegments for one that holds no segment of the log,
-    StoreMismatch where the paths belong to different clusters or topics.
+    Raises:
+        NoSuchPath: a path does not exist.
+        NoSegments: a path holds no segment of the log.
+        StoreMismatch: the paths belong to different clusters or topics.
     """
     found = FoundLog()
     for path in paths:
@@ -104,7 +106,7 @@ class _Finder:
                 f"{OFFSETS_TOPIC}-<number>, which tells their log partition"
             )
         partition = int(folder[1])
-        for index, other in enumerate(self._found.folders):  # files of one folder belong together
+        for index, other in enumerate(self._found.folders):  # files of one folder make one LogFolder
             if other.log_partition == partition and other.files[0].rpartition("/")[0] == parent:
                 files = tuple(sorted({*other.files, info.path}))
                 self._found.folders[index] = LogFolder(partition, files, other.start_offset)
@@ -135,7 +137,7 @@ class _Finder:
                 self._walk(child.path)
 
     def _walk_if_no_partition(self, child: fs.FileInfo) -> None:
-        """A folder named like a topic's partition may be any folder: look into it unless it holds segments."""
+        """Search a folder that is only named like a topic's partition: it holds neither segments nor topic metadata."""
         inside = self._files.get_file_info(fs.FileSelector(child.path))
         if not any(_SEGMENT_FILE.fullmatch(each.base_name) or each.base_name == _PARTITION_METADATA for each in inside):
             self._walk(child.path)
@@ -155,7 +157,7 @@ class _Finder:
                 self._found.topic_id = self._agreed("topic", self._found.topic_id, self._topic_id(child.path))
 
     def _name(self, path: str) -> str:
-        """The file as `open_path` takes it again."""
+        """The file's path with the URI scheme of the given path, as `open_path` takes it."""
         return path if "://" not in self._path else f"{self._path.partition('://')[0]}://{path}"
 
     def _text(self, path: str) -> str:

@@ -1,4 +1,4 @@
-"""Landing segment files in the log: `__consumer_offsets` as a broker wrote it to disk."""
+"""Appends the records of a broker's segment files of `__consumer_offsets` to the log."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
 
-_LOOK_BYTES = 64 * 1024  # how much of a file's start is looked at before anything is created
+_LOOK_BYTES = 64 * 1024  # the part of each file that the ingest checks before it creates anything
 _PLACE = ["log_partition", "record_offset"]
 _SAME_RECORD = " AND ".join(f"l.{name} <=> n.{name}" for name in ("key", "value", "producer_id", "control_type"))
 
 
 @dataclass
 class IngestReport:
-    """What an ingest did.
+    """The result of an ingest.
 
-    ``left_out`` counts records that the log does not hold, from before the record offset that it was cleaned to.
+    ``left_out`` counts records that the ingest skipped because a cleaning of the log has already passed their offsets.
     ``files`` has a report for each file read.
     """
 
@@ -70,16 +70,24 @@ def ingest_segments(
     clock: Clock,
     offsets_partitions: int | None = None,
 ) -> IngestReport:
-    """Append the records of segment files that the log of the store does not hold yet; creates the store if need be.
+    """Append the records of segment files that the store's log lacks; creates the store if there is none.
 
-    ``paths`` are segment files, folders of log partitions, or folders with such folders in them, as a broker's data
-    folder. ``offsets_partitions`` is R1's n; where it is not given, an existing store knows it, else the log
-    partitions found do if they are 0 to k-1, else the settings.
+    After an error the store that this call created is removed, unless another writer has appended to it.
 
-    Raises NoSuchPath, NoSegments, NotASegment, WrongRecords for what cannot be read, InvalidPartitionCount where n
-    contradicts the log, StoreMismatch for a store of another kind or cluster, or one that follows a topic,
-    ConflictingLog where a record offset already holds another record. Then nothing was appended, and a store that was
-    to be created is not there.
+    Args:
+        spark: the Spark session.
+        location: the store's folder, or ``schema:NAME``.
+        paths: segment files, folders of log partitions, or folders of such folders, as a broker's data folder.
+        settings: the program's settings.
+        clock: the time of the append.
+        offsets_partitions: n of R1. By default the count of the existing store. A new store counts the log partitions
+            found if they are 0 to k-1, and else takes the count from the settings.
+
+    Raises:
+        NoSuchPath, NoSegments, NotASegment, WrongRecords: a path holds no readable log of a group coordinator.
+        InvalidPartitionCount: n contradicts the log.
+        StoreMismatch: the store is of another kind, cluster or topic, or follows a topic.
+        ConflictingLog: the log holds another record at the same record offset.
     """
     found = find_log(paths)
     groups = _look(found)
@@ -111,13 +119,15 @@ def ingest_segments(
     return report
 
 
-# --- what is looked at before anything is created
+# --- checks before the ingest creates anything
 
 
 def _look(found: FoundLog) -> dict[int, set[str]]:
-    """Look at the start of every file; returns groups named in the first records of each log partition.
+    """Read the start of every file; returns the group ids in the first records of each log partition.
 
-    Raises NotASegment for a file that holds something else, WrongRecords where most records are of another kind.
+    Raises:
+        NotASegment: a file holds something else.
+        WrongRecords: most records are of another kind.
     """
     groups: dict[int, set[str]] = {}
     first: list[FirstRecord] = []
@@ -136,7 +146,7 @@ def _look(found: FoundLog) -> dict[int, set[str]]:
 
 
 def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
-    """The records in the first bytes; where those hold none, as behind damage, in the first million of records."""
+    """The records in the first bytes of a file; if these bytes are not a segment, the file's first batch of records."""
     try:
         return list(read_segment(data[:_LOOK_BYTES], source=path).batches())
     except NotASegment:
@@ -153,7 +163,7 @@ def _group_ids(keys: pa.Array) -> Iterator[str]:
 
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
-    if is_followed(store, counting_epoch(store)):  # which knows by its log's end what it still has to read
+    if is_followed(store, counting_epoch(store)):  # `follow` resumes at the log's end: segments would move that end
         raise StoreMismatch(
             f"{store.location} follows a broker's topic, and what its log lacks comes from there: "
             "ingest the segments into another store"
@@ -182,7 +192,10 @@ def _partition_count(found: FoundLog, offsets_partitions: int | None, settings: 
 
 
 def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: int) -> None:
-    """A wrong count would put nearly every group where it does not belong (R1); a few misplaced ones are normal."""
+    """Raise InvalidPartitionCount if the found log cannot have so many partitions.
+
+    A wrong count misplaces nearly all groups (R1); a few misplaced groups are normal.
+    """
     if count < 1:
         raise InvalidPartitionCount(f"a log has at least 1 partition, not {count}")
     beyond = [partition for partition in sorted(found.partitions()) if partition >= count]
@@ -202,19 +215,22 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
         )
 
 
-# --- what is appended
+# --- the append
 
 
 def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, int, list[FileReport]]:
-    """Append what one copy of some log partitions holds and the log does not; how many records, and how many were not.
+    """Append the records of these folders that the log lacks.
 
-    What lies before the record offset that a log partition was cleaned to does not come back: it was removed, or a
-    tombstone that would hide it was (R23).
+    Returns how many records it added, how many it left out, and a report for each file.
+
+    Leaves out records before the offset that a log partition was cleaned to. The cleaning removed these records, or
+    the tombstone that would delete them (R23).
     """
     spark = store.spark
     epoch = counting_epoch(store)
     appender = LogAppender(store)
-    place = appender.place(clock, epoch)  # before the log is looked at: what others append from here on is noticed
+    # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
+    place = appender.place(clock, epoch)
     log = store.read(LOG.name).where(F.col("log_epoch") == epoch)
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
@@ -222,7 +238,7 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     overlap = parsed_segments(spark, known, up_to=ends) if known else None
     cleaned = cleaned_to(store, epoch) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
-    # rows that a join picks out are written by `append_late`
+    # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
     written = write_segments(spark, folders, ends, None if missing else place)
     if not written.records and not missing:
         return 0, left_out, written.reports
@@ -236,15 +252,15 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
 
 
 def _is_before(cleaned: Offsets) -> str:
-    """SQL: whether a row lies before the record offset that its log partition was cleaned to."""
+    """SQL condition: the row's record offset is before the one that its log partition was cleaned to."""
     conditions = [f"(log_partition = {at} AND record_offset < {to}L)" for at, to in sorted(cleaned.items())]
     return " OR ".join(conditions) or "FALSE"
 
 
 def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str) -> tuple[int, int]:
-    """How many of the rows before its end the log does not hold: those that it should, and those it was cleaned of.
+    """Count the rows of `overlap` that the log lacks: first those to append, then those that a cleaning has passed.
 
-    Raises ConflictingLog where it holds another record at the same record offset.
+    Raises ConflictingLog if the log holds another record at the same record offset.
     """
     overlap = overlap.withColumn("cleaned", F.expr(_is_before(cleaned)))
     held = overlap.alias("n").join(log.withColumn("held", F.lit(True)).alias("l"), _PLACE, "left")
@@ -265,7 +281,7 @@ def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str
 
 
 def _note(notes: LogMetadata, report: IngestReport, found: FoundLog) -> None:
-    """Note what the files tell beside their records."""
+    """Write bounds, damage and topic names of the files to the store's metadata tables."""
     bounds: dict[int, tuple[int, int]] = {}
     for file in report.files:
         start, end = bounds.get(file.log_partition, (file.start_offset, file.start_offset))

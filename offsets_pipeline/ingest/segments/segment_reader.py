@@ -1,4 +1,4 @@
-"""Reading segment files on the executors: a task reads the files of some log partitions, one after the other."""
+"""Reads segment files on the executors: each task reads the files of some log partitions, one after the other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Offsets = dict[int, int]
 
 @dataclass(frozen=True)
 class FileReport:
-    """What reading one file found, beside its records."""
+    """Result of reading one segment file: offsets, number of records, and damage."""
 
     log_partition: int
     source: str
@@ -57,7 +57,7 @@ class FileReport:
 
 @dataclass
 class Written:
-    """What reading folders found: a report for each file, how many records were wanted, the files they are in now."""
+    """Result of `write_segments`: a report for each segment file, the number of new records, and the files written."""
 
     reports: list[FileReport] = field(default_factory=list)
     records: int = 0
@@ -67,9 +67,9 @@ class Written:
 def write_segments(
     spark: SparkSession, folders: list[LogFolder], after: Offsets, place: LogFilePlace | None
 ) -> Written:
-    """Write the records behind the record offsets ``after`` to files of the table `log`.
+    """Write the records after the record offsets ``after`` to files of the table `log`.
 
-    Without a place they are only counted.
+    Only counts the records if ``place`` is None.
     """
 
     def write(folders_of_task: Iterable[LogFolder]) -> Iterator[Written]:
@@ -99,10 +99,9 @@ def write_segments(
 def parsed_segments(
     spark: SparkSession, folders: list[LogFolder], after: Offsets | None = None, up_to: Offsets | None = None
 ) -> DataFrame:
-    """The records of these folders, with the columns of the table `log` that a file tells.
+    """The records of these folders, with the columns of the table `log` that a segment file provides.
 
-    Of a log partition with a record offset in ``after`` or ``up_to`` only those that lie behind the one and not
-    behind the other.
+    ``after`` and ``up_to`` limit the record offsets of a log partition: above the first, and up to the second.
     """
     after, up_to = after or {}, up_to or {}
 
@@ -122,18 +121,18 @@ def parsed_segments(
 
 
 def _sliced(spark: SparkSession, folders: list[LogFolder]) -> RDD[LogFolder]:
-    # neighbours stay together, so that a file of the table holds a range of log partitions, in order
+    # Neighbours stay together: each file of the table then holds a range of log partitions, in order.
     slices = min(len(folders), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     return spark.sparkContext.parallelize(folders, slices)
 
 
 def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
-    """How many of the first records lie at record offsets up to ``last``: they increase (R2)."""
+    """How many of the first records have record offsets up to ``last``; offsets increase (R2)."""
     return 0 if last is None else int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
 
 
 def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.RecordBatch]:
-    """The records of a folder in ascending order; the report of each file is added once it is read."""
+    """Yield the records of a folder in ascending order; adds a file's report once the file is read."""
     last = folder.start_offset - 1
     for path in folder.files:
         source = "/".join(path.split("/")[-2:])
@@ -180,8 +179,8 @@ def _place_of_folders(folders: list[LogFolder]) -> str:
 
 
 def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
-    """Records of a segment with the columns of the table `log` that a file tells."""
-    # the id of a producer without a transaction means nothing to a replay (R11)
+    """Records of a segment with the columns of the table `log` that a segment file provides."""
+    # A replay needs producer ids only for transactions (R11).
     matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
     rows = batch.num_rows
     return pa.RecordBatch.from_arrays(
@@ -206,7 +205,7 @@ def _base_offset(path: str) -> int:
 
 @contextmanager
 def opened(path: str) -> Iterator[memoryview]:
-    """The bytes of a file; a local one is mapped, not read."""
+    """The bytes of a file; memory-maps a local file."""
     files, inner = open_path(path)
     with files.open_input_file(inner) as remote:
         if not isinstance(files, fs.LocalFileSystem) or not remote.size():

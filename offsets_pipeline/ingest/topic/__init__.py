@@ -1,1 +1,1 @@
-"""A live topic as a source of the log."""
+"""A broker's live topic as a source of the log."""

@@ -1,7 +1,7 @@
-"""What Kafka's clients are told: the address, and whatever the user's settings say, with secrets kept apart.
+"""Options of Kafka's clients: the address and the user's options; resolves secrets and hides them in messages.
 
-A secret stands in an environment variable or a file, and the settings name that. It is looked up here and given to
-Kafka's clients, in the driver's JVM and through Spark's source. No message that leaves this package holds it.
+The settings name the environment variable or the file that holds a secret. This module reads it and passes it to
+Kafka's clients, in the driver's JVM and through Spark's source. Messages of this package show *** in its place.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _PREFIX = "kafka."
 _ENVIRONMENT, _FILE = "env:", "file:"
 _HIDDEN = "***"
 _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
-# The source asks where a partition ends right behind a fetch. A broker answers one after the other, and holds a fetch
-# that finds nothing back for so long, by default half a second: for each partition of each batch.
+# Spark's source asks for a partition's end right after a fetch, and a broker answers these requests in order. It delays
+# an empty fetch by fetch.max.wait.ms. The default of 500 ms would delay every partition of every batch.
 _OF_SOURCE = {"fetch.max.wait.ms": "10"}
 _NO_SECRETS = (".location", ".type", ".url")
-# of a JAAS entry, which is one text: user name="me" password=x; the value may stand in quotes
+# A JAAS entry is one text, such as: username="me" password=x. Its values may be quoted.
 _JAAS = "jaas"
 _SECRET_OF_JAAS = re.compile(
     r"""(?:password|passwd|pwd|passphrase|secret)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""",
     re.IGNORECASE,
 )
-# Spark's own option, for its consumers ask a group coordinator about the group that they never join
+# An option of Spark's source: its consumers never join this group, but ask the coordinator for the group's offsets.
 _GROUP_PREFIX, _DEFAULT_GROUP_PREFIX = "groupIdPrefix", "spark-kafka-source"
-# what a reading of the topic rests on, or that an option of its own says
+# Options that the source sets itself, and why; users cannot override them.
 _OURS = {
     "bootstrap.servers": "say it with --bootstrap-server",
     "isolation.level": "the log takes what is committed",
@@ -46,7 +46,10 @@ _OURS = {
 
 
 class KafkaOptions:
-    """Options of Kafka's clients; shown, it shows no value."""
+    """Options of Kafka's clients; the repr shows only their names.
+
+    Raises ConfigError for an option that users cannot set, and for a missing environment variable or file.
+    """
 
     def __init__(self, bootstrap_server: str, options: Mapping[str, str]) -> None:
         self.bootstrap_server = bootstrap_server
@@ -80,7 +83,7 @@ class KafkaOptions:
         return found
 
     def for_clients(self) -> dict[str, str]:
-        """The properties of a client of Kafka's own."""
+        """The properties of Kafka's own Java clients."""
         return {**self._values, "bootstrap.servers": self.bootstrap_server}
 
     def for_spark(self) -> dict[str, str]:
@@ -89,11 +92,11 @@ class KafkaOptions:
         return {**of_clients, _GROUP_PREFIX: self.group_prefix}
 
     def has(self, name: str) -> bool:
-        """Whether the user said something of this option."""
+        """Whether the user has set this option."""
         return name in self._values
 
     def without_secrets(self, text: str) -> str:
-        """The text with each secret in it replaced, also where it goes over several lines."""
+        """The text with *** in place of each secret, and of each line of a secret with several lines."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, _HIDDEN)
         return text
@@ -103,7 +106,10 @@ class KafkaOptions:
 
 
 def _parts(name: str, secret: str) -> set[str]:
-    """In what parts a secret may be shown: its lines, or of a JAAS entry its passwords, as written and as meant."""
+    """The texts to hide for a secret: all of it, and each of its lines.
+
+    A JAAS entry has no secret lines, but passwords: hides each as written, and without its escapes.
+    """
     if _JAAS not in name:
         parts = {secret, *secret.splitlines()}
     else:
@@ -113,7 +119,7 @@ def _parts(name: str, secret: str) -> set[str]:
 
 
 def parse_options(given: Iterable[str]) -> dict[str, str]:
-    """Options of the command line, as NAME=VALUE. Raises ConfigError; what stands behind the name is not repeated."""
+    """Parse command-line options NAME=VALUE. Raises ConfigError, with a message that does not show the option."""
     options = {}
     for each in given:
         name, equals, value = each.partition("=")

@@ -1,7 +1,6 @@
-"""What the cluster says of a topic, asked by Kafka's own Admin client in the JVM of Spark's driver.
+"""Requests to the cluster about a topic, through Kafka's own Admin client in the JVM of Spark's driver.
 
-The client comes with Spark's Kafka connector, so nothing more has to be installed, and it takes the same options as the
-connector's consumers do.
+Spark's Kafka connector includes this client. It takes the same options as the connector's consumers.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-#: Kafka's default, for who may not read the topic's configuration.
+#: Kafka's default, used if the user may not read the topic's configuration.
 DELETE_RETENTION_MS = 86_400_000
 
 _TIMEOUTS = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
 _LOOK_SECONDS, _POLL_MS, _LOOK_BYTES = 5.0, 500, 16 * 1024
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers from before there were topic ids
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # Kafka's zero id, from a broker older than topic ids
 _KAFKA_ERRORS = "org.apache.kafka.common.errors."
 _UNREACHABLE = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailableException")
-_NO_ADDRESS = "No resolvable bootstrap urls"  # a name may be gone as long as what it names
+_NO_ADDRESS = "No resolvable bootstrap urls"  # DNS may not know a broker's name while the broker is down
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """Which topic it is. The ids are None where the broker knows none."""
+    """Identity and partition count of a topic. An id is None if the broker has none."""
 
     cluster_id: str | None
     topic_id: str | None
@@ -56,7 +55,7 @@ class TopicDescription:
 
 @dataclass(frozen=True)
 class TopicBounds:
-    """Record offsets of one log partition: where it starts, up to where it is stable, and where it ends."""
+    """Record offsets of one log partition: log start offset, last stable offset, log end offset."""
 
     start: int
     stable: int
@@ -64,7 +63,7 @@ class TopicBounds:
 
 
 def require_connector(spark: SparkSession) -> None:
-    """Raise ConnectorMissing where Spark cannot read from Kafka."""
+    """Raise ConnectorMissing if Spark has no Kafka connector."""
     jvm: Any = spark._jvm
     if isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage):
         raise ConnectorMissing(
@@ -74,9 +73,9 @@ def require_connector(spark: SparkSession) -> None:
 
 
 class TopicAdmin:
-    """Asks about one topic; ended by `close`, or by `with`.
+    """Admin client for one topic; close it with `close`, or use it in `with`.
 
-    Every question raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
+    Every request may raise BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
     """
 
     def __init__(self, spark: SparkSession, options: KafkaOptions, topic: str) -> None:
@@ -87,7 +86,7 @@ class TopicAdmin:
         self._admin = self._answer(lambda: self._jvm.org.apache.kafka.clients.admin.Admin.create(properties))
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(1))
 
     def __enter__(self) -> Self:
@@ -97,7 +96,7 @@ class TopicAdmin:
         self.close()
 
     def describe(self) -> TopicDescription:
-        """Which topic of which cluster it is."""
+        """The topic's id, its cluster's id, and its partition count."""
 
         def ask() -> TopicDescription:
             cluster_id = self._admin.describeCluster().clusterId().get()
@@ -113,11 +112,11 @@ class TopicAdmin:
         return self._answer(ask)
 
     def bounds(self, partitions: int) -> dict[int, TopicBounds]:
-        """Where each log partition starts, up to where it is stable (what a read_committed consumer gets), and ends."""
+        """Start, last stable and end offset of each log partition; read_committed consumers read to the stable one."""
         kafka = self._jvm.org.apache.kafka
         levels = kafka.common.IsolationLevel
         which = kafka.clients.admin.OffsetSpec
-        topic_partition = kafka.common.TopicPartition  # looked up once: that takes milliseconds
+        topic_partition = kafka.common.TopicPartition  # a lookup in the JVM takes milliseconds: do it once
         at = {number: topic_partition(self._topic, number) for number in range(partitions)}
 
         def ask(spec: Any, level: Any) -> dict[int, int]:  # noqa: ANN401 - of the JVM
@@ -134,9 +133,9 @@ class TopicAdmin:
         return self._answer(ask_all)
 
     def first_records(self, bounds: Mapping[int, TopicBounds]) -> list[FirstRecord]:
-        """A few of the first records of each log partition; none where none comes within some seconds.
+        """A few of the first records of each log partition, as far as they arrive within some seconds.
 
-        Also of transactions that are open or were aborted: they tell as much of what the topic holds.
+        Includes records of open and aborted transactions: their keys show the kind of records just as well.
         """
         kafka = self._jvm.org.apache.kafka
         topic_partition = kafka.common.TopicPartition
@@ -149,7 +148,7 @@ class TopicAdmin:
             "key.deserializer": reader,
             "value.deserializer": reader,
             "enable.auto.commit": "false",
-            "max.partition.fetch.bytes": str(_LOOK_BYTES),  # a fetch brings one batch at least, however large
+            "max.partition.fetch.bytes": str(_LOOK_BYTES),  # a fetch returns at least one batch of any size
         }
 
         def ask() -> list[FirstRecord]:
@@ -162,7 +161,7 @@ class TopicAdmin:
                 while len(found) < len(places) and time.monotonic() < deadline:
                     records = consumer.poll(self._jvm.java.time.Duration.ofMillis(_POLL_MS))
                     if found and records.isEmpty():
-                        break  # the others hold control records alone
+                        break  # the other log partitions hold only control records
                     for place in records.partitions():
                         of_place = records.records(place)
                         found[int(place.partition())] = [
@@ -176,9 +175,10 @@ class TopicAdmin:
         return self._answer(ask)
 
     def open_since_ms(self, partitions: Iterable[int]) -> dict[int, int] | None:
-        """When the transaction that holds a log partition's stable offset back was last written to.
+        """Time of the last write of each log partition's oldest open transaction, in milliseconds since 1970.
 
-        Milliseconds since 1970. A log partition without an open transaction is left out. None where we may not know.
+        That transaction holds back the last stable offset. Omits log partitions without an open transaction. Returns
+        None if the broker refuses the request.
         """
         topic_partition = self._jvm.org.apache.kafka.common.TopicPartition
         places = [topic_partition(self._topic, number) for number in partitions]
@@ -204,7 +204,7 @@ class TopicAdmin:
             return None
 
     def topic_names(self) -> dict[str, str]:
-        """The names of all topics that may be seen, by id (R35); none where they are not told."""
+        """Names of all visible topics by topic id (R35); empty if the broker refuses the request."""
 
         def ask() -> dict[str, str]:
             options = self._jvm.org.apache.kafka.clients.admin.ListTopicsOptions().listInternal(True)  # noqa: FBT003
@@ -218,7 +218,7 @@ class TopicAdmin:
             return {}
 
     def delete_retention_ms(self) -> int:
-        """How long the topic keeps tombstones, in milliseconds; Kafka's default where we may not know."""
+        """The topic's delete.retention.ms; Kafka's default if the broker refuses the request."""
         configs = self._jvm.org.apache.kafka.common.config.ConfigResource
         resource = configs(configs.Type.TOPIC, self._topic)
 
@@ -240,7 +240,7 @@ class TopicAdmin:
 
 
 def kafka_error(exception: Any, options: KafkaOptions, topic: str) -> OffsetsError:  # noqa: ANN401 - of the JVM
-    """An exception of the JVM in this program's words, without secrets."""
+    """Translate an exception of the JVM into an error of this package, without secrets in its message."""
     name, said = _named_cause(exception)
     said = options.without_secrets(said.splitlines()[0] if said else name)
     at = options.bootstrap_server
@@ -267,7 +267,7 @@ def kafka_error(exception: Any, options: KafkaOptions, topic: str) -> OffsetsErr
 
 
 def _named_cause(exception: Any) -> tuple[str, str]:  # noqa: ANN401 - of the JVM
-    """Simple name and message of the cause that says most: Kafka's own error, else the first one of all."""
+    """Simple class name and message of the first Kafka error among the causes, else of the root cause."""
     chain: list[tuple[str, str]] = []
     while exception is not None and len(chain) < 20:
         chain.append((str(exception.getClass().getName()), str(exception.getMessage() or "")))

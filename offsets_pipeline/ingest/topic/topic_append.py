@@ -1,8 +1,8 @@
-"""Appending a topic's records to the log, each once, whatever was delivered how often.
+"""Appends a topic's records to the log exactly once.
 
-The log itself says where it ends. A batch that was appended and is delivered again, since its commit was not noted or
-the query started again, finds its records there. Another who appends to the log at the same time is noticed by the
-number that every append carries (docs/adr/0005).
+The appender reads the end of each log partition from the log itself, and skips records before it. So a batch that
+Spark delivers again after a crash adds nothing. The Delta transaction version reveals appends of other writers
+(docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 _OF_TOPIC = ("log_partition", "record_offset", "record_timestamp", "key", "value")
-# a read_committed consumer gets no control records, and of records of transactions those that were committed
+# A read_committed consumer gets no control records and no producer ids.
 _UNKNOWN = ("producer_id", "producer_epoch", "control_type")
 
 
 def ends_by_epoch(store: Store) -> dict[int, dict[int, int]]:
-    """One behind the last record of each log partition, by epoch of the log."""
+    """By epoch and log partition, the record offset after the last record of the log."""
     ends: dict[int, dict[int, int]] = {}
     rows = store.read(LOG.name).groupBy("log_epoch", "log_partition").agg(F.max("record_offset").alias("last"))
     for row in rows.collect():
@@ -47,9 +47,10 @@ def ends_by_epoch(store: Store) -> dict[int, dict[int, int]]:
 
 
 class TopicAppender:
-    """Appends batches of one epoch; ``source`` is what the log says of where its records were read.
+    """Appends batches of one epoch.
 
-    ``confirm`` is called when a batch was read, before it is appended: what it raises keeps the batch out of the log.
+    Writes ``source`` to the column of that name. Calls ``confirm`` after it has read a batch and before it appends the
+    batch; an exception of ``confirm`` prevents the append.
     """
 
     def __init__(
@@ -61,18 +62,19 @@ class TopicAppender:
         self._clock = clock
         self._confirm = confirm
         self._ends: dict[int, int] = {}
-        self._number: int | None = None  # of the append that comes next, if nobody else appends
+        self._number: int | None = None  # expected version of the next append, if no other writer appends
 
     def append(self, store: Store, rows: DataFrame) -> int:
-        """Append those rows of Spark's Kafka source that the log does not hold; returns how many.
+        """Append the rows of Spark's Kafka source that the log lacks; returns how many.
 
-        Raises WriteConflict where others appended first too often, and what ``confirm`` raises.
+        Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
         return with_retries(lambda: self._append_once(store, rows), "an append of a topic", self._settings.fold)
 
     def _append_once(self, store: Store, rows: DataFrame) -> int:
         appender = LogAppender(store)
-        place = appender.place(self._clock, self._epoch)  # before the log is looked at
+        # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
+        place = appender.place(self._clock, self._epoch)
         if appender.number != self._number:
             self._ends = ends_by_epoch(store).get(self._epoch, {})
             self._number = appender.number
@@ -83,7 +85,7 @@ class TopicAppender:
             "key",
             "value",
         )
-        tasks = store.spark.sparkContext.defaultParallelism  # a file each, whatever partitions the topic has
+        tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
         write = _writer(place, self._ends, self._source)
         found = rows.coalesce(tasks).mapInArrow(write, "file string, ends string").collect()
         files = [AddFile.of_text(row["file"]) for row in found if row["file"] is not None]
@@ -101,7 +103,7 @@ class TopicAppender:
 def _writer(
     place: LogFilePlace, ends: Mapping[int, int], source: str
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does: it writes the rows that the log does not hold to files, and tells of these."""
+    """The function of a task: writes the rows that the log lacks to files, and returns the files and new ends."""
     held = dict(ends)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +129,7 @@ def _writer(
 
 
 def _log_rows(rows: pa.RecordBatch, source: str) -> pa.RecordBatch:
-    """Rows of the topic with the columns of the log that are not the same for all."""
+    """Rows of the topic with the columns of the log, except the columns that `LogFileWriter` fills."""
     columns = {name: rows[name].cast(SCHEMA.field(name).type) for name in _OF_TOPIC}
     columns |= {name: pa.nulls(rows.num_rows, SCHEMA.field(name).type) for name in _UNKNOWN}
     columns["source"] = pa.repeat(pa.scalar(source), rows.num_rows)

@@ -1,11 +1,11 @@
-"""Following a broker's offsets topic: a Structured Streaming query that lands it in the log as it grows (R4).
+"""Follows a broker's offsets topic: a Structured Streaming query appends new records to the log (R4).
 
-Spark's Kafka source reads, by `assign`: who subscribes joins a group, and so writes into the topic that is read here.
-It reads committed records, up to the last stable offset of each log partition. Such a log holds neither control records
-nor producer ids: what is in it was committed, and folded by record offset it gives the visible state (R10).
+Spark's Kafka source reads by `assign`. A subscription would join a group, and so write into the topic. The source reads
+committed records, up to the last stable offset of each log partition. So the log holds neither control records nor
+producer ids, and a fold by record offset gives the visible state (R10).
 
-The log says where reading goes on, and nothing else does: the query's checkpoint is thrown away when it ends. So a
-query that fails for whatever reason is simply planned anew (topic_plan.py) from what the log holds.
+The start of a query depends on the log and its metadata, never on a checkpoint: each query's checkpoint is deleted when
+the query ends. After any failure `topic_plan.py` plans the next query from the log.
 """
 
 from __future__ import annotations
@@ -51,41 +51,44 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
     from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
 
-# Spark's newer way to find out where partitions end leaves internal topics out, without a word.
+# Spark's newer way to fetch the ends of partitions silently ignores internal topics.
 _DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
-# The older way waits for a broker where no interrupt reaches it: who stops the query meanwhile must not wait too.
+# The older way ignores interrupts while it waits for a broker: this timeout limits how long a stop of the query waits.
 _STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
 _POLL_SECONDS = 0.1
 _FAILURES_IN_A_ROW = 5
-_MOST_WAITS = 10  # that double
-_STEADY_SECONDS = 60  # a query that ran for so long, and read what there was, is no failure in a row with the last one
-# What a cluster that is up may answer for a while; what it says of us and our rights does not pass by itself.
+_MOST_WAITS = 10  # limit of the exponent of the backoff
+_STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
+# Errors that a running cluster may return for a while: retry. Errors of authentication and authorization persist.
 _MAY_PASS = (KafkaFailed, NoSuchTopic)
-# A query that runs reads what comes within seconds, also where that is seen only later: by so much two complete reads
-# may seem to lie further apart than tombstones are kept.
+# Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
+# within seconds, but `_watch` sees that only at its next look.
 _GRACE_MS, _LATE_LOOKS = 60_000, 4
 
 
 class TopicObserver:
-    """Is told how a topic is followed; each method does nothing here."""
+    """Callbacks of `TopicIngest`; the methods of this base class do nothing."""
 
     def planned(self, reading: Reading) -> None:
-        """Reading begins, or begins again."""
+        """A reading starts or restarts."""
 
     def landed(self, records: int) -> None:
-        """So many records were appended to the log."""
+        """A batch appended this number of records to the log."""
 
     def looked(
         self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
     ) -> None:
-        """How far each log partition was read, how the topic stands, and since when transactions hold it back."""
+        """A look at the topic found these offsets.
+
+        By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
+        """
 
     def warned(self, text: str) -> None:
-        """Something that is not as it should be, in one line."""
+        """A warning of one line."""
 
 
 class TopicIngest:
-    """Lands one topic in the log of one store: `prepare`, then `run`, which `stop` ends."""
+    """Copies one topic to the log of one store: call `prepare`, then `run`; `stop` ends `run`."""
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class TopicIngest:
 
     @property
     def store(self) -> Store:
-        """The store, once `prepare` made or found it."""
+        """The store that `prepare` created or opened."""
         return self._prepared.store
 
     @property
@@ -125,11 +128,12 @@ class TopicIngest:
         return self._notes
 
     def prepare(self) -> Store:
-        """Look at the topic and open the store, or create it.
+        """Check the topic, then open the store or create it.
 
-        Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed for what the broker
-        answers, WrongRecords for a topic that holds something else, StoreMismatch and InvalidPartitionCount where the
-        store mirrors another log.
+        Raises:
+            BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic, KafkaFailed: a request failed.
+            WrongRecords: the topic holds records of another kind.
+            StoreMismatch, InvalidPartitionCount: the store mirrors another log.
         """
         with self._admin() as admin:
             topic = admin.describe()
@@ -145,18 +149,20 @@ class TopicIngest:
         return store
 
     def stop(self) -> None:
-        """End `run` soon, between two batches.
+        """End `run` between two batches.
 
-        While no broker answers that may take as long as a question to it does, and the query some more seconds.
+        If no broker answers, `run` ends after the timeout of a request and some seconds for the query.
         """
         self._stopped.set()
 
     def run(self, *, available_now: bool = False) -> int:
-        """Read until stopped, or with ``available_now`` up to what is there; returns how many records were added.
+        """Read until `stop`, or with ``available_now`` up to the topic's end; returns how many records it added.
 
-        A broker that goes away or fails is waited for, and so are other writers; with ``available_now`` that is raised.
-        Raises what `prepare` does of who we are and of another log, where that comes to light later, and TopicStopped
-        where the query fails again and again.
+        Retries after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
+
+        Raises:
+            AuthenticationFailed, NotAuthorized, StoreMismatch, InvalidPartitionCount: as `prepare`.
+            TopicStopped: the query failed too often in a row.
         """
         self._spark.conf.set(_DEPRECATED_FETCHING, "true")
         failures = waits = 0
@@ -186,7 +192,7 @@ class TopicIngest:
         return self.added
 
     def _warn(self, text: str) -> None:
-        """Warn, of the same not again and again."""
+        """Call the observer's `warned`, unless the last warning had the same text."""
         if text != self._warning:
             self._warning = text
             self._observer.warned(text)
@@ -197,9 +203,9 @@ class TopicIngest:
         return TopicAdmin(self._spark, self._options, self._topic)
 
     def _read(self, *, available_now: bool) -> bool:
-        """Plan, start the query, and watch it and the topic until the query ends or has to.
+        """Plan a reading, start its query, and watch query and topic until the query ends or must end.
 
-        Returns whether it came to its end by itself, and all that was stable when it began is in the epoch that counts.
+        Returns True if the query ended by itself and its epoch counts.
         """
         with self._admin() as admin:
             topic = admin.describe()
@@ -223,8 +229,8 @@ class TopicIngest:
         return ended and progress.counts
 
     def _planned(self, admin: TopicAdmin, topic: TopicDescription) -> TopicProgress:
-        """What is to be read, at its beginning."""
-        now_ms = self._clock.now_ms()  # before it is asked what is stable
+        """Plan a reading; returns its progress at the start."""
+        now_ms = self._clock.now_ms()  # before the request: the stable offsets are then at least as new
         bounds = admin.bounds(topic.partitions)
         retention_ms = admin.delete_retention_ms()
         topic_id = self.store.properties.topic_id
@@ -232,7 +238,7 @@ class TopicIngest:
         begun = None if self._unfinished is None else self._unfinished.reading.complete
         if reading.anew is None:
             self._unfinished = None
-        elif reading.complete != begun:  # else it goes on
+        elif reading.complete != begun:  # else this is the rest of the unfinished reading
             self._warn(f"topic {self._topic} is read anew, as epoch {reading.epoch}: {reading.anew}")
             self._unfinished = Unfinished(topic, reading)
         self._observer.planned(reading)
@@ -266,7 +272,7 @@ class TopicIngest:
             except Exception as error:
                 failure = error if isinstance(error, _TopicChangedError) else raised_on_executor(error)
                 if failure is not None:
-                    self._failures.append(failure)  # Spark passes on no more of it than a text with its stack
+                    self._failures.append(failure)  # Spark keeps only the text of an exception
                 raise
 
         starts = {str(at): start for at, start in sorted(reading.starts.items())}
@@ -290,9 +296,9 @@ class TopicIngest:
         return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
 
     def _end(self, query: StreamingQuery, gate: BatchBarrier) -> None:
-        """Stop the query, once its batch is over.
+        """Stop the query after its batch.
 
-        One that waits for a broker is left to itself: it ends when one answers, landing nothing.
+        Leaves a query that waits for a broker after a timeout. It ends when a broker answers, and appends nothing.
         """
         before = self._spark.conf.get(_STOP_TIMEOUT, None)
         gate.close(_STOP_SECONDS)
@@ -311,7 +317,7 @@ class TopicIngest:
     def _watch(
         self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription
     ) -> bool:
-        """Whether the query came to its end by itself; else it has to be planned anew, or is to end."""
+        """Watch the query; returns True if it ended by itself, False on `stop` or if the reading needs a new plan."""
         interval = self._settings.topic.watch_interval_ms / 1000
         began = time.monotonic()
         next_look = began + min(interval, 1.0)
@@ -324,7 +330,7 @@ class TopicIngest:
                     if not self._look(query, progress, admin, topic):
                         return False
                 except (BrokerUnreachable, *_MAY_PASS) as away:
-                    self._warn(f"{away}; trying again")  # so does the query
+                    self._warn(f"{away}; trying again")  # the query retries, too
                 if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
                     self._is_steady = True
                 next_look = time.monotonic() + interval
@@ -332,7 +338,7 @@ class TopicIngest:
         return False
 
     def _ended_well(self, query: StreamingQuery) -> bool:
-        """False where the topic is another one; raises what else made it end."""
+        """True if the query ended without an exception, False if the topic has changed; raises other failures."""
         try:
             query.awaitTermination()
         except StreamingQueryException as exception:
@@ -345,13 +351,13 @@ class TopicIngest:
         return True
 
     def _refused(self, exception: StreamingQueryException) -> OffsetsError | None:
-        """What the broker has against us, where that is why the query ended: it does not pass by itself."""
-        origin = getattr(exception, "_origin", None)  # of the JVM: with what it was caused by
+        """The error of authentication or authorization that ended the query, or None: a retry cannot solve it."""
+        origin = getattr(exception, "_origin", None)  # the JVM's exception, with its causes
         refusal = None if origin is None else kafka_error(origin, self._options, self._topic)
         return refusal if isinstance(refusal, (AuthenticationFailed, NotAuthorized)) else None
 
     def _look(self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription) -> bool:
-        """See how topic and query stand, and note it; False where the reading has to be planned anew."""
+        """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan."""
         now_ms = self._clock.now_ms()
         if admin.describe() != topic or self._prepared.is_superseded(progress.reading.epoch):
             return False
@@ -362,9 +368,9 @@ class TopicIngest:
         counted = progress.counts
         if not progress.look(now_ms, bounds, transactions_ms):
             return False
-        self._warning = ""  # what was warned of is over
+        self._warning = ""  # the cluster answers again: a later warning with the same text is new
         self._prepared.names(names)
-        if progress.counts and not counted:  # all of it is in the log: from here on it counts
+        if progress.counts and not counted:  # the epoch's first reading is complete: `note` makes the epoch count
             self._prepared.note(progress)
             self._prepared.adopt(topic)
             self._unfinished = None
@@ -375,7 +381,7 @@ class TopicIngest:
         return True
 
     def _ends(self, query: StreamingQuery) -> dict[int, int]:
-        """How far the query got: what its last batch said, which is in the log by then."""
+        """By log partition, the end of the query's last batch; the log holds this batch."""
         progress: Any = query.lastProgress
         found: dict[int, int] = {}
         for source in progress["sources"] if progress else ():
@@ -385,7 +391,7 @@ class TopicIngest:
         return found
 
     def _warn_of_open(self, open_since: Mapping[int, int]) -> None:
-        """Warn once of each log partition that a hanging transaction holds back."""
+        """Warn once of each log partition whose stable offset a hanging transaction holds back."""
         limit_ms = self._settings.topic.open_transaction_warning_ms
         now_ms = self._clock.now_ms()
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
@@ -398,8 +404,8 @@ class TopicIngest:
 
 
 class _QueryFailedError(Exception):
-    """A query ended with an exception of Spark's; the message is its first line."""
+    """A query ended with a Spark exception; the message is the first line of that exception's."""
 
 
 class _TopicChangedError(Exception):
-    """The topic that is read is no longer the one that it was."""
+    """The topic's description changed while a query read the topic."""

@@ -1,4 +1,4 @@
-"""What a store knows of the topic that it mirrors, and what it is told of it while that is read."""
+"""Reads and writes a store's metadata about the topic that it mirrors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class TopicMetadata:
-    """Notes about one topic in one store. Every method that writes raises WriteConflict if overtaken too often."""
+    """Metadata of one topic in one store.
+
+    Every method that writes raises WriteConflict if other writers committed first too often.
+    """
 
     def __init__(self, store: Store, topic_name: str, settings: Settings, clock: Clock) -> None:
         self.store = store
@@ -33,7 +36,7 @@ class TopicMetadata:
         self._noted_at = 0.0
 
     def known(self) -> KnownLog:
-        """What is known of the topic."""
+        """The store's metadata of the topic, and the ends of its log."""
         epoch = counting_epoch(self.store)
         ends = ends_by_epoch(self.store)
         rows = partition_rows(self.store, epoch)
@@ -52,14 +55,14 @@ class TopicMetadata:
         )
 
     def is_superseded(self, log_epoch: int) -> bool:
-        """Whether a later epoch counts: somebody else has read the topic anew."""
+        """Whether a later epoch counts: another process has read the topic again from its start."""
         return counting_epoch(self.store) > log_epoch
 
     def note(self, progress: TopicProgress) -> None:
-        """Note how the topic stands, and how far it was read; an epoch of which this is the first note counts then."""
+        """Write the topic's offsets and the progress of the reading; the first such write makes the epoch count."""
         reads = {
             at: TopicRead(
-                min(each.start, progress.read_to[at]),  # the topic's start may have moved over what was not read
+                min(each.start, progress.read_to[at]),  # the topic's start may have moved past unread records
                 progress.read_to[at],
                 each.stable,
                 each.end,
@@ -73,16 +76,16 @@ class TopicMetadata:
         self._noted_at = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the last note is old enough for another."""
+        """Whether the last `note` is at least ``note_interval_ms`` old."""
         return time.monotonic() - self._noted_at >= self._settings.topic.note_interval_ms / 1000
 
     def names(self, names: Mapping[str, str]) -> None:
-        """Note the names of topics by their ids, where they are news (R35)."""
+        """Write new or changed names of topics, by topic id (R35)."""
         new = {topic_id: name for topic_id, name in names.items() if self._names.get(topic_id) != name}
         if new:
             LogMetadata(self.store, self._settings, self._clock).topics(new)
             self._names |= new
 
     def adopt(self, topic: TopicDescription) -> None:
-        """Let the store say which topic its log is of."""
+        """Write the topic's cluster, id and name to the store's properties."""
         self.store = self.store.with_topic(topic.cluster_id, topic.topic_id, self._topic_name, self._settings.fold)

@@ -1,9 +1,9 @@
-"""What is to be read of a topic: where the log goes on, or why all of it has to be read anew. Free of Spark.
+"""Plans the reading of a topic: resume at the log's end, or read the topic again from its start. Free of Spark.
 
-A broker's cleaner keeps of each key the last record, and a last tombstone for `delete.retention.ms`. So who reads a
-compacted topic misses nothing that says what holds now, if between two complete reads no more than that time passes.
-Who was away for longer may have missed tombstones, and would keep what they deleted: such a log is read anew, as a new
-epoch, and so is one that its topic no longer is the origin of (docs/adr/0014).
+A broker's cleaner keeps the last record of each key; it keeps a tombstone for `delete.retention.ms`. A reader of a
+compacted topic misses no deletion if less than this time passes between two complete reads. After a longer gap the
+reader may have missed tombstones, and its log would keep the deleted keys. Then this program reads the topic again from
+its start, as a new epoch. It does the same if the topic no longer matches the log (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompleteReads:
-    """When all of the topic that was stable was in the log; milliseconds since 1970.
+    """Times of complete reads of the topic, in milliseconds since 1970.
 
-    ``since_ms`` is when the first reading began, and nothing was missed since; ``last_ms`` when it was last seen to be
-    all there, None where the first reading has not come to its end yet.
+    ``since_ms``: start of the epoch's first reading; the log has missed nothing since. ``last_ms``: the last time at
+    which the log held all stable records; None until the first reading is complete.
     """
 
     since_ms: int
     last_ms: int | None = None
 
     def gap_ms(self, now_ms: int) -> int:
-        """For how long what came may be unread: a tombstone that came and went meanwhile was missed."""
+        """Milliseconds since the last complete read: the log may lack tombstones that came and went since."""
         return now_ms - (self.since_ms if self.last_ms is None else self.last_ms)
 
 
 @dataclass(frozen=True)
 class KnownLog:
-    """What a store knows of the topic.
+    """The state of a store's log and its metadata of the topic.
 
-    ``epoch`` is the one that counts; ``ends`` by epoch and log partition one behind the last record of the log;
-    ``read_to`` by log partition how far the topic was read when that was last noted. ``complete`` is None where the
-    topic was never followed.
+    ``epoch``: the epoch that counts. ``ends``: by epoch and log partition, the record offset after the last record.
+    ``read_to``: by log partition, the first unread record offset by the metadata. ``complete``: None if the store never
+    followed the topic.
     """
 
     epoch: int = LOG_EPOCH
@@ -55,9 +55,9 @@ class KnownLog:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be read: an epoch of the log, by log partition the first record offset, and what goes before.
+    """A plan: the epoch of the log, the first record offset of each log partition, and the complete reads so far.
 
-    ``anew`` says in words why all of it is read again; None where the log goes on.
+    ``anew`` is the reason for a reading from the topic's start in a new epoch; None if the epoch continues.
     """
 
     epoch: int
@@ -68,14 +68,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A reading anew of this process that something interrupted before its epoch counted, and the topic it is of."""
+    """A reading in a new epoch that this process began and that is not yet complete, and its topic."""
 
     topic: TopicDescription
     reading: Reading
 
 
 def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDescription) -> None:
-    """Refuse a topic that this store does not mirror: StoreMismatch, InvalidPartitionCount (R1, R4)."""
+    """Raise StoreMismatch or InvalidPartitionCount if this store mirrors another topic (R1, R4)."""
     if known.topic_name not in (None, name):
         raise StoreMismatch(
             f"{location} mirrors topic {known.topic_name}, and this is topic {name}: check --topic, "
@@ -102,7 +102,7 @@ def plan_reading(
     now_ms: int,
     unfinished: Unfinished | None = None,
 ) -> Reading:
-    """Where to read from. ``unfinished`` is gone on with where nothing of it can have been missed."""
+    """Plan where to read from. Resumes ``unfinished`` if the gap since its last complete read misses no tombstone."""
     resumed = _resumed(unfinished, known, topic, bounds, delete_retention_ms, now_ms)
     if resumed is not None:
         return resumed
@@ -132,12 +132,12 @@ def _resumed(
     delete_retention_ms: int,
     now_ms: int,
 ) -> Reading | None:
-    """The rest of a reading anew; None where there is none, or it has to be begun again."""
+    """The rest of an unfinished reading; None if there is none, or if it must start again."""
     if unfinished is None or unfinished.topic != topic:
         return None
     reading = unfinished.reading
     if reading.epoch <= known.epoch or reading.epoch < max(known.ends, default=0):
-        return None  # of two that read it anew the later one wins
+        return None  # another process began a later epoch: the later epoch wins
     if reading.complete.gap_ms(now_ms) > delete_retention_ms:
         return None
     there = known.ends.get(reading.epoch, {})

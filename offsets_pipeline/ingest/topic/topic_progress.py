@@ -1,4 +1,4 @@
-"""How a reading of a topic goes on, by what the query has read and what the cluster says. Free of Spark."""
+"""Progress of a reading, from the offsets of the query and of the topic. Free of Spark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TopicProgress:
-    """How far each log partition was read, when the topic was last read to its end, and so whether the epoch counts.
+    """Offsets read so far, and the time of the last complete read; decides whether the epoch counts.
 
-    ``read_to`` is by log partition the first record offset that was not read yet, ``bounds`` is how the topic stood at
-    the last look, ``open_since_ms`` since when a transaction holds a log partition's stable offset back.
+    All are by log partition. ``read_to``: the first unread record offset. ``bounds``: the topic's offsets at the last
+    look. ``open_since_ms``: since when a transaction holds back the stable offset.
     """
 
     def __init__(self, reading: Reading, bounds: Mapping[int, TopicBounds], now_ms: int, longest_gap_ms: int) -> None:
@@ -26,29 +26,30 @@ class TopicProgress:
         self.complete: CompleteReads = reading.complete
         self.open_since_ms: Mapping[int, int] = {}
         self._longest_gap_ms = longest_gap_ms
-        self._asked_ms, self._asked = now_ms, _stable(bounds)  # what was stable then; not read yet at the last look
+        # Stable offsets at an earlier look, and the time of that look; later looks check that the query has read them.
+        self._asked_ms, self._asked = now_ms, _stable(bounds)
         self._still: dict[int, tuple[int, int]] = {}
 
     @property
     def counts(self) -> bool:
-        """Whether what is read belongs to the epoch that counts: one that is read anew does when it was read whole."""
+        """Whether the epoch of this reading counts: a new epoch counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
 
     def advance(self, ends: Mapping[int, int]) -> None:
-        """The query has read so far."""
+        """Take the ends of the query's last batch."""
         for at, end in ends.items():
             self.read_to[at] = max(end, self.read_to.get(at, 0))
 
     def look(
         self, now_ms: int, bounds: Mapping[int, TopicBounds], transactions_ms: Mapping[int, int] | None = None
     ) -> bool:
-        """The topic stood so, not before ``now_ms``; False: too late, tombstones may have come and gone unread.
+        """Take the topic's offsets as of ``now_ms`` or later; False if tombstones may have come and gone unread.
 
-        ``transactions_ms`` is by log partition when its open transaction was last written to; None where the cluster
-        does not tell: then a stable offset that stands still before the end tells at least since when.
+        ``transactions_ms``: by log partition, the time of the last write of its open transaction. None if the cluster
+        refuses this request: then the time since when the stable offset has not moved is a lower bound of the age.
         """
         if self.complete.gap_ms(now_ms) > self._longest_gap_ms:
-            return False  # also where this process slept meanwhile, and has read it all since
+            return False  # even if the query has caught up since: the process may have slept for longer than the gap
         self.bounds = bounds
         self._still = {
             at: self._still[at] if self._still.get(at, (None,))[0] == each.stable else (each.stable, now_ms)
