@@ -1,1 +1,1 @@
-"""Taking the log back out: a broker's segment files, written from the table `log`."""
+"""Export of the table `log` to segment files that a broker can load."""

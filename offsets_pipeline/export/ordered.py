@@ -1,9 +1,9 @@
-"""The table `log` in record-offset order, read in one pass and never as a whole.
+"""Read the table `log` in record-offset order, without holding all of it in memory.
 
-The log's files are in order in themselves, mostly, and among each other not: each append brings files of its own, what
-came late (`backfill`) lies in a later one, and upkeep puts small files together as they come. So two columns are read
-first, which say in which block of which file each log partition goes on. Then blocks are read in an order in which few
-rows have to wait for others: a log partition's rows are handed on as soon as no block before them is left.
+Rows within a file are mostly in order, but the files are not. Each append adds files, `backfill` adds older records in
+later files, and maintenance compacts small files in any order. So the reader first reads two columns of all rows. They
+give the log partitions in each block, and the lowest record offset of each. Then it reads each block once, in an order
+in which few rows have to wait. It yields a log partition's rows as soon as no unread block has earlier ones.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536
-_READ_BYTES = 1024 * 1024  # of a column at once: else a whole row group of each file that is read stays in memory
+_READ_BYTES = 1024 * 1024  # read buffer of a column: without it a whole row group of each open file stays in memory
 _PLACE = ["log_partition", "record_offset"]
 _NEVER = 2**63 - 1
 _SCHEMA = LOG.arrow_schema()
 
-#: A log partition's lowest record offset in a block.
+#: Lowest record offset in a block, by log partition.
 _Lowest = dict[int, int]
 
 
 class OrderedLog:
-    """One snapshot of the table `log`: the rows of one log epoch, without those from a time on.
+    """The rows of one log epoch in a snapshot of the table `log`, optionally up to a time.
 
-    ``ends`` has, of each log partition that the time cuts off, the first record offset that is left out.
+    ``ends``: for each log partition that the time cuts off, the first record offset that is left out.
     """
 
     def __init__(self, log: Snapshot, log_epoch: int, as_of_ms: int | None) -> None:
-        """Look through the places of all rows.
+        """Read the log partition and record offset of all rows.
 
-        ``as_of_ms``: of each log partition all from the first record with a younger timestamp on is left out.
+        ``as_of_ms``: in each log partition, leave out the first record with a later timestamp and all records after it.
 
-        Raises UnsupportedTable where the table cannot be read without Spark.
+        Raises UnsupportedTable if the table cannot be read without Spark.
         """
         self._files = _LogFiles(log, log_epoch)
         self.ends: dict[int, int] = {}
@@ -55,7 +55,10 @@ class OrderedLog:
             self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
 
     def runs(self) -> Iterator[tuple[int, pa.Table]]:
-        """Rows of one log partition each, with RECORD_COLUMNS; a log partition's ascend from run to run (R2)."""
+        """Yield runs: a log partition, and rows of it with RECORD_COLUMNS.
+
+        The record offsets of a log partition ascend within a run and from run to run (R2).
+        """
         waiting = _Waiting(self._lowest, self.ends)
         held: dict[int, list[pa.Table]] = defaultdict(list)
         blocks = {file: self._files.blocks(file) for file in range(len(self._files))}
@@ -74,7 +77,7 @@ class OrderedLog:
         partition, offset = block["log_partition"].to_numpy(), block["record_offset"].to_numpy()
         if as_of_ms is not None:
             as_of = pa.scalar(as_of_ms * 1000, pa.timestamp("us", tz="UTC"))
-            # a record without a timestamp is of no time, and so of none too late
+            # a record without a timestamp is never too late
             young = pc.fill_null(pc.greater(block["record_timestamp"], as_of), fill_value=False).to_numpy()
             for at, first in _lowest(partition[young], offset[young]).items():
                 self.ends[at] = min(first, self.ends.get(at, first))
@@ -82,7 +85,7 @@ class OrderedLog:
 
 
 class _LogFiles:
-    """The table's files, in blocks of so many rows; a file's last has fewer."""
+    """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
     def __init__(self, log: Snapshot, log_epoch: int) -> None:
         self._folder = TableFolder(log.folder, LOG)
@@ -93,17 +96,17 @@ class _LogFiles:
         return len(self._files)
 
     def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
-        """The blocks of a file with the columns that tell where a row lies, and its timestamp if that matters."""
+        """Yield the blocks of a file with log_partition and record_offset, and record_timestamp for ``as_of_ms``."""
         return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
 
     def blocks(self, file: int) -> Iterator[pa.Table]:
-        """The same blocks with RECORD_COLUMNS."""
+        """Yield the same blocks with RECORD_COLUMNS."""
         return self._read(file, list(RECORD_COLUMNS))
 
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
         columns = [*columns, "log_epoch"]
         schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
-        of_folder = self._files[file].partition  # if the table's owner partitioned it
+        of_folder = self._files[file].partition  # partition values, if the table's owner partitioned it
         with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
             in_file = [name for name in columns if name not in of_folder]
             rest = [schema.empty_table()]
@@ -120,7 +123,7 @@ class _LogFiles:
                     yield together.slice(0, _BLOCK_ROWS)
                     rest = [together.slice(_BLOCK_ROWS)]
         last = pa.concat_tables(rest)
-        if last.num_rows:  # the file is closed: a log may have many, and most have one block
+        if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
             yield last
 
     def _of_epoch(self, rows: pa.Table) -> pa.Table:
@@ -129,11 +132,11 @@ class _LogFiles:
 
 
 class _Waiting:
-    """Which blocks are yet to be read, and which of them has a log partition's next rows."""
+    """The unread blocks, and for each log partition the unread block with its next rows."""
 
     def __init__(self, lowest: list[list[_Lowest]], ends: dict[int, int]) -> None:
         self._lowest = lowest
-        self._read = [0] * len(lowest)  # how many blocks of each file
+        self._read = [0] * len(lowest)  # number of blocks read of each file
         self._order: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for file, blocks in enumerate(lowest):
             for block, of_block in enumerate(blocks):
@@ -145,10 +148,10 @@ class _Waiting:
         self._file: int | None = None
 
     def next_file(self) -> int | None:
-        """The file whose next block to read; None when nothing is left.
+        """Choose the file whose next block to read. Returns None if no block is left.
 
-        The one that was read last, as long as none of its rows would have to wait. Else the one that has what they
-        wait for, and so on; where files wait for each other, one of them has to come first.
+        Stays with the last file while the rows of its next block need not wait. Otherwise takes the file with the rows
+        that they wait for, and so on. If files wait for each other, takes one of them.
         """
         file, seen = self._file, set[int]()
         if file is None or self._read[file] == len(self._lowest[file]):
@@ -164,7 +167,7 @@ class _Waiting:
         return file
 
     def take(self, file: int) -> list[int]:
-        """Note that the file's next block is read; returns the log partitions in it."""
+        """Mark the file's next block as read. Returns the log partitions in it."""
         partitions = list(self._lowest[file][self._read[file]])
         self._read[file] += 1
         for partition in partitions:
@@ -174,19 +177,19 @@ class _Waiting:
         return partitions
 
     def goes_on_at(self, partition: int) -> int:
-        """The lowest record offset of a log partition in what is not read."""
+        """Lowest record offset of a log partition in the unread blocks."""
         order = self._order[partition]
         return order[-1][0] if order else _NEVER
 
     def _waits_for(self, file: int) -> int | None:
-        """Another file that has rows before those of this file's next block."""
+        """Another file with rows that precede those of this file's next block; None if there is none."""
         block = self._lowest[file][self._read[file]]
         others = (order[-1][1] for partition in block if (order := self._order[partition]))
         return next((other for other in others if other != file), None)
 
 
 def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(column.type) and column.type.tz is None:  # INT96, which is in UTC (Spark's own writer)
+    if pa.types.is_timestamp(column.type) and column.type.tz is None:  # INT96 from Spark's writer is in UTC
         return column.view(pa.timestamp(column.type.unit, tz="UTC")).cast(type_)
     return column.cast(type_)
 
@@ -212,12 +215,12 @@ def _by_partition(block: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     order = np.argsort(partition, kind="stable")
     first = np.flatnonzero(np.diff(partition[order], prepend=-1))
     for rows in np.split(order, first[1:]):
-        # a copy: a slice that waits would keep the whole block
+        # copy the rows: a waiting slice would keep the whole block in memory
         yield int(partition[rows[0]]), block.take(pa.array(rows))
 
 
 def _split(parts: list[pa.Table], end: int) -> tuple[pa.Table, pa.Table]:
-    """The rows before a record offset, in order and each once (R15), and the others."""
+    """Sort rows, drop duplicates (R15), and split them at a record offset. Returns the rows before it, and the rest."""
     rows = pa.concat_tables(parts)
     offset = rows["record_offset"].to_numpy()
     if not _ascends(offset).all():

@@ -1,8 +1,8 @@
-"""Writing the table `log` as the segment files of a broker: `offsets export-segments`.
+"""Write the table `log` as segment files of a broker: `offsets export-segments`.
 
-A half-written log must not pass for a whole one. So the folders of log partitions have another name until all of them
-are whole, which neither a broker nor an ingest takes for the log's. The last folder to get its own name is that of
-log partition 0: without it nobody takes the others for all there are. The manifest comes behind it.
+A reader must not take a half-written log for a complete one. So the folders of log partitions have temporary names
+until all are complete; brokers and ingests ignore these names. The folder of log partition 0 is renamed last: without
+it, the other folders do not look complete. The manifest follows.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: segment.bytes of __consumer_offsets, a broker's default for offsets.topic.segment.bytes.
+#: segment.bytes of __consumer_offsets: a broker's default for offsets.topic.segment.bytes.
 SEGMENT_BYTES = 100 * 1024 * 1024
 _WAITING_BYTES_IN_ALL = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Export:
-    """What an export wrote, and of what: its manifest.
+    """The manifest of an export: its source, and the files written.
 
-    ``log_version`` is the version of the Delta table `log`; ``as_of_ms`` is in milliseconds since 1970, None for all.
+    ``log_version`` is the version of the Delta table `log`. ``as_of_ms`` is in milliseconds since 1970; None: no limit.
     """
 
     store: str
@@ -54,22 +54,22 @@ def export_segments(
     """Write the log of a store to segment files that a broker loads: a folder for each log partition below ``to``.
 
     Args:
-        reader: reads the store. The newest epoch of its log is written.
-        to: a folder that is empty or not there, or holds what an export that was killed left.
-        as_of_ms: of each log partition everything is left out from the first record on that is younger.
+        reader: reads the store. The export has the newest epoch of its log.
+        to: a new or empty folder, or one with the remains of a killed export.
+        as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
         codec: compresses batches of records.
-        segment_bytes: how large a segment file gets, but for a batch that is larger.
-        on_read: gets the number of records that were read since its last call.
+        segment_bytes: maximum size of a segment file; only a file with a single larger batch exceeds it.
+        on_read: called with the number of records read since its last call.
 
     Raises:
-        TargetNotEmpty: there is something else at ``to``, or another export writes to it.
+        TargetNotEmpty: ``to`` has other content, or another export writes to it.
         UnsupportedTable: the table `log` cannot be read without Spark.
     """
     partitions = range(reader.offsets_partitions)
     with target_folder(to) as target:
         known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
-        # opened after that: an ingest appends records first and notes their bounds then, and no bound may lie behind
-        # records which are not seen
+        # open the log after reading the bounds: an ingest appends records before it writes their bounds, so this
+        # snapshot has all records up to each bound
         reader = StateReader(reader.location)
         log_epoch, bounds = _newest(known)
         log = OrderedLog(reader.table("log"), log_epoch, as_of_ms)
@@ -83,7 +83,7 @@ def export_segments(
             if waiting_bytes > _WAITING_BYTES_IN_ALL:
                 waiting_bytes += sum(writer.flush() for writer in writers.values())
             on_read(rows.num_rows)
-        # the end of a log that was cut off is that of its last record
+        # a log partition that `as_of_ms` cuts off ends with its last record
         exported = tuple(
             writer.close(0 if partition in log.ends else bounds.get(partition, (0, 0))[1])
             for partition, writer in writers.items()
@@ -103,7 +103,7 @@ def export_segments(
 
 
 def _newest(known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:
-    """The log epoch that counts, and in it the log start and log end of each log partition that are known."""
+    """Return the newest log epoch, and the known log start and log end of its log partitions."""
     newest = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
     return newest, {
         row["log_partition"]: (row["start_offset"], row["end_offset"]) for row in known if row["log_epoch"] == newest

@@ -1,4 +1,4 @@
-"""Writing the segment files of one log partition, into a folder that gets its own name once they are on the disk."""
+"""Write the segment files of one log partition to a folder with a temporary name, renamed after they are on disk."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from offsets_pipeline.record.log_batches import LogBatches
     from offsets_pipeline.record.records import Int64s
 
-_WAITING_BYTES = 8 * 1024 * 1024  # of a log partition's rows: many batches at once are cheaper
+_WAITING_BYTES = 8 * 1024 * 1024  # buffer of a log partition's rows: encoding many batches at once is cheaper
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
 
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A segment file: size in bytes, checksum of its bytes (CRC-32C, hexadecimal), and the record offsets it covers."""
+    """A segment file: size in bytes, checksum of its bytes (CRC-32C, hexadecimal), and record offsets.
+
+    `end_offset` is exclusive.
+    """
 
     name: str
     size: int
@@ -40,7 +43,7 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class ExportedPartition:
-    """What was written of one log partition: from its log start to its log end, a record offset behind the last."""
+    """The export of one log partition: from its log start to its log end, which is exclusive."""
 
     log_partition: int
     folder: str
@@ -51,7 +54,7 @@ class ExportedPartition:
 
 
 class _Segment:
-    """One segment file that is being written."""
+    """A segment file during writing."""
 
     def __init__(self, folder: Path, base_offset: int) -> None:
         self._path = folder / f"{base_offset:020}.log"
@@ -71,7 +74,7 @@ class _Segment:
         self.size += len(data)
 
     def finish(self) -> ExportedFile:
-        """See to it that the file outlives a crash of the machine."""
+        """Sync the file to disk, so that it survives a crash of the machine."""
         with self._path.open("rb") as file:
             os.fsync(file.fileno())
         checksum = f"{self._checksum:08x}"
@@ -82,7 +85,7 @@ class _Segment:
 
 
 class PartitionWriter:
-    """Writes the segment files of one log partition; `name` gives its folder its own name in the end."""
+    """Writer of the segment files of one log partition. `name` gives its folder the final name."""
 
     def __init__(self, to: Path, log_partition: int, start_offset: int, codec: Codec, segment_bytes: int) -> None:
         self._log_partition = log_partition
@@ -98,14 +101,14 @@ class PartitionWriter:
         self._segment = _Segment(self._folder, start_offset)
 
     def add(self, rows: pa.Table) -> int:
-        """Take rows behind those before them, with RECORD_COLUMNS; returns how many bytes more wait to be written."""
+        """Add rows with RECORD_COLUMNS and higher record offsets. Returns the change in buffered bytes."""
         self._waiting.append(rows)
         more = int(rows.nbytes)
         self._waiting_bytes += more
         return more + (self.flush() if self._waiting_bytes > _WAITING_BYTES else 0)
 
     def flush(self) -> int:
-        """Write what waits; returns by how many bytes that gets more: less than none."""
+        """Write the buffered rows. Returns the change in buffered bytes, zero or negative."""
         waited = self._waiting_bytes
         if self._waiting:
             rows, self._waiting, self._waiting_bytes = pa.concat_tables(self._waiting), [], 0
@@ -113,11 +116,11 @@ class PartitionWriter:
         return -waited
 
     def close(self, end_offset: int) -> ExportedPartition:
-        """Write the rest, and see to it that the log ends at this record offset at least."""
+        """Write the rest, and extend the log to at least this end offset."""
         self.flush()
         if end_offset > self._end:
-            # what lay there was compacted away: a batch without records keeps its record offsets from being given
-            # again (R2), as the broker's own cleaner does
+            # compaction removed the last records: a batch without records keeps a broker from assigning their
+            # record offsets again (R2), as the broker's own cleaner does
             nothing = pa.array([], pa.binary())
             if self._is_full(0, 0, end_offset - 1):
                 self._roll(end_offset - 1)
@@ -130,7 +133,7 @@ class PartitionWriter:
         )
 
     def name(self) -> None:
-        """Give the folder the name under which a broker looks for it."""
+        """Rename the folder to the name that a broker expects."""
         self._folder.rename(self._whole)
 
     def _write(self, batches: LogBatches, offsets: Int64s) -> None:
@@ -150,7 +153,7 @@ class PartitionWriter:
         self._append(view[bounds[first] :], last_offsets[-1], rows[-1] - rows[first])
 
     def _is_full(self, waiting: int, size: int, last_offset: int) -> bool:
-        """Whether the segment takes no batch of this size and last offset behind the bytes that wait for it."""
+        """Whether a batch of this size and last offset exceeds the segment, after the `waiting` bytes."""
         held = self._segment.size + waiting
         too_large = held > 0 and held + size > self._segment_bytes
         return too_large or last_offset - self._segment.base_offset > _MAX_OFFSET_SPAN
@@ -162,6 +165,6 @@ class PartitionWriter:
     def _roll(self, base_offset: int) -> None:
         if self._segment.size:
             self._files.append(self._segment.finish())
-        else:  # nothing lies so near to the log's start
+        else:  # empty: the first batch lies too far from the log start
             self._segment.remove()
         self._segment = _Segment(self._folder, base_offset)

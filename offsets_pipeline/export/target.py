@@ -1,7 +1,7 @@
 """The folder that an export writes to, and its manifest.
 
-The manifest is the last file of an export to get its name. Until then the folder holds it under another one: so an
-export that was killed is told apart from anything else in the folder, and the next one replaces it.
+The manifest gets its final name last. Until then the folder has it under a temporary name. This identifies a killed
+export, and the next export replaces it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ if TYPE_CHECKING:
 
 #: The file that lists what a complete export wrote.
 MANIFEST = "export-manifest.json"
-#: What stands behind the names of folders that are not complete.
+#: Suffix of the names of incomplete folders.
 UNFINISHED = ".unfinished"
 _UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
 _OURS = re.compile(rf"{OFFSETS_TOPIC}-\d+({re.escape(UNFINISHED)})?")
 
 
 class ExportTarget:
-    """A folder while an export writes to it; `target_folder` opens it."""
+    """The target folder of a running export; `target_folder` opens it."""
 
     def __init__(self, folder: Path, manifest: IO[str]) -> None:
         self.folder = folder
         self._manifest = manifest
 
     def finish(self, manifest: DataclassInstance) -> None:
-        """Put the manifest there; what was written before is on the disk by then."""
+        """Write the manifest, and rename it after it and the names of all folders are on disk.
+
+        The caller has synced the folders of the export before.
+        """
         fields: dict[str, Any] = asdict(manifest)
         self._manifest.write(json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
         self._manifest.flush()
@@ -53,9 +56,9 @@ class ExportTarget:
 
 @contextmanager
 def target_folder(folder: Path) -> Iterator[ExportTarget]:
-    """The folder for an export, empty to begin with; what an export that was killed left there is removed.
+    """Open an empty folder for an export. Removes the remains of a killed export.
 
-    Where the export fails, all that it wrote is removed. Raises TargetNotEmpty.
+    If the export fails, removes all that it wrote. Raises TargetNotEmpty.
     """
     there = folder.exists()
     if there and not folder.is_dir():
@@ -64,7 +67,7 @@ def target_folder(folder: Path) -> Iterator[ExportTarget]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
         try:
-            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
+            fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process releases it
         except BlockingIOError:
             raise TargetNotEmpty(
                 f"another export writes to {folder}: wait until it ends, or name another folder"
@@ -79,7 +82,7 @@ def target_folder(folder: Path) -> Iterator[ExportTarget]:
 
 
 def sync_folder(folder: Path) -> None:
-    """See to it that the names in the folder outlive a crash of the machine."""
+    """Sync the folder to disk, so that the names in it survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -88,7 +91,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _check_empty(folder: Path, names: set[str]) -> None:
-    """Refuse anything but nothing, or what an export that was killed left."""
+    """Raise TargetNotEmpty unless the folder is empty, or has only the remains of a killed export."""
     if MANIFEST in names:
         raise TargetNotEmpty(f"{folder} holds a complete export ({MANIFEST}): name a new or empty folder")
     if _UNFINISHED_MANIFEST in names:

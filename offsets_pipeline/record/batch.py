@@ -1,7 +1,7 @@
-"""What all message formats share: where a batch lies, its header, and whether it stands whole at a position.
+"""Batch headers of all message formats, and the check whether a whole batch starts at a position.
 
-Format 2 (magic 2) writes record batches; formats 0 and 1 write messages, which may wrap a compressed set of messages.
-Here both are called a batch. All three start alike:
+Format 2 (magic 2) has record batches. Formats 0 and 1 have messages, which may wrap a compressed set of messages.
+This module calls both a batch. All three formats start with the same fields:
 
     offset int64 (format 2: base offset), length int32 (of what follows), 4 bytes, magic int8 at byte 16
 """
@@ -25,7 +25,7 @@ from offsets_pipeline.record.legacy import (
 )
 from offsets_pipeline.record.records import Bytes, Int64s
 
-LOG_OVERHEAD = 12  # offset and length; the length does not count them
+LOG_OVERHEAD = 12  # offset and length fields; the length does not include them
 MAGIC_OFFSET = 16
 MAGIC_END = 17
 MAGIC_2 = 2
@@ -37,7 +37,7 @@ BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 BATCH_HEADER_BYTES = 61
 BATCH_MIN_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD
 CRC_START = 21
-# only what walking over batches needs: base_offset, batch_length, magic, crc, attributes, last_offset_delta, count
+# only the fields that the scanner needs: base_offset, batch_length, magic, crc, attributes, last_offset_delta, count
 WALK_HEADER = struct.Struct(">qi4xbIhi30xi")
 
 ATTRIBUTE_LOG_APPEND_TIME = 0x08
@@ -49,7 +49,7 @@ ATTRIBUTES_KNOWN = 0x7F
 _LENGTH_OFFSET = 8
 _LAST_OFFSET_DELTA_OFFSET = 23
 _RECORD_COUNT_OFFSET = 57
-_POSITIVE = 0x7F  # the most that the first byte of an integer has which is not negative
+_POSITIVE = 0x7F  # a larger first byte makes a big-endian integer negative
 
 _PREFIX = struct.Struct(">qi4xb")
 _MIN_LENGTH = {0: LEGACY_MIN_LENGTH[0], 1: LEGACY_MIN_LENGTH[1], MAGIC_2: BATCH_MIN_LENGTH}
@@ -59,7 +59,10 @@ _CRC32 = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A whole batch with a good checksum. `records` of formats 0 and 1 only; `record_count` of format 2 only."""
+    """A whole batch with a good checksum.
+
+    `records` is None for format 2, whose `record_count` comes from the header.
+    """
 
     position: int
     end: int
@@ -72,16 +75,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The buffer ends before the batch that starts here does."""
+    """A batch starts here, but the buffer ends before the batch does."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A whole batch by its length, up to `end`, that does not hold what it should.
+    """A batch whose length fits into the buffer, up to `end`, but whose content is wrong.
 
-    `is_certain`: its checksum is good, so that it does end there, and nothing else begins before.
+    `is_certain`: the checksum is good. So the batch does end there, and no other batch starts before `end`.
     """
 
     end: int
@@ -91,15 +94,15 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class NoBatch:
-    """What lies here cannot be the start of a batch."""
+    """The bytes here cannot be the start of a batch."""
 
     reason: str
 
 
 def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Found | Incomplete | Broken | NoBatch:
-    """What lies at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
+    """Examine the bytes at a position. Decodes the messages of formats 0 and 1, but not the records of format 2.
 
-    `may_be_good`: false where the checksum is known not to be, and need not be computed.
+    `may_be_good`: false if the caller knows that the checksum is wrong; it is not computed then.
     """
     remaining = len(data) - position
     if remaining < MAGIC_END:
@@ -122,7 +125,10 @@ def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Fou
 
 
 def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int]:
-    """The magic of a whole batch by its length, its checksum, and from where to where the checksum is computed."""
+    """Return the magic and checksum of a batch, and start and end of the bytes that the checksum covers.
+
+    The batch must fit into the buffer by its length.
+    """
     _, length, magic = _PREFIX.unpack_from(data, position)
     end = position + LOG_OVERHEAD + length
     if magic == MAGIC_2:
@@ -131,39 +137,39 @@ def checked_stretch(data: memoryview, position: int) -> tuple[int, int, int, int
 
 
 def offset_of(data: memoryview, position: int) -> int:
-    """The base offset of a batch, or the offset of a message: in a wrapper that of the last one inside."""
+    """Base offset of a batch, or offset of a message. A wrapper has the offset of its last inner message."""
     offset: int = _PREFIX.unpack_from(data, position)[0]
     return offset
 
 
 def length_of(data: memoryview, position: int) -> int:
-    """What a batch or message says of its length; its offset and the length itself do not count."""
+    """Length field of a batch or message, in bytes. It does not include the offset and length fields."""
     length: int = _PREFIX.unpack_from(data, position)[1]
     return length
 
 
 def shaped(raw: Bytes, start: Int64s) -> Int64s:
-    """Which of these positions, ascending, whole batches of plausible fields may start at; checksums aside.
+    """Keep the positions where a whole batch with plausible fields may start. Does not check checksums.
 
-    Behind each of them lie as many bytes as up to the magic, at least.
+    `start` ascends, and the magic of each position must lie within `raw`.
     """
     start = start[(raw[start + MAGIC_OFFSET] <= MAGIC_2) & (raw[start] <= _POSITIVE)]
     magic = raw[start + MAGIC_OFFSET]
     end = start + LOG_OVERHEAD + _int32s(raw, start + _LENGTH_OFFSET)
-    # fewer bytes than a message takes at least are none; the others are checked below
+    # lengths are signed: the minimum also rejects negative ones
     fits = (end <= len(raw)) & (end - start <= MAX_BATCH_BYTES) & (end - start >= _LEAST_BYTES[magic])
     start, end, magic = start[fits], end[fits], magic[fits]
     plausible = np.ones(len(start), dtype=np.bool_)
     of_batch = magic == MAGIC_2
     at = start[of_batch]
     plausible[of_batch] = (
-        # attribute bits that nothing uses are zero in every batch so far
+        # Kafka leaves unused attribute bits zero
         (raw[at + CRC_START] == 0)
         & (raw[at + CRC_START + 1] <= ATTRIBUTES_KNOWN)
         & (raw[at + _LAST_OFFSET_DELTA_OFFSET] <= _POSITIVE)
         & (raw[at + _RECORD_COUNT_OFFSET] <= _POSITIVE)
     )
-    # key and value of a message fill what its length says
+    # the value of a message ends where the message ends
     end_of_message = end[~of_batch]
     key = start[~of_batch] + LEGACY_HEADER_BYTES + np.where(magic[~of_batch] == 1, LEGACY_TIMESTAMP_BYTES, 0)
     value = key + 4 + np.maximum(_int32s(raw, key), 0)
@@ -173,7 +179,7 @@ def shaped(raw: Bytes, start: Int64s) -> Int64s:
 
 
 def _int32s(raw: Bytes, position: Int64s) -> Int64s:
-    """Big-endian integers; any value beyond the end."""
+    """Big-endian int32 at each position. Beyond the end of `raw` the value is arbitrary."""
     value: Int64s = raw.take(position, mode="clip").astype(np.int8).astype(np.int64)
     for byte in range(1, 4):
         value = value << 8 | raw.take(position + byte, mode="clip")

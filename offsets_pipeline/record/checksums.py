@@ -1,8 +1,8 @@
-"""Checksums of many stretches of one buffer, however they overlap.
+"""Checksums of many stretches of one buffer. Stretches may overlap.
 
-Thousands of stretches that each reach to the end of a file would be read thousands of times. But the checksum of a
-stretch follows from those of all that lies before its start and before its end, as in zlib's `crc32_combine`: so the
-buffer is read once, and a stretch then takes the logarithm of its length.
+Thousands of stretches may each reach to the end of the file. Checksums one by one would read the file thousands of
+times. But the checksum of a stretch follows from two checksums: of all bytes before its start, and of all bytes before
+its end, as in zlib's `crc32_combine`. So the buffer is read once. Each stretch then costs the logarithm of its length.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from offsets_pipeline.record.records import Int64s
 Checksums = npt.NDArray[np.uint32]
 Checksum = Callable[[memoryview, int], int]
 
-_STEP_BYTES = 1024  # between positions up to which the checksum is kept
+_STEP_BYTES = 1024  # the checksum of all bytes before is kept at every multiple of this
 _LENGTH_BITS = 31
 _POLYNOMIALS: dict[Checksum, int] = {zlib.crc32: 0xEDB8_8320, crc32c_module.crc32c: 0x82F6_3B78}  # bits reversed
 
@@ -50,7 +50,7 @@ class StretchChecksums:
         )
 
     def _shifted(self, checksums: Checksums, zeros: Int64s) -> Checksums:
-        """The part that checksums have in those of the same bytes and so many behind them."""
+        """Shift each checksum over ``zeros`` bytes. XOR with the checksum of the next bytes then appends them."""
         shifted = checksums.copy()
         for bit in range(int(zeros.max(initial=0)).bit_length()):
             rows = np.flatnonzero(zeros >> bit & 1)
@@ -60,7 +60,7 @@ class StretchChecksums:
 
 @cache
 def _shifts(polynomial: int) -> tuple[Checksums, ...]:
-    """For each power of two the matrix that shifts a checksum by so many bytes, as four tables by byte."""
+    """Matrices that shift a checksum by 1, 2, 4, ... bytes; each as four lookup tables, one a checksum byte."""
     table: Checksums = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(polynomial)

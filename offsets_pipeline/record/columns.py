@@ -1,4 +1,4 @@
-"""Batches as Arrow columns: what a segment's records look like to everything above the wire format."""
+"""Batches as Arrow columns: the form in which all code above the wire format sees a segment's records."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ _CONTROL_OTHER = 2
 # control record key: version int16, type int16
 _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
-#: The first and the last timestamp that the log's tables can hold, which count microseconds in an int64.
+#: First and last timestamp that the log's tables can hold: they store microseconds in an int64.
 FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS = -(2**63 // 1000), (2**63 - 1) // 1000
-_NAMED_RECORDS = 5  # of those left out of a batch
+_NAMED_RECORDS = 5  # a reason names at most this many record offsets of a batch
 
-#: Compressed batches become columns in parts of so many bytes, unpacked, or of one batch: that bounds the memory.
+#: Uncompressed size of one part of the columns, in bytes. A larger batch is a part of its own. This bounds the memory.
 _PART_BYTES = 32 * 1024 * 1024
 _FRAMES_AT_ONCE = 1000
 _PACKED_BYTES_AT_ONCE = 1024 * 1024
@@ -72,9 +72,9 @@ Headers = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The index of a batch, among those asked for, that is not in the columns, whole or some of its records; and why.
+    """A batch that the columns lack, in whole or in part, although its checksum is good.
 
-    Its checksum is good.
+    `index` is its position in the list of batches that the caller passed; `reason` says why.
     """
 
     index: int
@@ -82,7 +82,7 @@ class LeftOut:
 
 
 def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> tuple[pa.RecordBatch, list[LeftOut]]:
-    """Messages of formats 0 and 1 in SEGMENT_SCHEMA, each with what it wraps; and what is left out."""
+    """Return messages of formats 0 and 1 in SEGMENT_SCHEMA, with the records that each wraps, and those left out."""
     offset, timestamp = (
         np.fromiter((record[field] for records in messages for record in records), np.int64) for field in (0, 1)
     )
@@ -109,10 +109,10 @@ def legacy_columns(messages: Sequence[Sequence[LegacyRecord]]) -> tuple[pa.Recor
 
 
 def batch_columns(data: memoryview, positions: list[int]) -> Iterator[tuple[pa.RecordBatch, list[LeftOut]]]:
-    """The records of format-2 batches that stand whole at `positions`, ascending, in SEGMENT_SCHEMA; and what is not.
+    """Yield the records of format-2 batches in SEGMENT_SCHEMA, and the batches and records left out.
 
-    Left out are batches that do not decode, and records that the columns cannot hold. The columns come in parts, each
-    of which takes a bounded amount of memory, whatever compressed batches become.
+    `positions` ascend; a whole batch starts at each. Leaves out batches that do not decode, and records that the
+    columns cannot hold. The columns come in parts, which bounds the memory that compressed batches take.
     """
     position = np.array(positions, dtype=np.int64)
     headers = _headers(data, position)
@@ -130,7 +130,7 @@ def _part_columns(part: "_Part") -> tuple[pa.RecordBatch, list[LeftOut]]:
     ]
     good = np.repeat(~places.bad, part.count)
     offset = part.of_each_record("base_offset") + places.offset_delta
-    # the delete horizon (bit 6) stands in the base timestamp, and the deltas count from it as from any other
+    # a delete horizon (bit 6) replaces the base timestamp, and the deltas are relative to it
     attributes = part.of_each_record("attributes")
     timestamp = np.where(
         attributes & b.ATTRIBUTE_LOG_APPEND_TIME,
@@ -152,7 +152,7 @@ def _fits(timestamp: Int64s) -> Bools:
 
 
 def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) -> list[LeftOut]:
-    """What is left out because of timestamps that do not fit: only those records, for the rest of a batch is fine."""
+    """Report the records whose timestamp does not fit, by batch. The batch keeps its other records."""
     left_out = []
     affected = np.unique(batch[~fits])
     starts, ends = (np.searchsorted(batch, affected, side).tolist() for side in ("left", "right"))
@@ -168,7 +168,7 @@ def _beyond_time(batch: Int64s, offset: Int64s, timestamp: Int64s, fits: Bools) 
 
 
 def _headers(data: memoryview, position: Int64s) -> Headers:
-    # a view of a header at every byte, of which those at the positions are copied
+    # a view with a header at every byte; indexing copies only those at the positions
     at_every_byte: Headers = np.ndarray(
         len(data) - b.BATCH_HEADER_BYTES + 1, dtype=BATCH_HEADER, buffer=data, strides=1
     )
@@ -176,9 +176,9 @@ def _headers(data: memoryview, position: Int64s) -> Headers:
 
 
 class _Part:
-    """Consecutive batches, the first of them the one of index `first`, and where their records lie in one buffer.
+    """Consecutive batches, and the bounds of their records in one buffer.
 
-    `count` is 0 for a batch that cannot be read; `reason` says why.
+    `first` is the index of the first batch. `count` is 0 for a batch that cannot be read; `reason` says why.
     """
 
     def __init__(
@@ -199,13 +199,13 @@ class _Part:
         self.count[list(reason)] = 0
 
     def of_each_record(self, name: str) -> Int64s:
-        """What the header of its batch says, for each record."""
+        """Repeat a header field of each batch for each of its records."""
         values: Int64s = np.repeat(self.headers[name].astype(np.int64), self.count)
         return values
 
 
 def _parts(data: memoryview, position: Int64s, headers: Headers) -> Iterator[_Part]:
-    """The batches in parts, in their order: one, over the file itself, if none is compressed."""
+    """Yield the batches in parts, in order. Without compression there is one part, over the file itself."""
     start = position + b.BATCH_HEADER_BYTES
     end = position + b.LOG_OVERHEAD + headers["batch_length"]
     codec = headers["attributes"] & CODEC_MASK
@@ -237,8 +237,8 @@ def _unpacked(first: int, headers: Headers, payloads: list[bytes | memoryview], 
 
 
 def _payloads(codec: list[int], frames: list[memoryview]) -> Iterator[bytes | memoryview | CorruptRecord]:
-    """What each batch becomes, unpacked, or why it does not."""
-    # small ones are unpacked in one call; larger ones gain nothing by it
+    """Yield the decompressed payload of each batch, or the error."""
+    # small payloads are decompressed in one call; large ones gain nothing from it
     size = np.fromiter(map(len, frames), np.int64, len(frames))
     together_with = np.cumsum(size) // _PACKED_BYTES_AT_ONCE + np.arange(len(frames)) // _FRAMES_AT_ONCE
     bounds = [0, *(np.flatnonzero(np.diff(together_with)) + 1).tolist(), len(frames)]
@@ -260,7 +260,7 @@ def _payload(codec: int, data: memoryview) -> bytes | memoryview | CorruptRecord
 
 
 def _control_types(part: _Part, places: RecordPlaces) -> pa.Array:
-    """The control type of each record, null for data; a control key too short to have one makes its batch bad."""
+    """Control type of each record, null for data. A control key too short to hold a type makes its batch bad."""
     is_control = np.repeat(part.headers["attributes"] & b.ATTRIBUTE_CONTROL != 0, part.count)
     rows = np.flatnonzero(is_control)
     if not rows.size:
@@ -276,7 +276,7 @@ def _control_types(part: _Part, places: RecordPlaces) -> pa.Array:
 
 
 def _out_of_order(part: _Part, offset_delta: Int64s) -> Bools:
-    """R2: within a batch too, record offsets increase, from the base offset to the last offset at most."""
+    """Batches whose record offsets do not increase, or lie outside base offset to last offset (R2)."""
     count = part.count
     batch = np.repeat(np.arange(len(count)), count)
     wrong = (offset_delta < 0) | (offset_delta > part.headers["last_offset_delta"][batch])
@@ -321,8 +321,8 @@ def _assemble(
 def _keys_and_values(part: _Part, places: RecordPlaces, good: Bools) -> tuple[pa.Array, pa.Array]:
     """Keys and values of the good records, cut out of the buffer by Arrow.
 
-    Records lie in file order, so the bounds of keys and values ascend: they are the offsets of a binary array over
-    the whole buffer, in which every fourth element is a key, every fourth a value, and the others what lies between.
+    Records are in file order, so the bounds of keys and values ascend. They serve as the offsets of one binary array
+    over the whole buffer. Each record has four elements there: key, bytes between, value, bytes between.
     """
     key_start, key_length = places.key_start[good], places.key_length[good]
     value_start, value_length = places.value_start[good], places.value_length[good]

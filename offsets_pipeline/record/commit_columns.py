@@ -1,7 +1,7 @@
-"""Offset commits, decoded a column at a time: where the fields lie is found with numpy over the Arrow buffers.
+"""Offset commits, decoded a column at a time: numpy finds the fields in the Arrow buffers.
 
-`decode.py` is the specification; this does the same for whole columns of records of types 0 and 1, and leaves
-to it what is rare: the reason why a record is corrupt, and tagged fields other than a lone topic id.
+`decode.py` is the specification. This module decodes whole columns of records of types 0 and 1 with the same result.
+It leaves rare cases to `decode.py`: the reason why a record is corrupt, and tagged fields other than a lone topic id.
 
 Key, versions 0 and 1:      version int16, group string, topic string, partition int32
 Value, versions 0 to 3:     version int16, offset int64, [leader_epoch int32: 3], metadata string,
@@ -10,7 +10,7 @@ Value, version 4:           version int16, offset int64, leader_epoch int32, met
                             commit_timestamp int64, tagged fields [0: topic_id uuid]
 
 A string is an int16 length and that many bytes; a compact string is an unsigned varint of length + 1 and the
-bytes. Both must be present (R7); what follows a known version is tolerated (R8).
+bytes. Neither may be null (R7). Bytes after the last field are tolerated (R8).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from offsets_pipeline.record.wire import MAX_STRING_BYTES, NO_TOPIC_ID, decode_u
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: An offset commit without an epoch or expire timestamp has this in its place on the wire (R7).
+#: Wire value of an absent leader epoch or expire timestamp (R7).
 NONE_ON_WIRE = -1
-_SLACK = 16  # bytes behind a buffer that a fixed-width read may touch
+_SLACK = 16  # padding after the data: a fixed-width read may reach past the last value
 _UVARINT_BYTES = 5
 _TOPIC_ID_BYTES = 16
 _INT16, _INT32, _TWO_WORDS = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">qq")
@@ -41,7 +41,7 @@ _LONE_TOPIC_ID = (1, 0, _TOPIC_ID_BYTES)  # one tagged field; its tag; its size
 
 
 class BinaryColumn:
-    """A binary Arrow array as positions into one byte buffer that may be read a little beyond its end."""
+    """A binary Arrow array as positions into one byte buffer. The buffer is padded: reads may pass its end a little."""
 
     def __init__(self, array: pa.Array) -> None:
         array = array.cast(pa.large_binary())
@@ -56,7 +56,7 @@ class BinaryColumn:
         self.present: Bools = array.is_valid().to_numpy(zero_copy_only=False)
 
     def integers(self, dtype: str, position: Int64s) -> Int64s:
-        """Big-endian integers of ``dtype`` (">i8" and the like) at byte positions; any value beyond the end."""
+        """Big-endian integers of ``dtype`` (for example ">i8") at byte positions. Beyond the end they are arbitrary."""
         width = np.dtype(dtype).itemsize
         window: npt.NDArray[np.generic] = np.ndarray(
             (len(self.data) - width + 1,), dtype=dtype, buffer=self.data, strides=(1,)
@@ -75,7 +75,7 @@ class BinaryColumn:
 
 
 def as_text(raw: pa.Array) -> pa.Array:
-    """A large_binary array as strings; bytes that are no UTF-8 are replaced, as Java does."""
+    """Cast a large_binary array to strings. Malformed UTF-8 is replaced, as Java does."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -91,17 +91,20 @@ def _is_utf8(raw: pa.Array) -> bool:
 
 
 def _with_length(text: str) -> bytes:
-    """As in a key; a text that malformed bytes made too long for one is like none that is in a key."""
+    """Encode a text with its length, as in a key.
+
+    Replacement characters may make a text too long for a key. It then gets a prefix that no key contains.
+    """
     raw = encode_utf8(text)
     return (_INT16.pack(len(raw)) if len(raw) <= MAX_STRING_BYTES else b"\xff" + _INT32.pack(len(raw))) + raw
 
 
 @dataclass(frozen=True)
 class CommitColumns:
-    """Where the fields of n offset commits lie. Positions count from the start of the column's buffer.
+    """Positions and values of the fields of n offset commits. Positions count from the start of the column's buffer.
 
-    ``valid`` is false for a record that does not decode (R6); the other columns mean nothing there. ``tombstone``
-    is true where the value is null, and the columns of the value mean nothing there.
+    ``valid`` is false for a record that does not decode (R6); its other columns have no meaning. ``tombstone`` is
+    true for a null value; the columns of the value have no meaning then.
     """
 
     keys: BinaryColumn
@@ -139,9 +142,10 @@ class CommitColumns:
         return as_text(self.keys.slices(self.topic_position, self.topic_length))
 
     def identities(self) -> pa.Array:
-        """large_binary, the same for keys of version 0 and 1 of one identity (R9), and only for those.
+        """Identity of each key as large_binary: equal if and only if group, topic and partition are (R9).
 
-        The group's length comes first: without it a topic with NULs could end as another group's does.
+        Key versions 0 and 1 give the same bytes. The bytes start with the group's length: without it, a topic with
+        NULs could make two different keys equal.
         """
         start = self.group_position - 2
         raw = self.keys.slices(start, self.topic_position + self.topic_length + 4 - start)
@@ -151,7 +155,7 @@ class CommitColumns:
         topic = self.keys.slices(self.topic_position, self.topic_length)
         if _is_utf8(group) and _is_utf8(topic):
             return raw
-        # malformed bytes name the same group or topic where their text is the same
+        # different malformed bytes can decode to the same text, and so name the same group or topic
         texts = zip(as_text(group).to_pylist(), as_text(topic).to_pylist(), self.partition.tolist(), strict=True)
         return pa.array(
             [_with_length(group) + _with_length(topic) + _INT32.pack(partition) for group, topic, partition in texts],
@@ -164,7 +168,7 @@ class CommitColumns:
         return _null_where(text, self.tombstone)
 
     def topic_names(self) -> set[tuple[str, str]]:
-        """The (topic id, topic name) pairs that the values tell (R35)."""
+        """Pairs of the topic id in a value and the topic name in its key (R35)."""
         rows = np.flatnonzero((self.topic_id_position >= 0) & self.valid & ~self.tombstone)
         if not len(rows):
             return set()
@@ -183,7 +187,7 @@ class CommitColumns:
         length = np.where(found, _TOPIC_ID_BYTES, 0)
         encoded = self.values.slices(np.where(found, self.topic_id_position, 0), length).dictionary_encode()
         texts = [
-            # all zero is Kafka's "no topic id", and nothing at all is none either
+            # all zero is Kafka's "no topic id"; rows without the field have empty bytes
             base64.urlsafe_b64encode(raw).rstrip(b"=").decode() if any(raw) else None
             for raw in encoded.dictionary.to_pylist()
         ]
@@ -205,7 +209,7 @@ def _null_where(array: pa.Array, mask: Bools) -> pa.Array:
 
 
 def decodable_keys(keys: pa.Array) -> tuple[Bools, Bools]:
-    """Which binary keys are of offset commits and decode, and which of them are of version 0."""
+    """Return which binary keys belong to offset commits and decode, and which keys have version 0."""
     key = BinaryColumn(keys)
     version = key.integers(">i2", key.start)
     valid = _KeyLayout(key).valid & ((version == 0) | (version == 1)) & key.present
@@ -213,9 +217,10 @@ def decodable_keys(keys: pa.Array) -> tuple[Bools, Bools]:
 
 
 def decodable_values(values: pa.Array, legacy_key: Bools) -> tuple[Bools, tuple[Int64s, Int64s] | None]:
-    """Which binary values of offset commits decode, or are tombstones; ``legacy_key``: the key has version 0.
+    """Return which values of offset commits decode or are tombstones, and their topic ids.
 
-    And the topic id of each as two numbers, which are 0 where it has none; None where none has one.
+    ``legacy_key``: the key has version 0. A topic id is two int64, both 0 for a value without one. The second result
+    is None if no value has a topic id.
     """
     value = BinaryColumn(values)
     decodes, position = _ValueLayout(value).decode(value, legacy_key, value.present)
@@ -233,8 +238,8 @@ def _words(value: BinaryColumn, topic_id_position: Int64s) -> tuple[Int64s, Int6
 def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
     """Find the fields of records whose key starts with type 0 or 1.
 
-    ``keys`` and ``values`` are binary arrays of one length; a key has at least two bytes, a null value is a
-    tombstone. Nothing is raised for a corrupt record: it comes out as not valid.
+    ``keys`` and ``values`` are binary arrays of one length. A key has at least two bytes; a null value is a tombstone.
+    A corrupt record raises no error: its ``valid`` is false.
     """
     key, value = BinaryColumn(keys), BinaryColumn(values)
     of_key, of_value = _KeyLayout(key), _ValueLayout(value)
@@ -265,7 +270,7 @@ def parse_commits(keys: pa.Array, values: pa.Array) -> CommitColumns:
 
 
 class _KeyLayout:
-    """Where the fields of keys lie, and which keys hold them all."""
+    """Positions of the fields of keys, and which keys have all fields."""
 
     def __init__(self, key: BinaryColumn) -> None:
         end = key.start + key.length
@@ -284,11 +289,11 @@ class _KeyLayout:
 
 
 class _ValueLayout:
-    """Where the fields of values lie. `decode` tells which values hold them all."""
+    """Positions of the fields of values. `decode` finds which values have all fields."""
 
     def __init__(self, value: BinaryColumn) -> None:
         self.version = value.integers(">i2", value.start)
-        if len(self.version) and (self.version == self.version[0]).all():  # as a log of one broker is: less to compute
+        if len(self.version) and (self.version == self.version[0]).all():  # the usual log: less to compute
             self.version = self.version[:1]
         self.has_epoch: Bools = self.version >= 3
         self.flexible: Bools = self.version == 4
@@ -303,7 +308,7 @@ class _ValueLayout:
         self.timestamp_position = self.metadata_position + self.metadata_length
 
     def decode(self, value: BinaryColumn, legacy_key: Bools, wanted: Bools) -> tuple[Bools, Int64s]:
-        """Which values decode, and where their topic ids lie: -1 for none, and where it is not ``wanted``."""
+        """Return which values decode, and the positions of their topic ids: -1 for none or a row not ``wanted``."""
         end = value.start + value.length
         fixed_end = self.timestamp_position + (np.where(self.version == 1, 16, 8) + self.flexible)
         decodes = (
@@ -330,7 +335,10 @@ class _ValueLayout:
 
 
 def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
-    """Unsigned varints as int32, as Java reads them, and their widths in bytes; -1 for one of more than five bytes."""
+    """Return unsigned varints as int32, as Java reads them, and their widths in bytes.
+
+    A varint of more than five bytes reads as -1.
+    """
     number = np.zeros(len(position), dtype=np.int64)
     width = np.zeros(len(position), dtype=np.int64)
     open_rows = np.arange(len(position))
@@ -348,7 +356,10 @@ def _uvarints(column: BinaryColumn, position: Int64s) -> tuple[Int64s, Int64s]:
 def _tagged_fields(
     value: BinaryColumn, position: Int64s, end: Int64s, rows: Int64s, topic_id_position: Int64s
 ) -> Bools:
-    """Whether the tagged fields at ``position`` decode; sets ``topic_id_position`` of ``rows`` where they hold one."""
+    """Return whether the tagged fields at ``position`` decode.
+
+    Sets ``topic_id_position`` of the ``rows`` that have a topic id.
+    """
     head = [value.data[np.clip(position + index, 0, len(value.data) - 1)] for index in range(len(_LONE_TOPIC_ID))]
     none = head[0] == 0
     topic_id_at = position + len(_LONE_TOPIC_ID)

@@ -1,7 +1,7 @@
 """The five codecs of Kafka's log, as its Java client frames them.
 
-A few bytes can say that they become gigabytes. So no payload is unpacked beyond a limit, and no more memory is taken
-than what a payload really becomes.
+A few bytes can claim to decompress to gigabytes. So decompression stops at a limit. It reserves memory by the size of
+the payload, and more only when the output needs it.
 """
 
 import secrets
@@ -29,17 +29,17 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-#: A batch takes at most so many bytes, unpacked: 128 MiB. Real ones come nowhere near. Brokers cap a batch, packed, at
-#: `message.max.bytes` (1 MiB by default), and a whole segment of the offsets topic at 100 MiB.
+#: Maximum size of a batch in bytes, also decompressed. Real batches are far smaller. By default brokers cap a
+#: compressed batch at 1 MiB (`message.max.bytes`), and a whole segment of the offsets topic at 100 MiB.
 MAX_BATCH_BYTES = 128 * 1024 * 1024
 
-_GZIP_WBITS = 31  # zlib's way of asking for a gzip frame; for small batches it is four times as fast as cramjam
+_GZIP_WBITS = 31  # selects a gzip frame; for small batches zlib is four times as fast as cramjam
 _INT32 = struct.Struct(">i")
 
 _MARK_BYTES = 16
 _LEAST_ROOM_BYTES = 4096
-_USUAL_RATIO = 8  # of most payloads; the room for one that becomes more is made larger
-_FULL = "failed to write whole buffer"  # how cramjam says so
+_USUAL_RATIO = 8  # enough for most payloads; the buffer grows for the others
+_FULL = "failed to write whole buffer"  # cramjam's error for a full buffer
 
 # xerial snappy:    "\x82SNAPPY\0", int32 version, int32 compatible version, then chunks of int32 length, snappy block
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -58,10 +58,12 @@ _XXH_PRIME_1, _XXH_PRIME_4 = 0x9E37_79B1, 0x27D4_EB2F
 
 
 def decompress(codec: int, data: bytes, *, limit: int = MAX_BATCH_BYTES, legacy_lz4: bool = False) -> bytes:
-    """The bytes of a compressed payload, at most ``limit`` of them.
+    """Decompress a payload.
 
-    `legacy_lz4`: message format 0, whose lz4 frames carry a wrong header checksum (Kafka computed it over the magic
-    too); it is ignored there, as brokers do. Raises CorruptRecord, also for a payload that becomes more.
+    `legacy_lz4`: the payload is of message format 0. Its lz4 frames have a wrong header checksum, because Kafka
+    included the magic. The checksum is ignored there, as brokers do.
+
+    Raises CorruptRecord, also if the output exceeds ``limit`` bytes.
     """
     try:
         if codec == Codec.GZIP:
@@ -82,10 +84,10 @@ def decompress(codec: int, data: bytes, *, limit: int = MAX_BATCH_BYTES, legacy_
 
 
 def decompress_frames(frames: Sequence[bytes | memoryview], limit: int = MAX_BATCH_BYTES) -> list[bytes] | None:
-    """The bytes of zstd payloads, many in one call; None where one is broken, or all become more than ``limit``.
+    """Decompress many zstd payloads in one call. Returns None if one is broken, or all together exceed ``limit`` bytes.
 
-    For small payloads that is some ten times as fast: a decoder takes longer to set up than to run. Frames may follow
-    one another in zstd, but then nothing tells where one ends: a frame of random bytes between them does.
+    This is about ten times as fast for small payloads: a decoder takes longer to set up than to run. zstd frames may
+    follow one another, but the output does not show where one ends. So a frame of random bytes separates them.
     """
     mark = secrets.token_bytes(_MARK_BYTES)
     framed_mark = bytes(cramjam.zstd.compress(mark))
@@ -94,7 +96,7 @@ def decompress_frames(frames: Sequence[bytes | memoryview], limit: int = MAX_BAT
     except (cramjam.DecompressionError, _TooLargeError):
         return None
     parts = joined.split(mark)
-    return parts if len(parts) == len(frames) else None  # one that is cut short swallows the mark behind it
+    return parts if len(parts) == len(frames) else None  # a truncated frame swallows the mark after it
 
 
 def compress(codec: Codec, data: bytes) -> bytes:
@@ -103,11 +105,11 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 class _TooLargeError(Exception):
-    """A payload becomes more bytes than it may."""
+    """A payload decompresses to more bytes than the limit."""
 
 
 def _decompress_into(codec: ModuleType, data: bytes, limit: int) -> bytes:
-    """The bytes that a module of cramjam unpacks. Raises _TooLargeError for more than the limit."""
+    """Decompress with a module of cramjam. Raises _TooLargeError if the output exceeds the limit."""
     room = min(limit, max(_LEAST_ROOM_BYTES, _USUAL_RATIO * len(data)))
     while True:
         out = np.empty(room, dtype=np.uint8)
@@ -128,7 +130,7 @@ def _decompress_gzip(data: bytes, limit: int) -> bytes:
         raise _TooLargeError
     if not member.eof:
         raise ValueError("cut short")
-    # members may follow one another; zlib would copy all that is left for each
+    # gzip members may follow one another; zlib would copy the rest of the data for each
     return (
         first + _decompress_into(cramjam.gzip, member.unused_data, limit - len(first)) if member.unused_data else first
     )
@@ -156,7 +158,7 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
 
 
 def _decompress_snappy_block(block: bytes, limit: int) -> bytes:
-    # the block says how long it gets, and that much is reserved at once: a mad length would end the process
+    # cramjam reserves the claimed length at once: an absurd one would exhaust memory and end the process
     size = cramjam.snappy.decompress_raw_len(block)
     if size > len(block) * _SNAPPY_MAX_RATIO:
         raise ValueError(f"block of {len(block)} bytes that claims to become {size}")
@@ -186,7 +188,7 @@ def _with_lz4_header_checksum(data: bytes) -> bytes:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """xxh32 with seed 0 of fewer than 16 bytes: all that an lz4 frame header needs."""
+    """xxh32 with seed 0 of fewer than 16 bytes, which is enough for an lz4 frame header."""
     value = _XXH_PRIME_5 + len(data)
     position = 0
     while position + 4 <= len(data):

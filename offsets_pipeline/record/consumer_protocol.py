@@ -1,8 +1,8 @@
 """The consumer protocol that classic groups embed in their metadata: subscription and assignment, versions 0-3.
 
-Type 2 stores what members send as opaque bytes. Only for protocol type "consumer" do they have this shape; and even
-then a client may send what it likes. So what does not decode stays opaque (None here), and never makes the record
-corrupt. The bytes in the record remain the truth: these views are for reading only.
+Records of type 2 store the bytes that members send. Only protocol type "consumer" uses this layout, and even then a
+client may send other bytes. So bytes that do not decode give None and never make the record corrupt. The decoded
+views are for reading only: the bytes stay in the record.
 """
 
 from offsets_pipeline.record.corrupt import CorruptRecord
@@ -42,16 +42,22 @@ _CODECS = {
 
 
 def decode_subscription(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
-    """A member's subscription: topics, user_data, owned_partitions, generation_id, rack_id; None where opaque."""
+    """Decode a member's subscription: topics, user_data, owned_partitions, generation_id, rack_id.
+
+    Returns None for another protocol type, or for bytes that do not decode.
+    """
     return _decode(SUBSCRIPTION, protocol_type, blob)
 
 
 def decode_assignment(protocol_type: str | None, blob: bytes) -> DecodedValue | None:
-    """A member's assignment: assigned_partitions (topic, partitions), user_data; None where opaque."""
+    """Decode a member's assignment: assigned_partitions (topic, partitions), user_data.
+
+    Returns None for another protocol type, or for bytes that do not decode.
+    """
     return _decode(ASSIGNMENT, protocol_type, blob)
 
 
-# int16 version, fields; a version above the highest is read as the highest, as brokers and clients do
+# int16 version, fields; a version above the highest known is read as the highest, as brokers and clients do
 def _decode(schema: Schema, protocol_type: str | None, blob: bytes) -> DecodedValue | None:
     if protocol_type != CONSUMER_PROTOCOL_TYPE:
         return None

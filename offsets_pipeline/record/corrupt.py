@@ -4,7 +4,7 @@ from offsets_pipeline.errors import OffsetsError
 
 
 class CorruptRecord(OffsetsError):
-    """Bytes of a known kind do not decode (R6)."""
+    """A record of a known type does not decode (R6)."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -16,7 +16,7 @@ class CorruptRecord(OffsetsError):
 
 
 class UnknownRecordType(OffsetsError):
-    """The record type is not known here; such a record is counted, kept and skipped (R6)."""
+    """The record type is unknown. Such a record is counted, kept and skipped (R6)."""
 
     def __init__(self, record_type: int) -> None:
         super().__init__(f"unknown record type {record_type}")
@@ -27,7 +27,7 @@ class UnknownRecordType(OffsetsError):
 
 
 class UnwritableRecord(OffsetsError):
-    """A value cannot be written in the version asked for."""
+    """A value cannot be written in the requested version."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")

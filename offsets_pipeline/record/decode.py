@@ -1,7 +1,7 @@
 """Decode the records of `__consumer_offsets` (R5-R8).
 
-`decode_key` reads the record type, `decode_value` needs it. A null value is a tombstone (R3) and never comes here.
-Unknown tagged fields and trailing bytes are kept, so that `encode.py` gives back the very same bytes.
+`decode_key` reads the record type, and `decode_value` needs it. A null value is a tombstone (R3): do not decode it.
+Unknown tagged fields and trailing bytes are kept, so that `encode.py` can write the same bytes.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ VERSION_BYTES = 2
 
 @dataclass(frozen=True)
 class DecodedKey:
-    """A record's key: its type, its fields by Kafka's names, and bytes behind them (tolerated, R8)."""
+    """A record's key: its type, its fields by Kafka's names, and the bytes after them (tolerated, R8)."""
 
     record_type: int
     fields: Fields
@@ -26,16 +26,17 @@ class DecodedKey:
 
     @property
     def group_id(self) -> str:
-        """The group; Kafka calls the field `group` in types 0-2 and `group_id` in all others."""
+        """Group id; Kafka calls the field `group` in types 0-2 and `group_id` in all others."""
         group_id: str = self.fields["group"] if "group" in self.fields else self.fields["group_id"]
         return group_id
 
 
 @dataclass(frozen=True)
 class DecodedValue:
-    """A record's value: version, fields by Kafka's names, bytes behind them (tolerated, R8).
+    """A record's value: version, fields by Kafka's names, and the bytes after them (tolerated, R8).
 
-    A field that the version does not have is None. `layout` is 0 but for values of share groups of 4.0 (1).
+    A field that the version does not have is None. `layout` is the index of the schema that decoded the value: 1 for
+    share groups of 4.0, else 0.
     """
 
     version: int
@@ -46,7 +47,7 @@ class DecodedValue:
 
 @cache
 def compiled(schema: Schema, version: int) -> Codec:
-    """The codec of one version, compiled once."""
+    """Codec of one version, compiled once."""
     return codec_for(schema, version)
 
 
@@ -88,7 +89,7 @@ def decode_value(record_type: int, value: bytes) -> DecodedValue:
 
 
 def message_type_of(record_type: int) -> MessageType:
-    """The schemas of a record type. Raises UnknownRecordType (R6)."""
+    """Schemas of a record type. Raises UnknownRecordType (R6)."""
     message_type = MESSAGE_TYPES.get(record_type)
     if message_type is None:
         raise UnknownRecordType(record_type)

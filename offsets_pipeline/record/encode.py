@@ -1,7 +1,7 @@
 """Encode keys and values of `__consumer_offsets`: the inverse of `decode.py`.
 
-For canonical bytes, as brokers write them, encode(decode(x)) == x; malformed UTF-8, overlong varints and tags out of
-order decode, but come back in canonical form.
+For canonical bytes, as brokers write them, encode(decode(x)) == x. Malformed UTF-8, overlong varints and unordered tags
+decode too, but are encoded in canonical form.
 """
 
 from offsets_pipeline.record import wire
@@ -11,13 +11,13 @@ from offsets_pipeline.record.schema import Fields, Schema
 
 
 def encode_key(key: DecodedKey) -> bytes:
-    """The bytes of a key. Raises UnwritableRecord or UnknownRecordType."""
+    """Encode a key. Raises UnwritableRecord or UnknownRecordType."""
     schema = message_type_of(key.record_type).key
     return _encode(key.record_type, schema, 0, key.fields, key.trailing)
 
 
 def encode_value(record_type: int, value: DecodedValue) -> bytes:
-    """The bytes of a value in `value.version`. Raises UnwritableRecord or UnknownRecordType."""
+    """Encode a value in version `value.version`. Raises UnwritableRecord or UnknownRecordType."""
     schema = message_type_of(record_type).values[value.layout]
     if not 0 <= value.version <= schema.max_version:
         raise UnwritableRecord(schema.name, f"unknown version {value.version} of record type {record_type}")

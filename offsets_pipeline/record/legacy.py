@@ -1,6 +1,6 @@
 """Messages of formats 0 and 1, which brokers before 0.11 wrote.
 
-A compressed message wraps a set of messages in its value. Its own offset is that of the last one inside.
+The value of a compressed message wraps a set of messages. The wrapper has the offset of its last inner message.
 """
 
 import struct
@@ -12,9 +12,9 @@ from offsets_pipeline.record.compression import CODEC_MASK, Codec, decompress
 from offsets_pipeline.record.corrupt import CorruptRecord
 
 NO_TIMESTAMP = -1
-#: The last record offset that has a next one within an int64.
+#: Highest record offset whose successor fits into an int64.
 MAX_OFFSET = 2**63 - 2
-#: A batch or wrapper with more records is not read: a few kilobytes may say that they hold millions of empty ones.
+#: Maximum number of records in a batch or wrapper. A few kilobytes could hold millions of empty records.
 MAX_BATCH_RECORDS = 500_000
 
 _LOG_HEADER = struct.Struct(">qiIbb")
@@ -25,7 +25,7 @@ _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 LEGACY_TIMESTAMP_BYTES = _INT64.size
 _LOG_APPEND_TIME = 0x08
-# smallest length field: crc, magic, attributes, key length, value length; format 1 has a timestamp besides
+# smallest length field: crc, magic, attributes, key length, value length; format 1 also has a timestamp
 LEGACY_MIN_LENGTH = (14, 22)
 
 
@@ -45,9 +45,9 @@ class _Message(NamedTuple):
 
 
 def decode_message(data: bytes) -> list[LegacyRecord]:
-    """The records of one whole message whose checksum is good: itself, or what it wraps.
+    """Return the record of an uncompressed message, or the records that a compressed message wraps.
 
-    Raises CorruptRecord.
+    `data` is one whole message with a good checksum. Raises CorruptRecord.
     """
     wrapper = _parse(data)
     codec = wrapper.attributes & CODEC_MASK
@@ -59,7 +59,7 @@ def decode_message(data: bytes) -> list[LegacyRecord]:
     records = [message.record for message in inner]
     if wrapper.magic == 0:  # inner offsets are absolute
         return _increasing(records)
-    # format 1: inner offsets are relative, and the last one is where the wrapper stands
+    # format 1: inner offsets are relative, and the wrapper has the absolute offset of the last one
     base = wrapper.record.offset - records[-1].offset
     log_append_time = wrapper.record.timestamp if wrapper.attributes & _LOG_APPEND_TIME else None
     return _increasing(
@@ -131,7 +131,7 @@ def _parse_bytes(data: bytes, position: int, field: str) -> tuple[bytes | None, 
 
 
 def _increasing(records: list[LegacyRecord]) -> list[LegacyRecord]:
-    # R2, and a wrapper whose offset is too small for what it holds
+    # R2; a negative first offset means that the wrapper's offset is too small for its messages
     offsets = [record.offset for record in records]
     if offsets[0] < 0 or any(low >= high for low, high in pairwise(offsets)):
         raise CorruptRecord("message", "offsets of the inner messages do not increase")

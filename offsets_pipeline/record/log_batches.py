@@ -1,8 +1,8 @@
-"""Rows of the log as format-2 record batches, as a coordinator would have appended them.
+"""Encode rows of the table `log` as format-2 record batches, as a coordinator would have appended them.
 
-A broker's log holds a batch for each append; here neighbours share one as far as the format lets them: a batch has one
-producer, and a control record has a batch to itself. What the log does not tell is what coordinators write there:
-base sequence 0 for data and -1 for markers, leader epoch 0 (docs/adr/0012).
+A broker's log has one batch for each append. Here consecutive rows share a batch where the format allows it: a batch
+has one producer, and a control record has its own batch. The table lacks the base sequence and the leader epoch. They
+get the values that coordinators write: base sequence 0 for data and -1 for markers, leader epoch 0 (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from offsets_pipeline.record.write import (
 if TYPE_CHECKING:
     from offsets_pipeline.record.records import Bools, Int64s
 
-#: A batch is full with so many bytes of records, uncompressed: a sixteenth of what a broker takes in one by default.
+#: Uncompressed bytes of records that fill a batch: a sixteenth of a broker's default limit.
 BATCH_BYTES = 64 * 1024
-_RECORD_OVERHEAD_BYTES = 20  # of a record beside its key and value, at the most but for far timestamps
-_LEAST_COMPRESSED_BYTES = 1024  # a smaller batch hardly gets any smaller, and costs as much
-_SPAN_BITS = 30  # a batch lies within so many bits of record offsets: its deltas are an int32
+_RECORD_OVERHEAD_BYTES = 20  # maximum size of a record without key and value, unless timestamps lie far apart
+_LEAST_COMPRESSED_BYTES = 1024  # compression hardly shrinks a smaller batch, and costs as much
+_SPAN_BITS = 30  # record offsets of one batch differ only in the lowest bits: its deltas are an int32
 _DATA_BASE_SEQUENCE = 0
 _PARTITION_LEADER_EPOCH = 0
-_EPOCH_UNKNOWN = 0  # of a producer id that came without an epoch
+_EPOCH_UNKNOWN = 0  # for a producer id without an epoch
 # control record key: version int16, type int16; value: version int16, coordinator epoch int32
 _CONTROL_TYPE_START, _CONTROL_TYPE_END = 2, 4
 _CONTROL_VALUE_BYTES = 6
@@ -44,7 +44,7 @@ _CONTROL_VALUE_BYTES = 6
 
 @dataclass(frozen=True, slots=True)
 class LogBatches:
-    """Batches one after the other; of each where it starts in ``data``, its first and its last record offset."""
+    """Consecutive batches: for each its start in ``data``, its first and its last record offset."""
 
     data: bytearray
     start: Int64s
@@ -52,13 +52,13 @@ class LogBatches:
     last_offset: Int64s
 
     def __len__(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return len(self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of the log as the wire has them: no producer id, epoch or timestamp is -1."""
+    """Rows of the log with wire values: -1 for a null producer id, epoch or timestamp."""
 
     offset: Int64s
     timestamp: Int64s
@@ -70,14 +70,14 @@ class _Rows:
 
 
 def encode_log(rows: pa.Table, codec: Codec = Codec.NONE, batch_bytes: int = BATCH_BYTES) -> LogBatches:
-    """Batches that hold these rows of one log partition, in ascending record offsets (R2).
+    """Encode rows of one log partition, in ascending record offsets (R2), as batches.
 
     Args:
         rows: record_offset int64, record_timestamp timestamp or null, key and value binary, producer_id int64,
-            producer_epoch int16, control_type string: as in the table `log`, where a producer id stands with records
-            of a transaction and control records alone (R11).
-        codec: compresses the records of data batches that are worth it.
-        batch_bytes: where a batch ends.
+            producer_epoch int16, control_type string, as in the table `log`. Only records of a transaction and
+            control records have a producer id (R11).
+        codec: compresses the records of data batches of at least 1 KiB.
+        batch_bytes: uncompressed bytes of records that fill a batch.
     """
     laid = _as_on_the_wire(rows)
     if not len(laid.offset):
@@ -123,9 +123,9 @@ def _as_on_the_wire(rows: pa.Table) -> _Rows:
 
 
 def _with_control_records(key: pa.Array, value: pa.Array, control_type: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Keys and values in which a marker says what the column `control_type` says, which the fold goes by (R11).
+    """Make the key and value of each marker agree with the column `control_type`, which the fold uses (R11).
 
-    That is so in whatever a broker wrote. A marker that came without its bytes gets them here.
+    Markers from a broker agree already. A marker without its bytes gets them here.
     """
     for marker in ("COMMIT", "ABORT"):
         of_marker = pc.fill_null(pc.equal(control_type, marker), fill_value=False)
@@ -145,7 +145,7 @@ def _starts_batch(rows: _Rows, batch_bytes: int) -> Bools:
     starts[1:] = rows.is_control[1:] | rows.is_control[:-1]
     for column in (rows.producer_id, rows.producer_epoch, rows.offset >> _SPAN_BITS):
         starts[1:] |= column[1:] != column[:-1]
-    # full batches: by how many bytes of its run lie before a record
+    # a run of records becomes a new batch after each `batch_bytes` bytes
     size = _lengths(rows.key) + _lengths(rows.value) + _RECORD_OVERHEAD_BYTES
     before = np.cumsum(size) - size
     run = np.flatnonzero(starts)

@@ -1,4 +1,4 @@
-"""Schemas of every record in `__consumer_offsets`, as brokers 4.0, 4.2 and 4.3 write them (R5, R7, R8).
+"""Schemas of all record types in `__consumer_offsets`, as brokers 4.0, 4.2 and 4.3 write them (R5, R7, R8).
 
 Field names are Kafka's. `MESSAGE_TYPES` maps a record type to its key schema and its value schemas.
 """
@@ -16,7 +16,7 @@ STRING, BYTES = Primitive.STRING, Primitive.BYTES
 
 
 class RecordType(IntEnum):
-    """The int16 that a key starts with (R5). 18 was never released."""
+    """Record type: the first int16 of a key (R5). Kafka never released 18."""
 
     LEGACY_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
@@ -50,8 +50,8 @@ OFFSET_COMMIT_TYPES = (0, 1)
 class MessageType:
     """Key and value of one record type.
 
-    `values` holds more than one schema where brokers gave one version number to different layouts (early access
-    share groups of 4.0): the newest comes first, and a value is read by the first that fits.
+    `values` has several schemas if brokers used one version number for different layouts (early access share groups
+    of 4.0). The newest comes first. The first schema that decodes a value wins.
     """
 
     key: Schema

@@ -1,10 +1,10 @@
 """Records of format-2 batches, decoded for many batches at once.
 
-A record's start is known only when its predecessor is read, so one batch cannot be read in parallel; but many can be
-read in lock step. Step k reads the k-th record of every batch that has one, with numpy over arrays of positions. When
-few batches are left, a plain loop over their records is faster.
+A record's start is known only after its predecessor is read, so one batch cannot be read in parallel. But many batches
+can be read in lock step: step k reads the k-th record of every batch, with numpy over arrays of positions. When few
+batches are left, a plain loop over their records is faster.
 
-Nothing is copied: the result says where keys and values lie in the buffer.
+The result has the positions of keys and values in the buffer. It copies no bytes.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-MIN_RECORD_BYTES = 7  # one byte for each varint and the attributes
-_LOCK_STEP_MIN_BATCHES = 40  # measured: below it the plain loop is faster
+MIN_RECORD_BYTES = 7  # one byte for each varint, and one for the attributes
+_LOCK_STEP_MIN_BATCHES = 40  # measured: the plain loop is faster for fewer
 _VARINT_MAX_BYTES = 5
 _VARLONG_MAX_BYTES = 10
 _MASK_32 = 0xFFFF_FFFF
@@ -30,7 +30,7 @@ _RecordPlace = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """One element a record, batches in their order. A length of -1 is null. `bad[b]`: batch b does not decode."""
+    """One element for each record, in batch order. Length -1 is null. `bad[b]`: batch b does not decode."""
 
     offset_delta: Int64s
     timestamp_delta: Int64s
@@ -42,9 +42,9 @@ class RecordPlaces:
 
 
 def locate_records(buffer: Bytes, start: Int64s, end: Int64s, count: Int64s) -> RecordPlaces:
-    """Find the records of batches whose payload lies in `buffer[start:end]`, `count` of them each.
+    """Find the records of batches: batch i has `count[i]` records in `buffer[start[i]:end[i]]`.
 
-    A batch that does not decode is marked bad; what stands in its elements means nothing.
+    A batch that does not decode is marked bad; its elements have no meaning.
     """
     first_record = np.cumsum(count) - count
     places = np.zeros((6, int(count.sum())), dtype=np.int64)
@@ -83,7 +83,7 @@ def locate_records(buffer: Bytes, start: Int64s, end: Int64s, count: Int64s) -> 
 #           value_length varint, value, header_count varint, headers   (lengths: -1 for null)
 # header    key_length varint, key, value_length varint, value
 def _locate_next(buffer: Bytes, position: Int64s, batch_end: Int64s) -> tuple[tuple[Int64s, ...], Bools, Int64s]:
-    """Read one record at each position: its places, whether it is wrong, and the position behind it."""
+    """Read one record at each position. Returns its places, whether it is wrong, and the position after it."""
     wrong = np.zeros(len(position), dtype=np.bool_)
     length, position = _varints(buffer, position, wrong)
     end = position + length
@@ -93,7 +93,7 @@ def _locate_next(buffer: Bytes, position: Int64s, batch_end: Int64s) -> tuple[tu
     key_length, key_start = _varints(buffer, position, wrong)
     value_length, value_start = _varints(buffer, key_start + np.maximum(key_length, 0), wrong)
     header_count, position = _varints(buffer, value_start + np.maximum(value_length, 0), wrong)
-    # positions only grow, so the last one within the record's end keeps all before it within
+    # positions only grow: if the last one is within the record, so are all before it
     wrong |= (header_count < 0) | ((header_count == 0) & (position != end)) | (position > end)
     for index in np.flatnonzero((header_count > 0) & ~wrong).tolist():
         headers = buffer[position[index] : end[index]].tobytes()
@@ -107,7 +107,7 @@ def _locate_next(buffer: Bytes, position: Int64s, batch_end: Int64s) -> tuple[tu
 def _varints(
     buffer: Bytes, position: Int64s, wrong: Bools, max_bytes: int = _VARINT_MAX_BYTES
 ) -> tuple[Int64s, Int64s]:
-    # positions of broken batches may lie anywhere: clipping keeps the read harmless, `wrong` drops the result
+    # positions in broken batches may be out of bounds: clipping makes the read safe, `wrong` drops the result
     byte = buffer.take(position, mode="clip")
     next_position = position + 1
     value = byte.astype(np.uint64)
@@ -128,7 +128,7 @@ def _varints(
 
 
 def parse_records(payload: bytes, count: int) -> list[_RecordPlace]:
-    """Where `count` records lie in a payload that they must fill.
+    """Find `count` records in a payload that they must fill.
 
     Each is (offset_delta, timestamp_delta, key_start, key_length, value_start, value_length). Raises CorruptRecord.
     """
@@ -172,7 +172,7 @@ def _varint(payload: bytes, position: int, max_bytes: int = _VARINT_MAX_BYTES) -
 
 
 def _skip_headers(payload: bytes, position: int, count: int) -> int:
-    """The position behind the headers. Raises CorruptRecord."""
+    """Return the position after the headers. Raises CorruptRecord."""
     try:
         for _ in range(count):
             key_length, position = _varint(payload, position)

@@ -1,12 +1,12 @@
-"""Walks over a segment from batch to batch, and finds its way again behind damage.
+"""Scan a segment batch by batch, and find the next batch after damage.
 
-Checksums do not cover a batch's offset and length, so these are checked against their neighbours: offsets increase
-(R2), and within one segment they never span more than an int32. When two neighbours contradict each other, the batch
-behind them says which one is wrong. So a batch is handed on only after the next one has been seen.
+Checksums do not cover a batch's offset and length. So the scanner checks them against the neighbours: offsets increase
+(R2), and offsets in one segment span at most an int32. When two neighbours contradict each other, the batch after them
+decides which one is wrong. So the scanner yields a batch only after it has checked the next one.
 
-Bytes that are no batch may look like the headers of many, each of which says that it reaches far. Their checksums are
-computed one by one only until that has cost as much as reading the file a few times; from then on they are computed
-together, window by window (checksums.py). So a scan takes about the same time whatever the bytes are.
+Damaged bytes may look like the headers of many batches, each of which claims a great length. The scanner computes their
+checksums one by one until this has cost as much as reading the file a few times. Then it computes them together,
+window by window (checksums.py). So damage of any kind slows a scan only by a limited factor.
 """
 
 import zlib
@@ -30,12 +30,13 @@ MAX_DAMAGE_BYTES = 1024 * 1024
 _MAX_OFFSET_SPAN = 2**31 - 1  # the indexes of a segment store offsets relative to its base as int32
 _MAX_RUN_BYTES = 256 * 1024 * 1024
 _WINDOW_BYTES = 1024 * 1024
-_WASTE_BYTES, _WASTE_READS = 16 * 1024 * 1024, 2  # in vain, before checksums are computed together
+# compute checksums together once those in vain covered 16 MiB plus twice the size of the file
+_WASTE_BYTES, _WASTE_READS = 16 * 1024 * 1024, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of the segment that were not read; `raw` holds the first 1 MiB of them."""
+    """Bytes of the segment that could not be read; `raw` holds at most their first 1 MiB."""
 
     position: int
     length: int
@@ -45,7 +46,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """What the last, unfinished write left at the end of the segment."""
+    """Incomplete bytes at the end of the segment, left by an unfinished write."""
 
     position: int
     length: int
@@ -54,7 +55,7 @@ class TornTail:
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive batches of one kind, by position: of format 2, or of formats 0 and 1, with the records of each."""
+    """Consecutive batches of one kind: positions of format-2 batches, or positions and records of formats 0 and 1."""
 
     positions: list[int] = field(default_factory=list)
     messages: list[list[LegacyRecord]] = field(default_factory=list)
@@ -64,9 +65,9 @@ class Run:
 
 
 class Scanner:
-    """One walk over a segment: `runs()` yields what is whole; `damage` and `torn_tail` tell the rest.
+    """One scan of a segment: `runs()` yields the whole batches; `damage` and `torn_tail` list the other bytes.
 
-    `first_offset` and `last_offset` are those of the batches accepted so far; `position` is where the walk is.
+    `first_offset` and `last_offset` cover the batches accepted so far; `position` is the byte position of the scan.
     """
 
     def __init__(self, data: memoryview, source: str) -> None:
@@ -79,11 +80,11 @@ class Scanner:
         self._latest: Found | None = None  # accepted, but the next batch may still show that its offset is wrong
         self._first_offset: int | None = None
         self._confirmed_offset: int | None = None  # last offset of the batch before the latest
-        self._next_batch: int | None = None  # where the last search behind damage found one
-        self._nothing_from: int | None = None  # no batch stands from here on
-        self._waste = 0  # bytes of which the checksum was computed in vain
-        self._likely: tuple[int, list[int]] = (-1, [])  # a window, and where in it batches may start
-        self._good: dict[int, Int64s] = {}  # by window, where in it batches with good checksums start
+        self._next_batch: int | None = None  # position that the last search after damage found
+        self._nothing_from: int | None = None  # no batch starts at this position or later
+        self._waste = 0  # bytes of checksums computed in vain
+        self._likely: tuple[int, list[int]] = (-1, [])  # a window, and the positions in it where batches may start
+        self._good: dict[int, Int64s] = {}  # by window: positions of batches with good checksums
 
     @property
     def first_offset(self) -> int | None:
@@ -96,7 +97,7 @@ class Scanner:
         return self._latest.last_offset if self._latest else self._confirmed_offset
 
     def runs(self, max_records: int) -> Iterator[Run]:
-        """Runs of about `max_records` records. Raises NotASegment."""
+        """Yield runs of about `max_records` records. Raises NotASegment."""
         position = 0
         while position < len(self._data):
             position, full = self._walk(position, max_records)
@@ -121,9 +122,9 @@ class Scanner:
         yield self._run
 
     def _walk(self, position: int, max_records: int) -> tuple[int, bool]:
-        """Accept format-2 batches as long as all is well. Returns where it stopped, and whether the run is full.
+        """Accept format-2 batches up to the first problem. Returns the next position, and whether the run is full.
 
-        The hot loop: it repeats what `examine` and `_accept` do, without an object a batch.
+        This is the hot loop. It repeats the checks of `examine` and `_accept` without creating an object per batch.
         """
         data, run = self._data, self._run
         if run.messages or self._is_wasteful:
@@ -191,7 +192,10 @@ class Scanner:
         return run
 
     def _fits(self, found: Found) -> bool:
-        """Whether a batch's offsets follow on what was accepted (R2); withdraws the latest batch if that is wrong."""
+        """Whether a batch's offsets follow the accepted ones (R2).
+
+        Withdraws the latest accepted batch if its offsets prove wrong.
+        """
         if self._first_offset is not None and found.last_offset - self._first_offset > _MAX_OFFSET_SPAN:
             return False
         last = self.last_offset
@@ -203,7 +207,10 @@ class Scanner:
         return True
 
     def _latest_is_wrong(self, found: Found) -> bool:
-        """Of two batches that contradict each other, the one behind both decides; without it the later is wrong."""
+        """Whether the latest accepted batch has wrong offsets, if `found` contradicts it.
+
+        The batch after both decides. Without such a batch, `found` is wrong.
+        """
         latest, confirmed = self._latest, self._confirmed_offset
         if latest is None or (confirmed is not None and found.base_offset <= confirmed):
             return False
@@ -212,7 +219,7 @@ class Scanner:
             return False
         if witness.base_offset <= latest.last_offset:
             return True
-        # it stands above both: wrong is the one that leaves a gap
+        # its offsets are above both: the batch that leaves a gap is wrong
         leaves_gap = confirmed is None or latest.base_offset != confirmed + 1
         is_repeated = self._data[latest.position : latest.end] == self._data[found.position : found.end]
         return leaves_gap and witness.base_offset == found.last_offset + 1 and not is_repeated
@@ -239,7 +246,7 @@ class Scanner:
         return f"last offset {found.last_offset} is too far from {self._first_offset}, where the segment starts"
 
     def _pass_damage(self, position: int, verdict: Incomplete | Broken | NoBatch) -> int:
-        """Report what is no whole batch, and return where reading goes on."""
+        """Report bytes that are no whole batch. Returns the position where the scan continues."""
         if position >= self._zeros_from:
             reason = f"{len(self._data) - position} zero bytes: space that was never written"
             return self._end_torn(position, reason)
@@ -258,7 +265,7 @@ class Scanner:
         return end
 
     def _may_be_segment(self, verdict: Incomplete | Broken | NoBatch) -> bool:
-        """Whether a file without a whole batch is a damaged segment rather than something else."""
+        """Whether a file without a whole batch may still be a damaged segment."""
         # every real offset starts with a zero byte
         if self._data[0] != 0 or isinstance(verdict, NoBatch):
             return False
@@ -280,7 +287,7 @@ class Scanner:
 
     @cached_property
     def _zeros_from(self) -> int:
-        """The position from which on all bytes are zero."""
+        """Position after the last byte that is not zero."""
         raw = np.frombuffer(self._data, dtype=np.uint8)
         for end in range(len(raw), 0, -_WINDOW_BYTES):
             start = max(0, end - _WINDOW_BYTES)
@@ -289,16 +296,16 @@ class Scanner:
                 return start + int(written[-1]) + 1
         return 0
 
-    # --- what lies where
+    # --- where batches start
 
     @property
     def _is_wasteful(self) -> bool:
         return self._waste > _WASTE_BYTES + _WASTE_READS * len(self._data)
 
     def _examine(self, position: int) -> Found | Incomplete | Broken | NoBatch:
-        """As `examine`; it takes account of checksums that are computed in vain.
+        """Call `examine`, and count the bytes of checksums computed in vain.
 
-        Once these are too many, a batch whose fields are not plausible counts as one with a wrong checksum.
+        Once these are too many, a batch with implausible fields counts as a batch with a wrong checksum.
         """
         verdict = examine(self._data, position, may_be_good=not self._is_wasteful or self._is_good(position))
         if isinstance(verdict, Broken) and not verdict.is_certain:
@@ -306,7 +313,10 @@ class Scanner:
         return verdict
 
     def _find_batch(self, position: int) -> int | None:
-        """Where from a position on the first batch with a good checksum starts that lies above the confirmed ones."""
+        """Position of the first batch, from `position` on, with a good checksum and an offset above the confirmed ones.
+
+        Returns None if there is none.
+        """
         if self._next_batch is not None and self._next_batch >= position:
             return self._next_batch
         if self._nothing_from is not None and position >= self._nothing_from:
@@ -345,7 +355,7 @@ class Scanner:
         return index < len(good) and int(good[index]) == position
 
     def _likely_in(self, window: int) -> list[int]:
-        """Where in a window batches may start, by tests that are cheaper than a checksum."""
+        """Positions in a window where batches may start, by tests that are cheaper than a checksum."""
         if self._likely[0] != window:
             raw = np.frombuffer(self._data, dtype=np.uint8)
             first = window * _WINDOW_BYTES
@@ -354,7 +364,7 @@ class Scanner:
         return self._likely[1]
 
     def _good_in(self, window: int) -> Int64s:
-        """Where in a window batches with good checksums start."""
+        """Positions in a window where batches with good checksums start."""
         if window not in self._good:
             likely = self._likely_in(window)
             stretches = np.array([b.checked_stretch(self._data, each) for each in likely], dtype=np.int64)

@@ -1,11 +1,11 @@
 """Message schemas as data, with one generic decoder and encoder.
 
-A `Schema` lists fields with the versions that have them, as Kafka's own message definitions do. `codec_for` compiles
-it for one version into a pair of functions that read and write a dict of field name to value. Values are int, str,
-bytes, list, dict and None; a UUID is its 22-character text.
+A `Schema` lists fields with their versions, as Kafka's own message definitions do. `codec_for` compiles one version
+into two functions. They read and write a dict of field name to value. Values are int, str, bytes, list, dict and None;
+a UUID is its 22-character text.
 
-- A field that a version does not have is None in the dict. So is a tagged field that was not written.
-- A sentinel (-1 where Kafka means "none") is None in the dict and -1 again on the wire (R7).
+- A field that the version does not have is None in the dict. So is an absent tagged field.
+- A sentinel (-1 if Kafka means "none") is None in the dict and -1 on the wire (R7).
 - Unknown tagged fields stay in the dict as `[(tag, bytes), ...]` under `UNKNOWN_TAGGED_FIELDS` (R8).
 """
 
@@ -23,7 +23,7 @@ from offsets_pipeline.record.wire import Reader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TAGGED_FIELD_BYTES = 2  # tag and size, a byte each at least
+_TAGGED_FIELD_BYTES = 2  # at least one byte each for tag and size
 UNKNOWN_TAGGED_FIELDS = "_unknown_tagged_fields"
 
 Value = Any  # int, str, bytes, list, dict or None, as the schema says
@@ -31,7 +31,7 @@ Fields = dict[str, Any]
 
 
 class Primitive(Enum):
-    """Types without parts."""
+    """Primitive types."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -59,7 +59,7 @@ class StructOf:
 
 @dataclass(frozen=True)
 class Field:
-    """One field: versions `since`..`until` have it; with a `tag` it lies in the tagged section of flexible versions.
+    """One field of versions `since` to `until`. With a `tag` it is a tagged field of flexible versions.
 
     `sentinel` is the wire value of None. `written_when_null`: the tag is written even for None (R8).
     """
@@ -80,7 +80,7 @@ class Field:
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: codecs are cached per schema
 class Schema:
-    """A message: its name, versions 0..`max_version`, the first flexible version (None: never), and its fields."""
+    """A message with versions 0 to `max_version`. `flexible_since` is the first flexible version; None: none is."""
 
     name: str
     fields: tuple[Field, ...]
@@ -94,14 +94,14 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Reads and writes one type. Both take the field's name for errors."""
+    """Functions that read and write one type. Both take the field's name for errors."""
 
     read: Callable[[Reader, str], Value]
     write: Callable[[bytearray, Value, str], None]
 
 
 def codec_for(schema: Schema, version: int) -> Codec:
-    """The codec of one version of a schema: dict of fields to bytes and back."""
+    """Compile the codec of one version of a schema. It reads bytes into a dict of fields, and writes them back."""
     return _struct_codec(schema.fields, version, flexible=schema.is_flexible(version))
 
 
@@ -207,7 +207,7 @@ def _array_codec(element: Codec, *, flexible: bool, nullable: bool) -> Codec:
             if nullable:
                 return None
             raise CorruptRecord(field, "non-nullable array is null")
-        reader.expect(count, 1, field)  # an element takes a byte at least; a mad count must not reserve memory
+        reader.expect(count, 1, field)  # an element takes at least a byte; an absurd count must not reserve memory
         return [element.read(reader, field) for _ in range(count)]
 
     def write(out: bytearray, value: Value, field: str) -> None:
@@ -242,7 +242,7 @@ def _nullable_struct(codec: Codec, *, tagged: bool) -> Codec:
 
 
 def _with_sentinel(codec: Codec, sentinel: int) -> Codec:
-    # R7: Kafka's -1 for "none" lives on the wire only
+    # R7: -1 for "none" exists on the wire only
     def read(reader: Reader, field: str) -> Value:
         value = codec.read(reader, field)
         return None if value == sentinel else value
@@ -275,7 +275,7 @@ def _struct_codec(fields: tuple[Field, ...], version: int, *, flexible: bool) ->
                 value[field_name] = None
             if flexible:
                 _read_tagged(reader, tagged, value)
-        except CorruptRecord as error:  # each level puts its name in front: no text is built while all is well
+        except CorruptRecord as error:  # each level prepends its name: names are joined only on errors
             raise CorruptRecord(f"{name}.{error.field}", error.reason) from None
         return value
 
@@ -311,7 +311,7 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
         start = reader.position
         data = reader.raw(size, f"tag {tag}")
         if tag not in known:
-            unknown.append((tag, data))  # R8: skipped by its length, and kept for writing it back
+            unknown.append((tag, data))  # R8: skip it by its size, and keep it to write it back
             continue
         field, codec = known[tag]
         reader.position = start
@@ -320,7 +320,7 @@ def _read_tagged(reader: Reader, known: dict[int, tuple[Field, Codec]], value: F
             taken = reader.position - start
             raise CorruptRecord(field.name, f"tagged field of {size} bytes, but its value takes {taken}")
         if value[field.name] is None and not field.written_when_null:
-            unknown.append((tag, data))  # an explicit null: None alone would be written as "no such tag"
+            unknown.append((tag, data))  # keep an explicit null: writing None would omit the tag
     if unknown:
         value[UNKNOWN_TAGGED_FIELDS] = unknown
 

@@ -1,7 +1,7 @@
-"""Reads a Kafka log segment (`<base offset>.log`) of message formats 0, 1 and 2 into Arrow batches.
+"""Read a Kafka log segment (`<base offset>.log`) of message formats 0, 1 and 2 into Arrow batches.
 
-A segment that was cut short by a crash ends cleanly at its last whole batch. Damage in the middle is reported with
-position, length and reason, and reading goes on behind it.
+If a crash truncated the segment, reading ends at its last whole batch without an error. The reader reports damage in
+the middle with position, length and reason, and continues after it.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ DEFAULT_MAX_RECORDS = 1_000_000
 
 
 class SegmentReader:
-    """One segment. Iterate over `batches()`; afterwards the other attributes are complete.
+    """Reader of one segment. Iterate over `batches()`; the other attributes are complete afterwards.
 
     - `base_offset`: base offset of the first batch; None if there is none.
     - `end_offset`: last offset of the last batch + 1, also if compaction emptied that batch; None if there is none.
-    - `damage`: what could not be read, by position: stretches, and batches of which some records could not.
-    - `torn_tail`: what an unfinished write left at the end, or None.
+    - `damage`: unreadable stretches, and batches with unreadable records, by position.
+    - `torn_tail`: incomplete bytes at the end, left by an unfinished write, or None.
 
-    `position` says meanwhile what is being read: the byte position of a batch in it, or a little before.
+    During iteration `position` is the byte position of the batches being read, or a little before.
     """
 
     def __init__(self, data: bytes | memoryview | mmap, *, source: str, max_records: int) -> None:
@@ -40,7 +40,7 @@ class SegmentReader:
         self._max_records = max_records
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
+        """Yield the records in file order, in SEGMENT_SCHEMA, at most `max_records` a batch. Raises NotASegment."""
         scanner = Scanner(self._data, self.source)
         unread: list[Damage] = []
         for run in scanner.runs(self._max_records):
@@ -70,5 +70,5 @@ class SegmentReader:
 def read_segment(
     data: bytes | memoryview | mmap, *, source: str, max_records: int = DEFAULT_MAX_RECORDS
 ) -> SegmentReader:
-    """A reader of one segment's bytes; `source` names it in errors. Nothing is read yet."""
+    """Create a reader of one segment's bytes, without reading them. `source` names the segment in errors."""
     return SegmentReader(data, source=source, max_records=max_records)

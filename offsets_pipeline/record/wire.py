@@ -1,7 +1,8 @@
 """Primitives of Kafka's wire format over one buffer.
 
-Everything is big-endian. A `Reader` walks over bytes; the `write_*` functions append to a `bytearray`. A read that
-the buffer cannot satisfy raises `CorruptRecord` naming the field with the expected and the actual size (R6).
+All integers of fixed width are big-endian. A `Reader` reads bytes in order; the `write_*` functions append to a
+`bytearray`. A read past the end of the buffer raises `CorruptRecord` with the field, the expected and the actual size
+(R6).
 """
 
 import base64
@@ -19,8 +20,8 @@ _INT64 = struct.Struct(">q")
 UUID_BYTES = 16
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 MAX_STRING_BYTES = 0x7FFF
-#: A value with more elements of arrays and tagged fields is corrupt. Brokers cap a record at `message.max.bytes`, 1 MiB
-#: by default, which holds fewer; and an element of one byte takes a hundred bytes of memory once it is read.
+#: Maximum number of array elements and tagged fields in a value; a value with more is corrupt. By default brokers cap a
+#: batch at 1 MiB (`message.max.bytes`), which holds fewer. A decoded element of one byte takes 100 bytes of memory.
 MAX_ELEMENTS = 1_000_000
 VARINT_MAX_BYTES = 5
 VARLONG_MAX_BYTES = 10
@@ -29,7 +30,7 @@ _VARINT_MORE = 0x80
 _MASK_32 = 0xFFFF_FFFF
 _MASK_64 = 0xFFFF_FFFF_FFFF_FFFF
 
-# A UTF-8 encoded surrogate half (ED A0..BF xx) is one replacement character to Java but three to Python.
+# Java decodes a UTF-8 encoded surrogate half (ED A0..BF xx) to one replacement character, Python to three.
 _SURROGATE_LEAD = 0xED
 _SURROGATE_SECOND_MIN = 0xA0
 _CONTINUATION_MASK = 0xC0
@@ -54,12 +55,12 @@ codecs.register_error(_JAVA_REPLACE, _replace_as_java)
 
 
 def decode_utf8(data: bytes) -> str:
-    """Text of UTF-8 bytes; malformed sequences become U+FFFD just where Java puts one. Never fails."""
+    """Decode UTF-8. Malformed sequences become U+FFFD exactly as in Java. Never fails."""
     return data.decode("utf-8", _JAVA_REPLACE)
 
 
 def encode_utf8(text: str) -> bytes:
-    """UTF-8 bytes of text; a lone surrogate becomes "?" as in Java."""
+    """Encode text as UTF-8. A lone surrogate becomes "?", as in Java."""
     return text.encode("utf-8", "replace")
 
 
@@ -73,14 +74,14 @@ NO_TOPIC_ID = uuid_to_text(bytes(UUID_BYTES))
 
 
 def uuid_from_text(text: str) -> bytes:
-    """The 16 bytes of a UUID in Kafka's text form; ValueError if it is none."""
+    """The 16 bytes of a UUID in Kafka's text form. Raises ValueError for any other text."""
     if not _UUID_TEXT.fullmatch(text):
         raise ValueError(f"{text!r} is not a UUID in Kafka's text form: 22 characters of URL-safe base64")
     return base64.urlsafe_b64decode(text + "==")
 
 
 class Reader:
-    """Reads primitives one after another from `data`; `position` is the next byte to read."""
+    """Reader of primitives from `data`; `position` is the next byte to read."""
 
     __slots__ = ("data", "elements", "end", "position")
 
@@ -92,7 +93,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes that are left."""
+        """Number of bytes not yet read."""
         return self.end - self.position
 
     def _advance(self, size: int, field: str) -> int:
@@ -103,7 +104,10 @@ class Reader:
         return position
 
     def expect(self, count: int, size: int, field: str) -> None:
-        """Raise CorruptRecord unless so many elements of ``size`` bytes or more can follow, and may be read."""
+        """Check an element count before reading the elements.
+
+        Raises CorruptRecord if ``count`` elements of ``size`` bytes do not fit, or the value exceeds MAX_ELEMENTS.
+        """
         if count * size > self.remaining:
             raise CorruptRecord(field, f"array of {count} elements, but only {self.remaining} bytes are left")
         self.elements += max(count, 0)
@@ -146,7 +150,7 @@ class Reader:
         raise CorruptRecord(field, f"varint at position {self.position - max_bytes} is longer than {max_bytes} bytes")
 
     def uvarint(self, field: str) -> int:
-        """Unsigned varint, read into an int32 as Java does: from 2^31 on it is negative."""
+        """Unsigned varint as an int32, as in Java: a value of 2^31 or more becomes negative."""
         value = self._varint_bits(field, VARINT_MAX_BYTES) & _MASK_32
         return value - (1 << 32) if value >> 31 else value
 
@@ -161,7 +165,7 @@ class Reader:
         return (value >> 1) ^ -(value & 1)
 
     def raw(self, size: int, field: str) -> bytes:
-        """`size` bytes as they are."""
+        """The next `size` bytes."""
         if size < 0:
             raise CorruptRecord(field, f"length {size} is negative")
         position = self._advance(size, field)
@@ -180,7 +184,7 @@ class Reader:
         return self.int32(field)
 
     def compact_length(self, field: str) -> int:
-        """Length in a flexible version: unsigned varint of length + 1, so that 0 means null (returned as -1)."""
+        """Length in a flexible version: unsigned varint of length + 1. Wire value 0 means null and returns -1."""
         return self.uvarint(field) - 1
 
 
@@ -210,7 +214,7 @@ def write_int64(out: bytearray, value: int) -> None:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """Unsigned varint of an int32; a negative value is written as its 32 bits, as Java does."""
+    """Unsigned varint of an int32. The bits of a negative value count as unsigned, as in Java."""
     value &= _MASK_32
     while value >= _VARINT_MORE:
         out.append(value & _VARINT_PAYLOAD | _VARINT_MORE)

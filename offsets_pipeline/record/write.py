@@ -1,6 +1,6 @@
-"""Writes format-2 record batches: segments for tests and benchmarks, byte for byte as a broker would.
+"""Write format-2 record batches, byte for byte as a broker does.
 
-Records are laid out for many batches at once by Arrow, headers by numpy; only the checksum is done per batch.
+Arrow encodes the records of many batches at once, and numpy their headers. Compression and checksums run per batch.
 """
 
 import struct
@@ -31,7 +31,7 @@ _CONTROL_TYPE = {"ABORT": 0, "COMMIT": 1}
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a batch says besides its records. `delete_horizon_ms` replaces the base timestamp (attribute bit 6)."""
+    """Header fields of a batch. `delete_horizon_ms` replaces the base timestamp (attribute bit 6)."""
 
     codec: Codec = Codec.NONE
     producer_id: int = NONE
@@ -45,7 +45,7 @@ class BatchOptions:
 
     @property
     def attributes(self) -> int:
-        """The batch's attributes."""
+        """Attribute bits of the batch."""
         return (
             self.codec
             | (b.ATTRIBUTE_LOG_APPEND_TIME if self.log_append_time_ms is not None else 0)
@@ -67,9 +67,10 @@ def encode_batches(
     timestamps: Int64s | int = 0,
     options: BatchOptions = _DEFAULT_OPTIONS,
 ) -> bytes:
-    """A segment of batches with `records_per_batch` records each (the last may have fewer), offsets without gaps.
+    """Encode a segment of batches, `records_per_batch` records each; the last may have fewer. Offsets have no gaps.
 
-    `keys` and `values` are binary arrays of one length, null for null; `timestamps` in ms, one for all or one each.
+    `keys` and `values` are binary arrays of one length and may contain nulls. `timestamps` is in ms: one for all
+    records, or one for each.
     """
     count = len(keys)
     offsets = base_offset + np.arange(count, dtype=np.int64)
@@ -99,7 +100,7 @@ def encode_batch(
     timestamps: Int64s | int = 0,
     options: BatchOptions = _DEFAULT_OPTIONS,
 ) -> bytes:
-    """One batch as compaction may leave it: with gaps (`offsets`), a later last offset, or no records at all."""
+    """Encode one batch as compaction may leave it: with gaps (`offsets`), a later last offset, or no records."""
     count = len(keys)
     if offsets is None:
         offsets = base_offset + np.arange(count, dtype=np.int64)
@@ -127,7 +128,7 @@ def encode_control_batch(
     timestamp: int = 0,
     coordinator_epoch: int = 0,
 ) -> bytes:
-    """A transaction marker: COMMIT or ABORT of a producer."""
+    """Encode a batch with a transaction marker: COMMIT or ABORT of a producer."""
     options = BatchOptions(
         producer_id=producer_id, producer_epoch=producer_epoch, is_transactional=True, is_control=True
     )
@@ -141,20 +142,21 @@ def encode_control_batch(
 
 
 def control_key(control_type: str) -> bytes:
-    """The key of a transaction marker's record: COMMIT or ABORT."""
+    """Key of a transaction marker: COMMIT or ABORT."""
     return _CONTROL_KEY.pack(0, _CONTROL_TYPE[control_type])
 
 
 def control_value(coordinator_epoch: int = 0) -> bytes:
-    """The value of a transaction marker's record."""
+    """Value of a transaction marker."""
     return _CONTROL_VALUE.pack(0, coordinator_epoch)
 
 
-# the layout of the header stands in batch.py, that of a record in records.py
+# batch.py has the layout of the header, records.py the layout of a record
 def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> tuple[bytearray, Int64s]:
-    """Batches one after the other, and where each starts; of the headers all is given but length, magic and checksum.
+    """Join headers and payloads to consecutive batches. Returns their bytes, and the start of each batch.
 
-    Payloads are the records of each batch, compressed as its header says.
+    Fills in length, magic and checksum of each header. Each payload has the records of one batch, compressed with the
+    codec in its header.
     """
     size = b.BATCH_HEADER_BYTES + np.fromiter(map(len, payloads), np.int64, len(payloads))
     headers["batch_length"] = size - b.LOG_OVERHEAD
@@ -174,7 +176,10 @@ def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> t
 
 
 def record_payloads(records: pa.Array, first: Int64s, end: Int64s) -> list[memoryview]:
-    """The bytes of batches which hold the records ``first`` to ``end``, as `encode_records` laid them out."""
+    """Uncompressed payloads of batches: batch i has the encoded records from ``first[i]`` to before ``end[i]``.
+
+    ``records`` comes from `encode_records`.
+    """
     _, bounds, data = records.buffers()
     bound = np.frombuffer(bounds, dtype=np.int32)
     payload = memoryview(data if data is not None else b"").cast("B")
@@ -210,7 +215,7 @@ def _encode_block(
 
 
 def _headers(count: int, options: BatchOptions) -> Headers:
-    """Headers of batches with what these options say of them; else zero."""
+    """Headers with the fields of these options; all other fields are zero."""
     headers: Headers = np.zeros(count, dtype=BATCH_HEADER)
     headers["partition_leader_epoch"] = options.partition_leader_epoch
     headers["attributes"] = options.attributes
@@ -232,7 +237,7 @@ def _base_timestamp(timestamps: Int64s, options: BatchOptions) -> int:
 
 
 def encode_records(keys: pa.Array, values: pa.Array, offset_delta: Int64s, timestamp_delta: Int64s) -> pa.Array:
-    """Records as a binary array; deltas are those to the base offset and base timestamp of each record's batch."""
+    """Encode records as a binary array. Deltas are relative to base offset and base timestamp of the record's batch."""
     key, key_length = _bytes_and_length(keys)
     value, value_length = _bytes_and_length(values)
     parts = [
