@@ -1,1 +1,1 @@
-"""What the pipeline tells its operators: warnings, metrics, figures."""
+"""Warnings and metrics for operators."""

@@ -1,4 +1,4 @@
-"""What is told of a topic that is followed: figures of its queries, of broker and log, and of the state tables."""
+"""Metrics of a followed topic: of its streaming queries, of topic and log, and of the state tables."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.query.state_reader import StateReader
 
-_COUNT_SECONDS = 30.0  # from one look into the state tables to the next
+_COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
-_EVENTS_SECONDS = 10.0  # that the last events may come behind the end of their query
+_EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended
 
 
 class QueryMetrics(StreamingQueryListener):
-    """Figures of every batch of every query of the session."""
+    """Metrics of every batch of every streaming query of the session."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -49,7 +49,7 @@ class QueryMetrics(StreamingQueryListener):
         self._changed = threading.Condition()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Expect its batches; a query has not started before this returns."""
+        """Expect events of this query. Spark calls this before `start` returns."""
         with self._changed:
             self._running.add(str(event.runId))
 
@@ -64,20 +64,20 @@ class QueryMetrics(StreamingQueryListener):
         """Nothing to count."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Expect no more of it: events come in order."""
+        """Expect no more events of this query: they come in order."""
         with self._changed:
             self._running.discard(str(event.runId))
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait until all was told of the queries that ended; not for longer than this."""
+        """Wait for the last events of all queries that started, but at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running, seconds)
 
 
 @contextmanager
 def batches_counted(spark: SparkSession, metrics: Metrics) -> Iterator[None]:
-    """Count the batches of the queries that run meanwhile, to their last."""
+    """Count the batches of all queries that run in the `with` block, including the last ones."""
     listener = QueryMetrics(metrics)
     spark.streams.addListener(listener)
     try:
@@ -88,7 +88,7 @@ def batches_counted(spark: SparkSession, metrics: Metrics) -> Iterator[None]:
 
 
 class TopicMetrics(TopicObserver):
-    """Figures of how a topic is followed; what is seen is also told to ``say``, warnings to ``warn``."""
+    """Metrics of a followed topic; also passes progress to ``say`` and warnings to ``warn``, as text."""
 
     def __init__(self, metrics: Metrics, say: Callable[[str], None], warn: Callable[[str], None], clock: Clock) -> None:
         self._metrics = metrics
@@ -99,12 +99,12 @@ class TopicMetrics(TopicObserver):
             metrics.add(name, 0)
 
     def planned(self, reading: Reading) -> None:
-        """Reading begins, or begins again."""
+        """Set the epoch of the log: the query starts or restarts."""
         self._metrics.set("offsets_log_epoch", reading.epoch)
         self._say(f"epoch {reading.epoch} of the log, {len(reading.starts)} log partitions")
 
     def landed(self, records: int) -> None:
-        """Records were appended to the log."""
+        """Count records that were appended to the log."""
         self._metrics.add("offsets_records_read_total", records)
         if records:
             self._say(f"{records} records landed")
@@ -112,7 +112,7 @@ class TopicMetrics(TopicObserver):
     def looked(
         self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
     ) -> None:
-        """How topic and log stand."""
+        """Set the gauges of the topic and of the log's distance from it."""
         behind = {at: max(0, each.stable - read_to[at]) for at, each in bounds.items()}
         self._metrics.set_all("offsets_log_behind_topic_records", "log_partition", behind)
         unstable = {at: each.end - each.stable for at, each in bounds.items()}
@@ -122,20 +122,23 @@ class TopicMetrics(TopicObserver):
         self._metrics.set_all("offsets_topic_open_transaction_seconds", "log_partition", ages)
 
     def warned(self, text: str) -> None:
-        """Something is not as it should be."""
+        """Count a warning and pass it on."""
         self._metrics.add("offsets_warnings_total", 1)
         self._warn(text)
 
 
 class LogExtent:
-    """The lowest and the highest record offset of each log partition; a look reads what files came since the last."""
+    """The lowest and the highest record offset of each log partition; `look` reads only files that are new to it."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
     def look(self, log: Snapshot, log_epoch: int) -> dict[int, tuple[int, int]]:
-        """Those of one epoch, as of this version of the table `log`. Raises as `TableFolder.open_file`."""
+        """Return the extents by log partition, for one epoch in a version of `log`.
+
+        Raises as `TableFolder.open_file`.
+        """
         files = {file.name: file for file in log.files()}
         for name in files.keys() - self._read:
             self._look_into(TableFolder(log.folder, LOG), files[name])
@@ -158,7 +161,7 @@ class LogExtent:
 
 
 class StateMetrics:
-    """Figures of the state tables, and of how far they are behind the log."""
+    """Metrics of the state tables, and of their distance from the log."""
 
     def __init__(self, metrics: Metrics, reader: Callable[[], StateReader]) -> None:
         self._metrics = metrics
@@ -166,7 +169,7 @@ class StateMetrics:
         self._extent = LogExtent()
 
     def count(self) -> None:
-        """Look into the tables. Raises one of `UNREADABLE`, or what opening the store raises."""
+        """Count the tables and set the gauges. Raises as `StateReader`, or one of `UNREADABLE`."""
         tables = self._reader()
         named = tables.named("groups", "committed_offsets")
         groups = f"({DESCRIBED.newest('groups', named)})"
@@ -184,7 +187,7 @@ class StateMetrics:
             "groups",
         )
         self._metrics.set("offsets_committed_offsets", live["n"])
-        # as log-info does: the epoch of the log that counts, which the state may yet have to take over
+        # as log-info does: the newest complete epoch of the log, which may not be folded yet
         (counting,) = tables.rows("SELECT coalesce(max(log_epoch), 0) AS epoch FROM log_partitions", "log_partitions")
         of_log = f"log_epoch = {counting['epoch']}"
         (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
@@ -198,9 +201,9 @@ class StateMetrics:
 
 
 class Watched:
-    """Shows figures in a file or at a port until `close`, or the end of `with`; ``warn`` is told what cannot be shown.
+    """Exposes metrics in a file or at a port until `close`, or the end of `with`; passes later failures to ``warn``.
 
-    Raises MetricsUnavailable where they cannot be shown from the beginning.
+    Raises MetricsUnavailable if the file cannot be written, or the address cannot be bound, at the start.
     """
 
     def __init__(
@@ -218,7 +221,10 @@ class Watched:
         self._server = None if address is None else MetricsServer(metrics, *address)
 
     def start(self, count: Callable[[], None]) -> None:
-        """Let ``count`` see to figures from time to time, and keep the file up to date."""
+        """Start a thread that calls ``count`` every half minute and rewrites the file every two seconds.
+
+        Does nothing without a file and a port.
+        """
         if self._file is None and self._server is None:
             return
         self._count = count
@@ -242,7 +248,7 @@ class Watched:
             self._metrics.write(self._file)
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Warn of what fails, of the same once; whatever it is, the next time may do."""
+        """Call ``act`` and warn if it fails; the same error in a row is reported once. The next call may succeed."""
         try:
             act()
         except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
@@ -254,7 +260,7 @@ class Watched:
             self._warnings.pop(what, None)
 
     def close(self) -> None:
-        """Show them a last time."""
+        """Count and write once more, then close the port."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

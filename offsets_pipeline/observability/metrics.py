@@ -1,6 +1,6 @@
-"""Figures for a machine that watches: how far behind, how fast, how much, in Prometheus' text format.
+"""Metrics in Prometheus' text format: kept in memory, and exposed over HTTP or in a file.
 
-They are kept here, shown in a file that is replaced as a whole, or told to who asks over HTTP.
+The file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Told(NamedTuple):
-    """What is told of the figures of one name: their type and meaning, and the label that they are told apart by."""
+    """The metadata of one metric: type, help text, and the label that distinguishes its series."""
 
     kind: str
     text: str
     label: str | None = None
 
 
-#: Every name, in the order in which they are shown.
+#: All metrics by name, in the order of the text format.
 HELP: Mapping[str, Told] = {
     "offsets_records_read_total": Told("counter", "Records of the topic that were appended to the log."),
     "offsets_records_folded_total": Told("counter", "Records of the log that were folded into the state."),
@@ -57,14 +57,14 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Figures by name and labels; threads may set and read them."""
+    """Values by name and labels. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
 
     def add(self, name: str, by: float, **labels: str) -> None:
-        """Let a counter grow."""
+        """Add to a counter."""
         with self._lock:
             of_name = self._values.setdefault(name, {})
             key = tuple(sorted(labels.items()))
@@ -76,16 +76,16 @@ class Metrics:
             self._values.setdefault(name, {})[tuple(sorted(labels.items()))] = value
 
     def set_all(self, name: str, label: str, values: Mapping[int, float]) -> None:
-        """Set a gauge for each value of one label, and forget the others of that name."""
+        """Set a gauge for each value of one label, and drop all other series of that name."""
         with self._lock:
             self._values[name] = {((label, str(at)),): value for at, value in values.items()}
 
     def text(self) -> str:
-        """All of them in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         with self._lock:
             lines = []
             for name, told in HELP.items():
-                # of a summary the parts have names of their own
+                # a summary has series NAME_sum and NAME_count
                 series = {
                     each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[told.kind])
                 }
@@ -96,7 +96,7 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def write(self, path: Path) -> None:
-        """Put all of them into a file, which is never seen half. Raises MetricsUnavailable."""
+        """Replace a file with all metrics, atomically. Raises MetricsUnavailable."""
         half = path.with_name(f"{path.name}.part")
         try:
             half.write_text(self.text(), encoding="utf-8")
@@ -119,10 +119,10 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsServer:
-    """Tells the figures to who asks over HTTP for /metrics, until `close`."""
+    """Serves the metrics over HTTP at /metrics until `close`."""
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        """Raises MetricsUnavailable where nobody can listen there."""
+        """Listen at this address. Raises MetricsUnavailable if it cannot be bound."""
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -137,7 +137,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """A line for each question is nobody's wish."""
+                """Suppress the HTTP server's access log."""
 
         try:
             self._server = ThreadingHTTPServer((host, port), Answer)
@@ -148,11 +148,11 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which the server listens."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

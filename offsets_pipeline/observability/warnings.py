@@ -1,4 +1,4 @@
-"""Warnings for the person or service that runs a command."""
+"""Warnings on stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import sys
 
 
 def warn(text: str) -> None:
-    """Write a warning to stderr, without delay."""
+    """Write a warning to stderr and flush it."""
     sys.stderr.write(f"offsets: warning: {text}\n")
     sys.stderr.flush()

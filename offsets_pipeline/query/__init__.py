@@ -1,1 +1,1 @@
-"""Questions to a store."""
+"""Queries of a store: descriptions of groups, facts about the log, retention forecasts, SQL."""

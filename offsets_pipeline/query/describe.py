@@ -1,4 +1,4 @@
-"""Describing groups as a coordinator does: state, members, committed offsets (R14, R17, R33-R35)."""
+"""Descriptions of groups as a coordinator gives them: state, members, committed offsets (R14, R17, R33-R35)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUP_COLUMNS = "group_id, group_type, state, protocol_type, protocol, group_ep
 
 @dataclass(frozen=True)
 class OffsetAnswer:
-    """A committed offset as a fetch answers it; ``pending``: a read of stable offsets would have to wait (R17)."""
+    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17)."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True)
 class MemberAnswer:
-    """A member of a group; ``assignment`` as "topic-partition", with the topic's id where its name is not known."""
+    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown."""
 
     member_id: str
     instance_id: str | None
@@ -44,7 +44,7 @@ class MemberAnswer:
 
 @dataclass
 class GroupAnswer:
-    """A group as a coordinator describes it; one that is ``misplaced`` is only listed (R1)."""
+    """A group as a coordinator describes it; a ``misplaced`` group is only listed (R1)."""
 
     type: str
     state: str
@@ -58,17 +58,17 @@ class GroupAnswer:
 
 
 def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
-    """Describe all groups that are listed, or of these the ones that exist, by group id."""
+    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
     only = reader.named("groups", "committed_offsets")
     offsets_partitions = reader.offsets_partitions
-    if group_ids is not None:  # R1: what lies elsewhere answers nothing, and need not be read
+    if group_ids is not None:  # R1: rows in other log partitions answer nothing
         homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
         only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
         only += f" AND log_partition IN ({', '.join(map(str, homes))})"
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
     with_offsets: set[str] = set()
-    # a group in its own log partition comes last, and so covers one of its name that is misplaced (R1)
+    # misplaced groups come first, so that a group in its own log partition replaces them (R1)
     for row in reader.rows(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
         f"FROM ({DESCRIBED.newest('groups', only)}) g "
@@ -90,7 +90,7 @@ def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, i
     columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
         f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
-        # a negative committed offset answers as no offset, a tombstone has none
+        # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
     )
@@ -101,9 +101,9 @@ def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, i
 
 
 def pending_by_group(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, set[tuple[str, int]]]:
-    """The partitions of topics that open transactions hold commits for (R17), of these groups or of all."""
+    """Return the topic partitions with pending commits (R17) by group; of all groups if ``group_ids`` is None."""
     found: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    # without timestamps: to make one, Arrow imports pandas, which takes as long as the whole answer
+    # selects no timestamps: Arrow imports pandas to convert one, which takes as long as the whole answer
     query = """
         SELECT p.group_id AS group_id, p.topic AS topic, p.partition AS partition
         FROM (SELECT unnest(pending) AS p FROM fold_progress) f WHERE NOT p.misplaced

@@ -1,4 +1,4 @@
-"""Where each log partition stands: its bounds, how far it is folded, what is in it."""
+"""Facts about each log partition: its bounds, its folded position, its counts of records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 
-#: The fields that say something of a topic that is followed.
+#: The fields about a followed topic.
 OF_TOPIC = ("log_epoch", "complete_since", "read_at", "stable", "topic_end", "open_since")
 
 
@@ -21,15 +21,14 @@ OF_TOPIC = ("log_epoch", "complete_since", "read_at", "stable", "topic_end", "op
 class LogPartitionInfo:
     """One log partition.
 
-    ``start`` and ``end`` are its log start and log end offsets; ``folded_to`` is the first record offset not folded
-    yet, None before the first fold; ``records`` are those that the log holds; ``pending`` counts commits of open
-    transactions. From ``cleaned_to`` on the history is complete, before it a cleaning may have removed records; None:
-    none ever did.
+    ``start`` and ``end`` are its log start and log end offsets. ``folded_to`` is the first record offset not folded
+    yet, None before the first fold. ``records`` counts the records in the log, ``pending`` the commits of open
+    transactions. A cleaning may have removed records before ``cleaned_to``; None: no cleaning did.
 
-    ``log_epoch`` counts how often a mirrored topic was read anew. Of a topic that is followed: since ``complete_since``
-    nothing was missed that says what holds (ISO 8601, as all times here); at ``read_at`` all that was stable was last
-    seen to be in the log; ``topic_end`` is the topic's end, and what lies at ``stable`` or later waits for a
-    transaction that is open since ``open_since``.
+    ``log_epoch`` counts how often a mirrored topic was read anew. The other fields describe a followed topic; times are
+    in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer. ``read_at`` is the last
+    time at which the log held all stable records. ``topic_end`` is the topic's end. Records from ``stable`` on wait for
+    a transaction that is open since ``open_since``.
     """
 
     log_partition: int
@@ -54,7 +53,7 @@ def _shown(at: datetime | None) -> str | None:
 
 
 def unfolded_records(reader: StateReader) -> int:
-    """How many records of the log no fold has seen yet: they are in no answer."""
+    """Return the number of records in the log that are not folded yet: no answer includes them."""
     notes = reader.rows("SELECT log_epoch, cleaned_to FROM log_partitions", "log_partitions")
     epoch = max((row["log_epoch"] for row in notes), default=LOG_EPOCH)
     folded = reader.rows(
@@ -64,7 +63,7 @@ def unfolded_records(reader: StateReader) -> int:
     was_cleaned = any(row.get("cleaned_to") for row in notes)
     rows = sum(file.rows for file in reader.table("log").files())
     if not was_cleaned and rows == sum(row["records"] for row in folded):
-        return 0  # the files' own counts tell, without a look into them
+        return 0  # the row counts of the files suffice: no file is read
     (found,) = reader.rows(
         f"""
         SELECT count(*) AS unfolded FROM log l
@@ -79,7 +78,7 @@ def unfolded_records(reader: StateReader) -> int:
 
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
-    """All log partitions of the store, in order; also those that nothing was ever written to."""
+    """Return all log partitions of the store in order, also the empty ones."""
     known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
     epoch = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
     bounds = {row["log_partition"]: row for row in known if row["log_epoch"] == epoch}

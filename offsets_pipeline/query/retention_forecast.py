@@ -1,4 +1,4 @@
-"""What expires, when and by which rule: the rows of a forecast (R18-R21)."""
+"""Rows of a retention forecast: offsets and groups with the time and the rule of their expiry (R18-R21)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ORDER = {NOW: 0, LATER: 1, HELD: 2}
 
 
 class ForecastRow(NamedTuple):
-    """An offset that expires, or, without topic and partition, a group that goes.
+    """An offset that expires; without topic and partition, a group that is removed.
 
-    ``when`` is NOW, LATER, or HELD: its time is over, and an open transaction keeps it. ``expires`` is when its time is
-    over, in ISO 8601; None for a group that holds nothing as it is.
+    ``when`` is NOW, LATER or HELD. HELD means that an open transaction keeps it. ``expires`` is the time of expiry in
+    ISO 8601, None for a group without offsets.
     """
 
     when: str
@@ -34,7 +34,7 @@ class ForecastRow(NamedTuple):
 
 
 def forecast_rows(forecasts: Iterable[GroupForecast], now_ms: int, until_ms: int) -> list[ForecastRow]:
-    """What expires now, and then what does until some time (ms) in the order of time; what is held back comes last."""
+    """Return the rows that expire until ``until_ms``: first NOW, then LATER in the order of time, then HELD."""
     found: list[tuple[tuple[object, ...], ForecastRow]] = []
     for forecast in forecasts:
         for expiry in forecast.expiries:
@@ -65,6 +65,6 @@ def _group_row(forecast: GroupForecast, now_ms: int) -> ForecastRow:
 
 
 def _place(row: ForecastRow, at_ms: int | None) -> tuple[object, ...]:
-    """Where a row belongs: a group behind its offsets."""
+    """Return the sort key of a row: a group comes after its offsets."""
     at_ms = at_ms if row.when == LATER else None
     return _ORDER[row.when], at_ms or 0, row.group, row.topic is None, row.topic or "", row.partition or 0

@@ -1,6 +1,6 @@
-"""What groups hold that decides about retention, read from the state tables (R18-R20).
+"""The inputs of retention, read from the state tables (R18-R20): groups, committed offsets, open transactions.
 
-It is as of what is folded.
+They do not include records that are not folded yet.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BEHIND_ALL = (2**31, "")
 
 
 class Times(NamedTuple):
-    """What decides when an offset expires (R19), in milliseconds."""
+    """The times of a committed offset that decide when it expires (R19), in milliseconds."""
 
     commit_timestamp_ms: int
     expire_timestamp_ms: int | None
 
 
 def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
-    """What each group of a store holds, by its state tables, one group after the other."""
+    """Yield the retention inputs of each group that exists, in the order of log partition and group id."""
     named = reader.named("committed_offsets", "group_records")
     offsets_partitions = reader.offsets_partitions
     pending = pending_by_group(reader)
@@ -62,7 +62,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     )
     held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
     for at, rows in records:
-        while held_at < at:  # what a group tombstone left behind (R14)
+        while held_at < at:  # offsets that a group tombstone left behind (R14)
             held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
         log_partition, group_id = at
         live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
@@ -77,7 +77,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
 
 
 def _of_groups(rows: pa.RecordBatchReader) -> Iterator[tuple[tuple[int, str], Iterator[tuple[Any, ...]]]]:
-    """Rows in the order of their groups, by group; the first two columns name it. Timestamps as microseconds."""
+    """Group rows by their first two columns, log partition and group id; timestamps become microseconds."""
     return groupby(_tuples(rows), key=itemgetter(0, 1))
 
 

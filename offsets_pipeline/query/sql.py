@@ -1,4 +1,4 @@
-"""SQL over a store: one query in a session that knows its views, or the views in a catalog for every session."""
+"""SQL over a store: run one query, or create the views in a catalog for every session."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def run_query(spark: SparkSession, store: str, query: str) -> tuple[list[str], Iterator[list[Any]]]:
-    """The columns and the rows of a query's result; rows come one Spark partition at a time.
+    """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
 
-    Raises NoSuchStore or NotAStore, QueryFailed with Spark's own reason in one line.
+    Raises NoSuchStore or NotAStore. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
     """
     register_views(spark, store)
     try:
@@ -30,9 +30,9 @@ def run_query(spark: SparkSession, store: str, query: str) -> tuple[list[str], I
 
 
 def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[str]:
-    """Create the views in a schema of a catalog that outlives the session; returns their names.
+    """Create the views in a schema of a catalog that outlives the session, and return their names.
 
-    Raises NoSuchStore or NotAStore, CatalogMissing where the catalog ends with the session, QueryFailed.
+    Raises NoSuchStore or NotAStore, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
     """
     if not _outlives_session(spark, schema):
         raise CatalogMissing(
@@ -46,7 +46,7 @@ def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[s
 
 
 def _outlives_session(spark: SparkSession, schema: str) -> bool:
-    """Whether the catalog is one that Spark does not hold in its own memory."""
+    """Return whether the catalog is kept outside of Spark's memory."""
     of_spark = "." not in schema or schema.startswith("spark_catalog.")
     return not of_spark or spark.conf.get("spark.sql.catalogImplementation") != "in-memory"
 
@@ -61,7 +61,7 @@ def _rows(rows: Iterator[Any]) -> Iterator[list[Any]]:
 
 def _failed(exception: PySparkException | Py4JJavaError) -> QueryFailed:
     reason = str(exception)
-    if isinstance(exception, Py4JJavaError):  # a task failed: what it says itself stands innermost
+    if isinstance(exception, Py4JJavaError):  # a task failed: the innermost cause is the task's own error
         cause = exception.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()

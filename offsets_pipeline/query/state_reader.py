@@ -1,4 +1,4 @@
-"""Reading the state tables without Spark: answers in a fraction of the time that a JVM takes to start."""
+"""Reads of the state tables without Spark: they take a fraction of the time in which a JVM starts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BY_NAME = {table.name: table for table in TABLES}
 
 
 class StateReader:
-    """Reads tables of the store in one folder, each as of when it was first asked for.
+    """Reads the tables of the store in one folder. Each table keeps the version of its first read.
 
-    Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
-    DamagedTable if the log is damaged, UnsupportedTable if it has a feature that this program does not support.
+    Raises NoSuchStore if the folder is missing, NotAStore if it holds something else or a store of a newer format.
+    Raises DamagedTable if the log is damaged, UnsupportedTable if it has a feature that this program does not support.
     """
 
     def __init__(self, location: str) -> None:
@@ -43,35 +43,35 @@ class StateReader:
         return self.properties.offsets_partitions
 
     def table(self, name: str) -> Snapshot:
-        """One table, as of when it was first asked for."""
+        """Return one table, as of the version of its first read."""
         if name not in self._tables:
             self._tables[name] = TableFolder(f"{self._folder}/{name}", _BY_NAME[name]).snapshot()
         return self._tables[name]
 
     def stream(self, query: str, *names: str) -> pa.RecordBatchReader:
-        """The result of a query over these tables, a batch at a time."""
+        """Return the result of a query over these tables as a stream of batches."""
         return query_tables(query, *map(self.table, names))
 
     def select(self, query: str, *names: str) -> pa.Table:
-        """The result of a query over these tables."""
+        """Return the result of a query over these tables as one Arrow table."""
         return self.stream(query, *names).read_all()
 
     def rows(self, query: str, *names: str) -> list[dict[str, Any]]:
-        """The result of a query whose answer is small."""
+        """Return the result of a query as a list of rows; for small results."""
         found: list[dict[str, Any]] = self.select(query, *names).to_pylist()
         return found
 
     def named(self, *names: str) -> str:
-        """SQL condition for the rows of these tables that `fold_progress` names (state/merge_on_read.py).
+        """Return the SQL condition for the rows whose incarnation `fold_progress` names (state/merge_on_read.py).
 
-        From here on the tables are read as of a moment at which they held all rows of these incarnations.
+        Fixes the versions of these tables: they hold all rows of these incarnations.
         """
         while True:
             incarnations = self._incarnations()
             for name in names:
                 self.table(name)
             kept = self._tables.pop("fold_progress")
-            if self._incarnations() == incarnations:  # so no compaction dropped rows of these meanwhile
+            if self._incarnations() == incarnations:  # so no compaction has dropped their rows meanwhile
                 self._tables["fold_progress"] = kept
                 return named_rows(incarnations)
             for name in names:

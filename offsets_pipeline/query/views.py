@@ -1,10 +1,10 @@
-"""The views that users query. Each is one SELECT over the state tables.
+"""The views for users. Each is one SELECT over the state tables.
 
 ==================  =================================================================================================
-current_offsets     a row for each committed offset that a fetch answers (R10, R14)
-unstable_offsets    the identities for which a read of stable offsets has to wait (R17)
-consumer_groups     a row for each group that is listed (R33, R34); a misplaced one with few columns (R1)
-group_members       a row for each member and partition it holds; one with null topic for a member that holds none
+current_offsets     one row per committed offset that a fetch answers (R10, R14)
+unstable_offsets    one row per pending commit that a read of stable offsets has to wait for (R17)
+consumer_groups     one row per listed group (R33, R34); a misplaced group has few columns (R1)
+group_members       one row per member and assigned partition; null topic if a member has no assignment
 ==================  =================================================================================================
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VIEWS = {
-    # A group tombstone leaves offsets behind that do not answer; a negative committed offset answers as none.
+    # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
@@ -70,7 +70,7 @@ _VIEWS = {
 
 
 def register_views(spark: SparkSession, store: str) -> None:
-    """Register the views, and the store's tables beside them, in this session; ``store`` is a folder or schema:NAME.
+    """Register the views and the tables of a store in this session; ``store`` is a folder or schema:NAME.
 
     Raises NoSuchStore or NotAStore.
     """
@@ -84,9 +84,9 @@ def register_views(spark: SparkSession, store: str) -> None:
 def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
     """Create the views in a schema of the session's catalog, for every session that uses this catalog.
 
-    Returns their names. They read the store by its folder, or by its schema: create them again after a move.
+    Returns their names. The views contain the store's folder or schema: create them again after you move the store.
 
-    Raises NoSuchStore or NotAStore, also for a name that is no schema's.
+    Raises NoSuchStore or NotAStore. Raises NoSuchStore also if ``schema`` is not a valid name.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", schema):
         raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")

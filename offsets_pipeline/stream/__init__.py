@@ -1,1 +1,1 @@
-"""Streaming queries: the fold with the retention of an owned store, and following a topic."""
+"""Streaming queries: the fold, with retention if the store is owned, and the follower of a topic."""

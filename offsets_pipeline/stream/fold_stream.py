@@ -1,4 +1,4 @@
-"""The fold as a Structured Streaming query over the table `log`, with the retention of an owned store beside it."""
+"""The fold as a Structured Streaming query over the table `log`; it also expires offsets of an owned store."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.store import Store
 
-_LOOK_SECONDS = 1.0  # beside the trigger's interval
+_LOOK_SECONDS = 1.0  # added to the trigger's interval
 _READ_OPTIONS = {
-    # A batch must hold whole appends: the files of one append may come in any order, so a batch that ended between
-    # two of them could fold a record before its predecessor (R15).
+    # A batch must hold whole appends. Delta may deliver the files of one append in any order, so a batch that ended
+    # between two of them could fold a record before its predecessor (R15).
     "maxFilesPerTrigger": str(2**31 - 1),
-    # Cleaning rewrites what was folded long ago.
+    # A cleaning only rewrites files: it adds no record.
     "skipChangeCommits": "true",
 }
 
 
 class EpochWatch:
-    """Lets a new epoch of the log take over as soon as it counts, also where nothing is appended to the log.
+    """Calls ``switch`` at an interval, so that the fold switches to a new epoch of the log without a new append.
 
-    Batches do it too; this is for the time between them.
+    A batch switches too, but Spark runs none while nothing is appended.
     """
 
     def __init__(self, query: StreamingQuery, switch: Callable[[], object], interval_seconds: float) -> None:
@@ -52,7 +52,7 @@ class EpochWatch:
         self._thread: threading.Thread | None = None
 
     def start(self, store: Store) -> None:
-        """Look from now on again and again, as long as the query runs."""
+        """Start a thread that looks for a new epoch while the query runs."""
         look = inheritable_thread_target(store.spark)(self._look)
         self._thread = threading.Thread(target=look, name="epochs", daemon=True)
         self._thread.start()
@@ -62,14 +62,14 @@ class EpochWatch:
             self._switch()
 
     def close(self) -> None:
-        """Look no more, once a look that goes on is over."""
+        """Wait for a look in progress, and end the thread."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
 
 class FoldStream:
-    """A running fold: `await_end` returns when it ends, `stop` ends it."""
+    """A running fold: `stop` ends it, `await_end` waits for its end."""
 
     def __init__(
         self,
@@ -103,12 +103,12 @@ class FoldStream:
             self._close()
 
     def await_end(self) -> None:
-        """Wait until the stream ends. Raises what made it end, as an OffsetsError."""
+        """Wait until the stream ends. Raises an OffsetsError if a failure ended it."""
         try:
             self._query.awaitTermination()
             self._watch.close()
             self._at_end()
-            if self._failures:  # not of a batch: those end the query with an exception
+            if self._failures:  # of the switch to another epoch: a failed batch ends the query with an exception
                 raise self._failures[-1]
         except StreamingQueryException as exception:
             if self._failures:
@@ -120,7 +120,7 @@ class FoldStream:
             self._close()
 
     def _close(self) -> None:
-        """End what runs beside the batches."""
+        """End the threads that run beside the batches."""
         if self._expiry is not None:
             self._expiry.close()
         self._watch.close()
@@ -138,16 +138,23 @@ def start_fold(
     on_expiry: Callable[[int, int], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> FoldStream:
-    """Start folding the log; with ``available_now`` up to what is there, else on and on.
+    """Start a streaming fold of the log; with ``available_now`` up to its present end.
 
-    The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false: with
-    ``available_now`` once, before it starts, so that it folds the tombstones too; else at its start and then every
-    `offsets_retention_check_interval_ms`. ``on_expiry`` gets the numbers of offsets and groups that a run expired.
+    The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false. With
+    ``available_now`` it expires once, before the query starts, so that the query folds the tombstones too. Otherwise it
+    expires at its start and then every `offsets_retention_check_interval_ms`.
 
-    ``checkpoint`` is a folder, by default within the store. It says which appends were read, no more: progress
-    stands in the state tables, so a checkpoint that is lost costs one more reading of the log and nothing else.
-    ``on_batch`` is told each batch's id and how many records it folded; the id is -1 where another epoch of the log was
-    folded between batches. ``warn`` gets a line for each batch of which records went into quarantine (R6).
+    Args:
+        store: The store whose log to fold.
+        settings: All settings.
+        clock: The current time.
+        available_now: Whether to end when the log is folded, rather than to wait for more.
+        checkpoint: A folder, by default within the store. It holds only which appends were read: `fold_progress` holds
+            the progress. After a lost checkpoint the query reads the log once more.
+        on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 if another
+            epoch of the log was folded between batches.
+        on_expiry: Called with the numbers of offsets and groups that a run expired.
+        warn: Called with one line for each batch that put records into quarantine (R6).
     """
     failures: list[OffsetsError] = []
     after_batch = on_batch or _nothing
@@ -155,7 +162,7 @@ def start_fold(
     if expiry is not None and available_now:
         expiry.run_once()
     compactor = Compactor(store, settings.fold)
-    gate = BatchBarrier()  # also for a look between two batches: both would bring an epoch in
+    gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new epoch
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
@@ -166,12 +173,12 @@ def start_fold(
         except Exception as error:
             ours = raised_on_executor(error)
             if ours is not None:
-                failures.append(ours)  # Spark passes on no more of it than a text with its stack
+                failures.append(ours)  # Spark reports only the text and the stack of an error
             raise
         after_batch(batch_id, folded)
 
     def switch() -> None:
-        """What a batch of nothing would do."""
+        """Fold a newer epoch of the log, as an empty batch would."""
         try:
             with gate.batch():
                 folded = switch_epoch_if_due(store, settings, clock)
@@ -202,7 +209,7 @@ def _expiry(
     on_expiry: Callable[[int, int], None] | None,
     warn: Callable[[str], object],
 ) -> StreamExpiry | None:
-    """The retention of an owned store; None where a broker expires offsets (R4), or the settings leave it to others."""
+    """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
     if store.properties.kind != OWNED or not settings.fold.expire_in_stream:
         return None
     if store.is_schema:
@@ -231,4 +238,4 @@ def _said(exception: Exception) -> str:
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: without a listener of batches, and at the end of a fold that runs until it is stopped."""
+    """Do nothing: the default of the callbacks."""

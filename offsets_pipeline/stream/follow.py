@@ -1,4 +1,4 @@
-"""Following a topic, and folding what comes in: both queries in one process."""
+"""The ingest of a topic and the fold of its log, as two streaming queries in one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Both queries together: what ends one ends the other."""
+    """Runs the ingest and the fold together: the end of one ends the other."""
 
     def __init__(self, ingest: TopicIngest, settings: Settings, clock: Clock) -> None:
         self._ingest = ingest
@@ -30,7 +30,7 @@ class Follower:
         self._errors: list[Exception] = []
 
     def stop(self) -> None:
-        """End `run` soon. Not for a signal's handler: `run` may hold the lock that this takes."""
+        """End `run` soon. Do not call it from a signal handler: `run` may hold the lock that it takes."""
         self._ingest.stop()
         self._stopped.set()
 
@@ -41,10 +41,10 @@ class Follower:
         *,
         available_now: bool = False,
     ) -> int:
-        """Read and fold until stopped, or with ``available_now`` what is there; returns how many records were read.
+        """Read and fold until `stop`, or with ``available_now`` until the end of the topic; returns the records read.
 
-        ``warn`` gets a line for each batch of which records went into quarantine. The ingest is prepared before.
-        Raises what made either of them end.
+        Call `TopicIngest.prepare` first. Calls ``warn`` with one line for each batch that put records into quarantine.
+        Raises the first error of either query.
         """
         store, reading = self._ingest.store, None
         if available_now:
@@ -60,7 +60,7 @@ class Follower:
         finally:
             if reading is not None:
                 self._ingest.stop()
-                reading.join()  # what it read last is in the log then
+                reading.join()  # then its last records are in the log
             fold.stop()
             folding.join()
         if self._errors:
