@@ -14,6 +14,7 @@ import json
 import tempfile
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
 
 # Spark's newer way to fetch the ends of partitions silently ignores internal topics.
+_QUERY = "ingest-topic"
 _DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 # The older way ignores interrupts while it waits for a broker: this timeout limits how long a stop of the query waits.
 _STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
@@ -287,13 +289,18 @@ class TopicIngest:
         )
         writer = (
             reader.load()
-            .writeStream.queryName("ingest-topic")
+            .writeStream.queryName(self._query_name())
             .option("checkpointLocation", Path(checkpoint).as_uri())
             .foreachBatch(land)
         )
         if available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._settings.topic.trigger_interval_ms} milliseconds").start()
+
+    def _query_name(self) -> str:
+        """A name that no active query has: one that waits for a broker keeps its own after `_end` has left it."""
+        taken = {query.name for query in self._spark.streams.active}
+        return _QUERY if _QUERY not in taken else f"{_QUERY}-{uuid.uuid4().hex[:8]}"
 
     def _end(self, query: StreamingQuery, gate: BatchBarrier) -> None:
         """Stop the query after its batch.
