@@ -238,7 +238,7 @@ class OwnedLog:
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the Delta log, so that loading reads fewer commits. A failure does no harm."""
-        self._table.checkpoint()
+        self._table.checkpoint(self.version)
 
     def _snapshot(self) -> Snapshot:
         """Return the newest snapshot of the table. Raises as `open`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.schemas import Table
 
 _BATCH_ROWS = 65_536
+_LISTINGS, _LISTING_SECONDS = 20, 0.01
+_GAP = "Expected contiguous commit files"  # as deltalake says
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,19 @@ UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
 
 
 def newest_table(folder: str) -> DeltaTable:
-    """Return the newest version of the table in a folder, a path or a URI. Raises one of UNREADABLE."""
-    return DeltaTable(folder)
+    """Return the newest version of the table in a folder, a path or a URI. Raises one of UNREADABLE.
+
+    A list of files that is made while another process commits may lack a commit and hold the next one. So a gap counts
+    as damage only if it is still there after some attempts.
+    """
+    for attempt in range(_LISTINGS):
+        try:
+            return DeltaTable(folder)
+        except DeltaError as error:
+            if _GAP not in str(error) or attempt == _LISTINGS - 1:
+                raise
+            time.sleep(_LISTING_SECONDS)
+    raise AssertionError("unreachable")
 
 
 def table_as_of(folder: str, version: int) -> DeltaTable:

@@ -20,7 +20,7 @@ from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import AddFile, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
-from offsets_pipeline.delta.reader import newest_table
+from offsets_pipeline.delta.reader import table_as_of
 from offsets_pipeline.delta.snapshot import Snapshot, load
 from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
@@ -267,7 +267,7 @@ class TableFolder:
             raise
         self._newest = committed
         if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:
-            self.checkpoint()
+            self.checkpoint(committed.version)
         return committed.version
 
     def _commit_on_top(
@@ -380,13 +380,13 @@ class TableFolder:
 
     # --- upkeep
 
-    def checkpoint(self) -> None:
-        """Sum up the table's log, and remove commits older than `delta.logRetentionDuration`.
+    def checkpoint(self, version: int) -> None:
+        """Sum up the table's log up to a version, and remove commits older than `delta.logRetentionDuration`.
 
         A failure is only logged: readers then read more commits.
         """
         try:
-            table = newest_table(self.folder)
+            table = table_as_of(self.folder, version)  # of the newest the list of commits may lack one
             table.create_checkpoint()
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from offsets_pipeline.delta import reader
 from offsets_pipeline.delta.reader import UNREADABLE, answer, file_paths, stored_files, whole
+from offsets_pipeline.delta.schemas import TOPICS
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import UnsupportedTable
 from tests.unit.coordinator.stores import SECOND_ROW
 
@@ -43,3 +47,24 @@ def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callab
         read(table)
     assert issubclass(UnsupportedTable, UNREADABLE)  # so folds let Spark read the table
     assert answer("SELECT n FROM t", t=table).read_all()["n"].to_pylist() == [1]
+
+
+def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = TableFolder(str(tmp_path / "topics"), TOPICS)
+    folder.create()
+    attempts: list[str] = []
+
+    def listed(path: str) -> DeltaTable:
+        attempts.append(path)
+        if len(attempts) < 3:
+            raise DeltaError("Kernel error: Expected contiguous commit files, but found gap")
+        return DeltaTable(path)
+
+    monkeypatch.setattr(reader, "DeltaTable", listed)
+    assert reader.newest_table(folder.folder).version() == 0
+    attempts[:] = []
+    monkeypatch.setattr(reader, "_LISTINGS", 2)
+    with pytest.raises(DeltaError, match="gap"):
+        reader.newest_table(folder.folder)

@@ -561,7 +561,7 @@ def test_on_s3_two_writers_commit_beside_each_other(s3: str) -> None:
     assert compact(folder) == 9
     found = again(folder).snapshot()
     assert (len(found.files()), found.rows().num_rows, found.transaction(APP)) == (1, 9, 0)
-    folder.checkpoint()
+    folder.checkpoint(folder.snapshot().version)
     assert again(folder).snapshot().version == found.version
 
 
