@@ -166,11 +166,6 @@ class Store:
         """The table as a DataFrame; each action reads the newest version."""
         return self.spark.table(self.table_name(name))
 
-    def snapshot(self, name: str, version: int | None = None) -> DataFrame:
-        """The table as a DataFrame of one fixed version, by default the present one."""
-        version = self.version(name) if version is None else version
-        return self.spark.sql(f"SELECT * FROM {self.table_name(name)} VERSION AS OF {version}")
-
     def table(self, name: str) -> TableFolder:
         """The table for reads and writes without Spark; returns the same object each time."""
         if name not in self._tables:
@@ -251,10 +246,8 @@ class Store:
         return store
 
     def _create_table(self, table: Table, more: Mapping[str, str] = MappingProxyType({})) -> None:
-        # With only a location, Delta derives a name from the path, and cannot parse it if the path contains a `.
+        """Create a table in the catalog; the door creates those of a folder."""
         builder = DeltaTable.createIfNotExists(self.spark).tableName(self.table_name(table.name))
-        if not self.is_schema:
-            builder = builder.location(f"{self.location}/{table.name}")
         builder = builder.comment(table.comment).addColumns(table.schema())
         if table.partitioned_by:
             builder = builder.partitionedBy(*table.partitioned_by)
@@ -265,18 +258,13 @@ class Store:
             try:
                 builder.execute()
             except PySparkException as error:
-                if self._has_table(table):
+                if self.spark.catalog.tableExists(self.table_name(table.name)):
                     return  # another process is creating the same store
                 if not (error.getCondition() or "").startswith(_BEING_CREATED):
                     raise
                 raise WriteConflict(f"another writer creates {self.table_name(table.name)}") from error
 
         with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
-
-    def _has_table(self, table: Table) -> bool:
-        if self.is_schema:
-            return self.spark.catalog.tableExists(self.table_name(table.name))
-        return self.table(table.name).exists()
 
 
 def planned_bytes(rows: DataFrame) -> int:

@@ -16,6 +16,7 @@ from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_r
 from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
+from offsets_pipeline.semantics.log_row import of_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -103,7 +104,7 @@ class OwnedLog:
             if rows["producer_id"].null_count < rows.num_rows:
                 transactional.append(rows.filter(rows["producer_id"].is_valid()).select(_POSITION_COLUMNS))
             if partitions:
-                take(_of_partitions(rows, partitions))
+                take(of_partitions(rows, partitions))
         self.producers = Producers()
         if transactional:
             self.producers.replay(pa.concat_tables(transactional).sort_by(_IN_ORDER))
@@ -164,7 +165,7 @@ class OwnedLog:
         Raises StoreReplaced and UnsupportedTable as `open`.
         """
         for rows in _scan(self._snapshot(), list(RECORD_COLUMNS)):
-            yield _of_partitions(rows, partitions)
+            yield of_partitions(rows, partitions)
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
         """Wait briefly for this process's turn to append. It saves lost races; correctness does not need it.
@@ -295,11 +296,6 @@ def _ascends(rows: pa.Table) -> bool:
     partitions, offsets = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
     step = np.diff(partitions)
     return bool(np.all((step > 0) | ((step == 0) & (np.diff(offsets) > 0))))
-
-
-def _of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
-    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
-    return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
 def _scan(snapshot: Snapshot, columns: list[str]) -> Iterator[pa.Table]:

@@ -71,10 +71,6 @@ class AddFile:
         return cls(**json.loads(text))
 
 
-#: The former name, until the state writer uses the new one.
-WrittenFile = AddFile
-
-
 def new_file_name(compression: str = COMPRESSION) -> str:
     """Return a unique file name; no two tasks or attempts get the same."""
     return f"part-{uuid.uuid4()}.{compression}.parquet"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS
 
 if TYPE_CHECKING:
     from offsets_pipeline.store import Store
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 
 def counting_epoch(store: Store) -> int:
     """The newest complete epoch of the log."""
-    return _newest(store, LOG_PARTITIONS.name)
-
-
-def folded_epoch(store: Store) -> int:
-    """The epoch that the state tables were folded from."""
-    return _newest(store, FOLD_PROGRESS.name)
-
-
-def _newest(store: Store, name: str) -> int:
-    """The highest epoch in a small table of the store; the first epoch if the table is empty."""
-    return _one_of(store, name, "max", LOG_EPOCH)
-
-
-def _one_of(store: Store, name: str, which: str, otherwise: int) -> int:
-    """The highest or lowest epoch in a table of the store; ``otherwise`` if the table is empty."""
-    query = f"SELECT {which}(log_epoch) AS epoch FROM {name}"
-    found = store.table(name).snapshot().query(query).read_all()["epoch"][0].as_py()
-    return otherwise if found is None else int(found)
+    found = store.table(LOG_PARTITIONS.name).snapshot().query("SELECT max(log_epoch) AS epoch FROM log_partitions")
+    epoch = found.read_all()["epoch"][0].as_py()
+    return LOG_EPOCH if epoch is None else int(epoch)

@@ -13,7 +13,6 @@ group_record   the last value and the last tombstone of a key of a group's recor
 group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14)
 topic          topic_id, topic: the name of a topic id (R35)
 quarantine     record_offset, key, value, reason (R6)
-state_file     state_file: a file of a state table that a replay wrote, as JSON (state_files.py)
 progress       folded_to, records, unknown_records, and replay_from_start: records came in behind the folded position
 =============  =====================================================================================================
 """
@@ -28,7 +27,6 @@ GROUP_RECORD = "group_record"
 GROUP_COMMIT = "group_commit"
 TOPIC = "topic"
 QUARANTINE = "quarantine"
-STATE_FILE = "state_file"
 PROGRESS = "progress"
 
 #: The record type of the fact about a group's highest commit among the facts about its records (R14).
@@ -38,6 +36,12 @@ COMMIT_RECORD_TYPE = 1
 #: a day inside the range of `datetime` and SQL (0001-01-01 to 9999-12-31), so that they exist in every time zone.
 EARLIEST_MS = -62_135_510_400_000
 LATEST_MS = 253_402_214_399_999
+
+
+def within_bounds(milliseconds: int) -> int:
+    """The time, or the nearest of EARLIEST_MS and LATEST_MS."""
+    return min(max(milliseconds, EARLIEST_MS), LATEST_MS)
+
 
 EFFECT_SCHEMA = pa.schema(
     [
@@ -66,7 +70,6 @@ EFFECT_SCHEMA = pa.schema(
         pa.field("records", pa.int64()),
         pa.field("unknown_records", pa.int64()),
         pa.field("replay_from_start", pa.bool_()),
-        pa.field("state_file", pa.string()),
     ]
 )
 

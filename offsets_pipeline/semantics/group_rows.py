@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.errors import working_on
-from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.partitioning import partition_for
 
@@ -113,7 +113,7 @@ def described_columns(description: GroupDescription) -> dict[str, object]:
         "group_epoch": description.group_epoch,
         "assignment_epoch": description.assignment_epoch,
         "leader": description.leader,
-        "state_timestamp": None if since is None else min(max(since, EARLIEST_MS), LATEST_MS) * 1000,
+        "state_timestamp": None if since is None else within_bounds(since) * 1000,
         "members": [
             {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}
             for member in description.members

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Collection
 
 COMMIT = "COMMIT"
 ABORT = "ABORT"
@@ -36,3 +38,9 @@ def place_of(rows: pa.RecordBatch | pa.Table) -> str:
     many = partitions["min"] != partitions["max"]
     at = f"log partitions {partitions['min']} to {partitions['max']}" if many else f"log partition {partitions['min']}"
     return f"{at}, record offsets {offsets['min']} to {offsets['max']}"
+
+
+def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
+    """The rows of these log partitions; ``rows`` has the column log_partition."""
+    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
+    return rows if wanted.all() else rows.filter(pa.array(wanted))

@@ -2,7 +2,7 @@
 
 `write_changes` is a function of replayed rows and of what the state knows of their groups. It runs where the rows are:
 in a Spark task for its log partitions, or in the driver for a small batch. Its files belong to the state once
-`commit_changes` names them. Rows that are written twice, or late, change nothing (merge_on_read.py).
+a commit adds them (fold.py). Rows that are written twice, or late, change nothing (merge_on_read.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
 from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -165,12 +166,6 @@ def write_files(folder: TableFolder, rows: pa.Table, *, is_base: bool, incarnati
     return [
         folder.write_file(rows.slice(start, _FILE_ROWS), partition) for start in range(0, rows.num_rows, _FILE_ROWS)
     ]
-
-
-def of_partitions(rows: pa.Table, partitions: Collection[int]) -> pa.Table:
-    """The rows of these log partitions."""
-    wanted = np.isin(rows["log_partition"].to_numpy(), list(partitions))
-    return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:

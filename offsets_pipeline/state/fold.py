@@ -184,7 +184,7 @@ class _Rebuild:
         Raises WriteConflict if another epoch of the log or a newer incarnation took over.
         """
         for _ in range(_SWAPS):
-            for at, each in moved.items():  # where both end at the same record, and nothing but gaps lies behind it
+            for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 known = self._progress.partitions.get(at)
                 if known is not None and known.log_epoch == self._log_epoch and known.folded_to > each.folded_to:
                     moved[at] = replace(each, folded_to=known.folded_to)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
+from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_rows import described_columns
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import PartitionState
@@ -99,4 +99,4 @@ class Specified:
 
 
 def _microseconds(milliseconds: int | None) -> int | None:
-    return None if milliseconds is None else min(max(milliseconds, EARLIEST_MS), LATEST_MS) * 1000
+    return None if milliseconds is None else within_bounds(milliseconds) * 1000

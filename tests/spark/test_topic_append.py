@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta.data_file import WrittenFile
+    from offsets_pipeline.delta.data_file import AddFile
     from tests.spark.stores import Workbench
 
 EPOCH = 3
@@ -59,7 +59,7 @@ def test_a_batch_that_was_appended_although_its_append_failed_is_not_appended_ag
 ) -> None:
     append = LogAppender.append_files
 
-    def commit_and_fail(self: LogAppender, files: Sequence[WrittenFile]) -> int:
+    def commit_and_fail(self: LogAppender, files: Sequence[AddFile]) -> int:
         append(self, files)
         raise OSError("the answer of the storage is lost")
 

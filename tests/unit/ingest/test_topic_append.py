@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.delta.data_file import WrittenFile
+from offsets_pipeline.delta.data_file import AddFile
 from offsets_pipeline.ingest.topic.topic_append import _writer
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
 
@@ -35,7 +35,7 @@ def written(
 ) -> tuple[list[pa.Table], list[dict[str, int]]]:
     place = LogFilePlace(str(folder), 5_000, log_epoch=2)
     rows = [row for out in _writer(place, ends, "kafka://c/t")(batches) for row in out.to_pylist()]
-    files = [WrittenFile.of_text(row["file"]) for row in rows]
+    files = [AddFile.of_text(row["file"]) for row in rows]
     return [pq.read_table(folder / file.name) for file in files], [json.loads(row["ends"]) for row in rows]
 
 

@@ -15,7 +15,7 @@ from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from offsets_pipeline.delta.data_file import WrittenFile
+    from offsets_pipeline.delta.data_file import AddFile
 
 NOW_MS = 1_795_000_000_123
 
@@ -37,7 +37,7 @@ def rows(log_partition: int, offsets: range, *, keys: int = 3) -> pa.RecordBatch
     )
 
 
-def written(folder: Path, *batches: pa.RecordBatch) -> list[WrittenFile]:
+def written(folder: Path, *batches: pa.RecordBatch) -> list[AddFile]:
     writer = LogFileWriter(LogFilePlace(str(folder), NOW_MS))
     for batch in batches:
         writer.write(batch)
