@@ -179,7 +179,7 @@ class LivingStore:
 
     def _log_rows(self, rows: pa.Table) -> pa.Table:
         now = pa.scalar(self._clock.now_ms() * 1000).cast(pa.timestamp("us", tz="UTC"))
-        constants = {"appended_at": now, "log_epoch": pa.scalar(0, pa.int32()), "backfill": pa.scalar(False)}
+        constants = {"appended_at": now, "log_incarnation": pa.scalar(0, pa.int32()), "backfill": pa.scalar(False)}
         for name, value in constants.items():
             rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
         return rows.select(LOG.names())

@@ -32,7 +32,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
-from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
@@ -329,7 +329,9 @@ def _data(log: GeneratedLog) -> str:
 
 def _fold_alone(store: Store) -> None:
     count = store.properties.offsets_partitions
-    reader = LogReader(store.table(LOG.name), LogRange(dict.fromkeys(range(count), 0), log_epoch=counting_epoch(store)))
+    reader = LogReader(
+        store.table(LOG.name), LogRange(dict.fromkeys(range(count), 0), log_incarnation=current_log_incarnation(store))
+    )
     files = store.table(LOG.name).snapshot().files()
     replay_log(
         store.spark, reader, files, ReplayStart(count), 0, lambda effects: sum(each.num_rows for each in effects)

@@ -31,7 +31,7 @@ def log_store(
     offsets_partitions: int,
     appends: Iterable[pa.Table],
     bounds: Mapping[int, tuple[int, int]] | None = None,
-    log_epoch: int = 0,
+    log_incarnation: int = 0,
 ) -> Path:
     """A store whose log is made by these appends; ``bounds``: log start and end by log partition."""
     _create(location / LOG.name, LOG, StoreProperties(MIRRORED, offsets_partitions).as_table_properties())
@@ -39,7 +39,13 @@ def log_store(
     for rows in appends:
         write_deltalake(location / LOG.name, rows, mode="append")
     noted = [
-        {"log_partition": at, "log_epoch": log_epoch, "start_offset": start, "end_offset": end, "updated_at": 0}
+        {
+            "log_partition": at,
+            "log_incarnation": log_incarnation,
+            "start_offset": start,
+            "end_offset": end,
+            "updated_at": 0,
+        }
         for at, (start, end) in (bounds or {}).items()
     ]
     write_deltalake(location / LOG_PARTITIONS.name, pa.Table.from_pylist(noted, _BOUNDS_SCHEMA), mode="append")
@@ -47,14 +53,14 @@ def log_store(
 
 
 def log_table(
-    records: pa.Table, log_partition: int | pa.Array, *, appended_at_ms: int = 0, log_epoch: int = 0
+    records: pa.Table, log_partition: int | pa.Array, *, appended_at_ms: int = 0, log_incarnation: int = 0
 ) -> pa.Table:
     """Rows of the table `log`, of records with what a segment tells of them."""
     others = {
         "log_partition": log_partition,
         "source": "a test",
         "appended_at": pa.scalar(appended_at_ms * 1000, pa.timestamp("us", tz="UTC")),
-        "log_epoch": log_epoch,
+        "log_incarnation": log_incarnation,
         "backfill": False,
     }
     columns = [

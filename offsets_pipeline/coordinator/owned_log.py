@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.delta.data_file import APPLICATION, FAST
 from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
-from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH, LOG_PARTITIONS, RECORD_COLUMNS
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
 from offsets_pipeline.semantics.log_row import of_partitions
@@ -197,7 +197,7 @@ class OwnedLog:
             "record_timestamp": pa.repeat(timestamp, count),
             "appended_at": pa.repeat(timestamp, count),
             "source": pa.repeat(pa.scalar(self._source), count),
-            "log_epoch": pa.repeat(pa.scalar(LOG_EPOCH, pa.int32()), count),
+            "log_incarnation": pa.repeat(pa.scalar(LOG_INCARNATION, pa.int32()), count),
             "backfill": pa.repeat(pa.scalar(False), count),
         }
         arrays = [

@@ -1,4 +1,4 @@
-"""What is fixed when a store is created, and how its log's table says so. Free of Spark."""
+"""Properties fixed when a store is created, kept as table properties of its log. Free of Spark."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored"
 OWNED = "owned"
-FORMAT_VERSION = "2"
+FORMAT_VERSION = "3"  # raise it with each change that older programs cannot read
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
-#: The property of the log's table that says which of several who created a store at once did.
+#: Log table property that tells which process created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
 
 
 @dataclass(frozen=True)
 class StoreProperties:
-    """What is fixed when a store is created (R1, R4).
+    """Properties fixed when a store is created (R1, R4).
 
-    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and
-    ``topic_name`` say which topic a mirrored log belongs to, and are None where the source did not tell.
+    ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and ``topic_name``
+    name the topic of a mirrored log; None if the source did not give them.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class StoreProperties:
     topic_name: str | None = None
 
     def as_table_properties(self) -> dict[str, str]:
-        """The properties of the log table that hold these."""
+        """Return them as properties of the log table."""
         return {
             f"{_PROPERTY}format.version": FORMAT_VERSION,
             f"{_PROPERTY}kind": self.kind,
@@ -47,19 +47,21 @@ class StoreProperties:
 
     @classmethod
     def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
-        """Read them back. Raises NotAStore where the table is no log of this program, or of a newer format."""
+        """Read them from the log table. Raises NotAStore for a table of another program or of another store format."""
         version = properties.get(f"{_PROPERTY}format.version")
         if version is None:
-            raise NotAStore(f"{location} holds a table named log that is no offsets log: name another folder")
+            raise NotAStore(
+                f"cannot open store {location}: its table log is not a log of this program; name another folder"
+            )
         if version != FORMAT_VERSION:
             raise NotAStore(
-                f"{location} has store format {version}, this program reads {FORMAT_VERSION}: "
-                "use the version of the program that wrote it"
+                f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
+                "use the program version that wrote it, or ingest its source into a new store"
             )
         return cls(
             kind=properties[f"{_PROPERTY}kind"],
             offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
+            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # stores of older versions lack it
         )

@@ -27,8 +27,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: The epoch of a log that was never recreated or resynchronised (docs/adr/0014).
-LOG_EPOCH = 0
+#: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
+LOG_INCARNATION = 0
 
 _STRING, _BINARY, _BOOLEAN, _TIMESTAMP = pa.string(), pa.binary(), pa.bool_(), pa.timestamp("us", tz="UTC")
 _SHORT, _INT, _LONG = pa.int16(), pa.int32(), pa.int64()
@@ -87,7 +87,9 @@ _STATE_PROPERTIES = {
 }
 
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
-_LOG_EPOCH = Column("log_epoch", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False)
+_LOG_INCARNATION = Column(
+    "log_incarnation", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False
+)
 _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
 _MISPLACED = Column(
@@ -101,7 +103,7 @@ _BASE = Column("base", _BOOLEAN, "in a file with each key once; else of a later 
 
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
-    Column("leader_epoch", _INT, "leader epoch of the last consumed record, where the client sent one"),
+    Column("leader_epoch", _INT, "leader epoch of the last consumed record, if the client sent one"),
     Column("metadata", _STRING, "the client's own note"),
     Column("commit_timestamp", _TIMESTAMP, "when the coordinator took the commit"),
     Column("expire_timestamp", _TIMESTAMP, "when it expires, where the commit says so (value version 1)"),
@@ -130,11 +132,11 @@ LOG = Table(
         Column("key", _BINARY, "the record's key; null is corrupt (R3)"),
         Column("value", _BINARY, "the record's value; null is a tombstone"),
         Column("producer_id", _LONG, "of a record of a transaction and of a control record; else null"),
-        Column("producer_epoch", _SHORT, "epoch of the producer id"),
+        Column("producer_epoch", _SHORT, "epoch of the producer"),
         Column("control_type", _STRING, "COMMIT or ABORT, OTHER for other control records; null for data"),
         Column("source", _STRING, "where the record was read from", nullable=False),
         Column("appended_at", _TIMESTAMP, "when it was appended to this table", nullable=False),
-        _LOG_EPOCH,
+        _LOG_INCARNATION,
         Column(
             "backfill", _BOOLEAN, "appended behind records of its log partition: fold it from the start", nullable=False
         ),
@@ -144,7 +146,7 @@ LOG = Table(
         # a stream that was away for longer reads the log from its start
         "delta.logRetentionDuration": "interval 7 days",
         # statistics for skipping files, on where a record lies; never on the raw bytes
-        "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_epoch,appended_at",
+        "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_incarnation,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
         "delta.constraints.control_type_is_known": "coalesce(control_type, 'OTHER') IN ('COMMIT', 'ABORT', 'OTHER')",
         "delta.appendOnly": "false",  # cleaning deletes
@@ -153,11 +155,11 @@ LOG = Table(
 
 LOG_PARTITIONS = Table(
     "log_partitions",
-    "Where each log partition starts and ends in its source: also where no record lies at the end. An epoch of the log "
-    "counts once it is here, all log partitions of it at once.",
+    "Log start and log end of each log partition in its source. One commit adds all log partitions of a log "
+    "incarnation, which counts from then on.",
     (
         _LOG_PARTITION,
-        _LOG_EPOCH,
+        _LOG_INCARNATION,
         Column("start_offset", _LONG, "the log's start: its first record lies here or later", nullable=False),
         Column(
             "end_offset",
@@ -270,7 +272,7 @@ QUARANTINE = Table(
     "What did not decode: records, and stretches of segment files.",
     (
         _LOG_PARTITION,
-        _LOG_EPOCH,
+        _LOG_INCARNATION,
         Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
         Column("source", _STRING, "file a stretch lies in, within its log partition's folder; null for a record"),
         Column("position", _LONG, "byte position of a stretch in its file"),
@@ -305,7 +307,7 @@ FOLD_PROGRESS = Table(
     "How far each log partition is folded, and its open transactions: one commit changes both.",
     (
         _LOG_PARTITION,
-        _LOG_EPOCH,
+        _LOG_INCARNATION,
         Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column("records", _LONG, "records folded", nullable=False),

@@ -36,19 +36,19 @@ _Lowest = dict[int, int]
 
 
 class OrderedLog:
-    """The rows of one log epoch in a snapshot of the table `log`, optionally up to a time.
+    """The rows of one log incarnation in a snapshot of the table `log`, optionally up to a time.
 
     ``ends``: for each log partition that the time cuts off, the first record offset that is left out.
     """
 
-    def __init__(self, log: Snapshot, log_epoch: int, as_of_ms: int | None) -> None:
+    def __init__(self, log: Snapshot, log_incarnation: int, as_of_ms: int | None) -> None:
         """Read the log partition and record offset of all rows.
 
         ``as_of_ms``: in each log partition, leave out the first record with a later timestamp and all records after it.
 
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
-        self._files = _LogFiles(log, log_epoch)
+        self._files = _LogFiles(log, log_incarnation)
         self.ends: dict[int, int] = {}
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
@@ -87,9 +87,9 @@ class OrderedLog:
 class _LogFiles:
     """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
-    def __init__(self, log: Snapshot, log_epoch: int) -> None:
+    def __init__(self, log: Snapshot, log_incarnation: int) -> None:
         self._folder = TableFolder(log.folder, LOG)
-        self._log_epoch = log_epoch
+        self._log_incarnation = log_incarnation
         self._files = log.files()
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class _LogFiles:
         return self._read(file, list(RECORD_COLUMNS))
 
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
-        columns = [*columns, "log_epoch"]
+        columns = [*columns, "log_incarnation"]
         schema = pa.schema([_SCHEMA.field(name).with_nullable(nullable=True) for name in columns])
         of_folder = self._files[file].partition  # partition values, if the table's owner partitioned it
         with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
@@ -117,7 +117,7 @@ class _LogFiles:
                     else _as(batch[field.name], field.type)
                     for field in schema
                 ]
-                rest.append(self._of_epoch(pa.Table.from_arrays(arrays, schema=schema)))
+                rest.append(self._of_incarnation(pa.Table.from_arrays(arrays, schema=schema)))
                 while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
                     together = pa.concat_tables(rest)
                     yield together.slice(0, _BLOCK_ROWS)
@@ -126,8 +126,8 @@ class _LogFiles:
         if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
             yield last
 
-    def _of_epoch(self, rows: pa.Table) -> pa.Table:
-        wanted = pc.equal(rows["log_epoch"], self._log_epoch)
+    def _of_incarnation(self, rows: pa.Table) -> pa.Table:
+        wanted = pc.equal(rows["log_incarnation"], self._log_incarnation)
         return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
 

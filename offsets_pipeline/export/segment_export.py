@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.filesystems import absolute_path
-from offsets_pipeline.delta.schemas import LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
@@ -36,7 +36,7 @@ class Export:
 
     store: str
     log_version: int
-    log_epoch: int
+    log_incarnation: int
     as_of_ms: int | None
     codec: str
     log_partitions: tuple[ExportedPartition, ...]
@@ -54,7 +54,7 @@ def export_segments(
     """Write the log of a store to segment files that a broker loads: a folder for each log partition below ``to``.
 
     Args:
-        reader: reads the store. The export has the newest epoch of its log.
+        reader: reads the store. The export has the newest log incarnation of its log.
         to: a new or empty folder, or one with the remains of a killed export.
         as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
         codec: compresses batches of records.
@@ -71,8 +71,8 @@ def export_segments(
         # open the log after reading the bounds: an ingest appends records before it writes their bounds, so this
         # snapshot has all records up to each bound
         reader = StateReader(reader.location)
-        log_epoch, bounds = _newest(known)
-        log = OrderedLog(reader.table("log"), log_epoch, as_of_ms)
+        log_incarnation, bounds = _newest(known)
+        log = OrderedLog(reader.table("log"), log_incarnation, as_of_ms)
         writers = {
             partition: PartitionWriter(to, partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes)
             for partition in partitions
@@ -93,7 +93,7 @@ def export_segments(
         export = Export(
             absolute_path(reader.location),
             reader.table("log").version,
-            log_epoch,
+            log_incarnation,
             as_of_ms,
             codec.name.lower(),
             exported,
@@ -103,8 +103,10 @@ def export_segments(
 
 
 def _newest(known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Return the newest log epoch, and the known log start and log end of its log partitions."""
-    newest = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
+    """Return the newest log incarnation, and the known log start and log end of its log partitions."""
+    newest = max((row["log_incarnation"] for row in known), default=LOG_INCARNATION)
     return newest, {
-        row["log_partition"]: (row["start_offset"], row["end_offset"]) for row in known if row["log_epoch"] == newest
+        row["log_partition"]: (row["start_offset"], row["end_offset"])
+        for row in known
+        if row["log_incarnation"] == newest
     }

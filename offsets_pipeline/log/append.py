@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.delta import APPLICATION, AddFile
-from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics.log_row import place_of
@@ -41,9 +41,9 @@ class LogAppender:
         #: Delta transaction version of the next append. A gap means that another writer appended.
         self.number = self._seen.transaction(APPLICATION) + 1
 
-    def place(self, clock: Clock, log_epoch: int = LOG_EPOCH) -> LogFilePlace:
+    def place(self, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> LogFilePlace:
         """Where tasks write files for `append_files`."""
-        return LogFilePlace(self._table.folder, clock.now_ms(), log_epoch)
+        return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation)
 
     def append_files(self, files: Sequence[AddFile]) -> int:
         """Append the files that tasks wrote at `place`, in one commit; returns how many records.
@@ -54,13 +54,13 @@ class LogAppender:
         self._table.commit(files, seen=self._seen, advance={APPLICATION: self.number})
         return sum(file.rows for file in files)
 
-    def append_late(self, rows: DataFrame, clock: Clock, log_epoch: int = LOG_EPOCH) -> int:
+    def append_late(self, rows: DataFrame, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> int:
         """Append rows, some before existing records of their log partition (`backfill`); returns how many.
 
         ``rows`` has the columns of the table `log`. Raises WriteConflict as `append_files`, and also if a cleaning was
         committed first: the cleaning may have removed records that the caller compared with these rows.
         """
-        place = self.place(clock, log_epoch)
+        place = self.place(clock, log_incarnation)
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer = LogFileWriter(place)

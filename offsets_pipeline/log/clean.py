@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from offsets_pipeline.delta import AddFile, StoredFile
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_EPOCH
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
 from offsets_pipeline.errors import CannotClean, UnsupportedTable
 from offsets_pipeline.log.append import CLEANED, LATE
 from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTable, Rewriter, candidates, kept
@@ -75,8 +75,8 @@ def clean_log(
 ) -> Cleaned:
     """Remove records that no replay needs, if they are folded and old enough.
 
-    No replay needs a superseded epoch of the log, so a cleaning removes its records, too. With ``dry_run`` it only
-    counts.
+    No replay needs a superseded incarnation of the log, so a cleaning removes its records, too. With ``dry_run`` it
+    only counts.
 
     Args:
         store: the store.
@@ -103,7 +103,7 @@ class _Cleaning:
         # Read the progress before the log's snapshot: the snapshot then holds all folded records.
         progress = store.table(FOLD_PROGRESS.name).snapshot().rows().to_pylist()
         folded_to = {row["log_partition"]: row["folded_to"] for row in progress}
-        epoch = max((row["log_epoch"] for row in progress), default=LOG_EPOCH)
+        log_incarnation = max((row["log_incarnation"] for row in progress), default=LOG_INCARNATION)
         now_ms = clock.now_ms()
         before_ms = now_ms - lag_ms if lag_ms else None
         self._table = store.table(LOG.name)
@@ -111,10 +111,10 @@ class _Cleaning:
         self._files = self._files_to_clean()
         self._tasks = _TASKS_PER_CORE * store.spark.sparkContext.defaultParallelism
         self._bounds = Bounds(
-            self._cleaned_to(folded_to, before_ms, epoch),
+            self._cleaned_to(folded_to, before_ms, log_incarnation),
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
-            epoch,
+            log_incarnation,
         )
 
     def clean(self, *, dry_run: bool) -> Cleaned:
@@ -129,7 +129,7 @@ class _Cleaning:
         removed = sum(sum(each["dropped"].values()) + each["superseded"] for each in looked_at)
         if changed and not dry_run:
             cleaned = {int(partition) for each in looked_at for partition in each["dropped"]}
-            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.log_epoch)
+            notes = LogMetadata(self._store, self._settings, self._clock, self._bounds.log_incarnation)
             # before the commit to `log`: an ingest that misses records must know that a cleaning removed them
             notes.cleaned({partition: self._bounds.cleaned_to[partition] for partition in sorted(cleaned)})
             self._table.commit(
@@ -171,7 +171,7 @@ class _Cleaning:
                 )
         return files
 
-    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, epoch: int) -> dict[int, int]:
+    def _cleaned_to(self, folded_to: Mapping[int, int], before_ms: int | None, log_incarnation: int) -> dict[int, int]:
         """By log partition, the record offset up to which to clean; omits log partitions that keep all records."""
         # The last folded record always stays: a replay then ends at the same record offset as the fold.
         ends = {partition: end - 1 for partition, end in folded_to.items()}
@@ -179,7 +179,7 @@ class _Cleaning:
             log = self._store.spark.sql(
                 f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._seen.version}"
             )
-            log = log.where(F.col("log_epoch") == epoch)
+            log = log.where(F.col("log_incarnation") == log_incarnation)
             young = log.where(F.coalesce("record_timestamp", "appended_at") >= F.timestamp_millis(F.lit(before_ms)))
             for row in young.groupBy("log_partition").agg(F.min("record_offset").alias("head")).collect():
                 ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
@@ -188,7 +188,7 @@ class _Cleaning:
     def _may_lose(self, file: StoredFile) -> bool:
         """Whether the cleaning must read a file: by its statistics, or because it has none."""
         lowest, highest = file.lowest, file.highest
-        if not file.rows or lowest.get("log_epoch", LOG_EPOCH) < self._bounds.log_epoch:
+        if not file.rows or lowest.get("log_incarnation", LOG_INCARNATION) < self._bounds.log_incarnation:
             return True
         first, last = lowest.get("log_partition", 0), highest.get("log_partition", 2**31)
         return any(

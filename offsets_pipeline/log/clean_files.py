@@ -44,24 +44,24 @@ CANDIDATES = pa.schema(
 #: Positions in a file of one log partition's records that stay: int32, little-endian, ascending.
 KEPT = pa.schema([pa.field("file", pa.int32(), nullable=False), pa.field("positions", pa.binary(), nullable=False)])
 
-_PLACE = ["log_partition", "record_offset", "log_epoch"]
+_PLACE = ["log_partition", "record_offset", "log_incarnation"]
 _WHEN = ["record_timestamp", "appended_at"]
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a cleaning of one epoch of the log.
+    """Limits of a cleaning of one incarnation of the log.
 
     ``cleaned_to``: by log partition, the first record offset that the cleaning keeps; it skips other log partitions.
     ``aged_before_us``: tombstones from before this time, in microseconds, may go. ``superseded_before_us``: all records
-    of older epochs from before this time go, as no replay needs them (docs/adr/0014).
+    of older log incarnations from before this time go, as no replay needs them (docs/adr/0014).
     """
 
     cleaned_to: Mapping[int, int]
     aged_before_us: int
     superseded_before_us: int
-    log_epoch: int
+    log_incarnation: int
 
     def candidates(self, rows: pa.Table) -> Bools:
         """A mask of the rows that the cleaning may remove; ``rows`` has the columns `_PLACE`."""
@@ -69,7 +69,7 @@ class Bounds:
         ends = np.zeros(max(int(partition.max(initial=0)), *self.cleaned_to, 0) + 1, dtype=np.int64)
         ends[list(self.cleaned_to)] = list(self.cleaned_to.values())
         found: Bools = rows["record_offset"].to_numpy() < ends[partition]
-        found &= rows["log_epoch"].to_numpy() == self.log_epoch
+        found &= rows["log_incarnation"].to_numpy() == self.log_incarnation
         return found
 
 
@@ -77,7 +77,8 @@ class Bounds:
 class Rewritten:
     """Result of the rewrite of a file, as numbers of records.
 
-    ``records``: before the rewrite. ``dropped``: removed, by log partition. ``superseded``: removed from older epochs.
+    ``records``: before the rewrite. ``dropped``: removed, by log partition. ``superseded``: removed from older
+    incarnations of the log.
     """
 
     file: int
@@ -133,7 +134,7 @@ def _candidates_of(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[p
             position += place.num_rows
 
 
-_READ = [name for name in SCHEMA.names if name not in ("producer_epoch", "source", "log_epoch")]
+_READ = [name for name in SCHEMA.names if name not in ("producer_epoch", "source", "log_incarnation")]
 
 
 def _as_candidates(rows: pa.Table, file: int, position: npt.NDArray[np.int64], bounds: Bounds) -> pa.Table:
@@ -156,8 +157,8 @@ def _when(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Bools:
-    """A mask of the records that go because a newer epoch superseded theirs; ``place`` has the columns `_PLACE`."""
-    older: Bools = place["log_epoch"].to_numpy() < bounds.log_epoch
+    """Mask of the records of superseded log incarnations; ``place`` has the columns `_PLACE`."""
+    older: Bools = place["log_incarnation"].to_numpy() < bounds.log_incarnation
     if older.any():
         older &= _when(parquet.read(columns=_WHEN, use_threads=False)).to_numpy() < bounds.superseded_before_us
     return older

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from offsets_pipeline.delta.data_file import COMPRESSION, AddFile, in_statistics, new_file_name
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.schemas import LOG, LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _DICTIONARY_BYTES = 64 * 1024 * 1024
 _ASCENDING = {"record_offset": "DELTA_BINARY_PACKED", "record_timestamp": "DELTA_BINARY_PACKED"}
 _DISTINCT = {*_ASCENDING, "value"}  # values rarely repeat: a dictionary saves nothing
 _PLACE = ("log_partition", "record_offset")
-_BOUNDED = (*_PLACE, "log_epoch", "appended_at")  # columns with statistics in the table's transaction log
+_BOUNDED = (*_PLACE, "log_incarnation", "appended_at")  # columns with statistics in the table's transaction log
 #: All columns of the table, as its files have them.
 SCHEMA = LOG.arrow_schema()
 
@@ -42,12 +42,12 @@ class LogFilePlace:
     """Where tasks write files, and the values of columns that a source lacks.
 
     ``folder``: the table's folder, a path or URI as Arrow understands it. ``appended_at_ms``: milliseconds since 1970.
-    ``log_epoch``: the epoch of rows without this column.
+    ``log_incarnation``: the log incarnation of rows without this column.
     """
 
     folder: str
     appended_at_ms: int
-    log_epoch: int = LOG_EPOCH
+    log_incarnation: int = LOG_INCARNATION
 
 
 class LogFileWriter:
@@ -153,7 +153,11 @@ def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatc
 
 def _with_constants(rows: pa.Table, place: LogFilePlace) -> pa.Table:
     """The rows with all columns of the table; a column that the source lacks gets the same value in every row."""
-    constants = {"appended_at": place.appended_at_ms * 1000, "log_epoch": place.log_epoch, "backfill": False}
+    constants = {
+        "appended_at": place.appended_at_ms * 1000,
+        "log_incarnation": place.log_incarnation,
+        "backfill": False,
+    }
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.delta.schemas import LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
@@ -34,7 +34,7 @@ _END = 2**63 - 1
 
 @dataclass(frozen=True)
 class LogRange:
-    """A range of record offsets in each log partition, in one epoch of the log.
+    """A range of record offsets in each log partition, in one incarnation of the log.
 
     ``starts``: first record offset; a reader skips log partitions without one. ``ends``: record offset after the last;
     without one the range has no end.
@@ -42,12 +42,16 @@ class LogRange:
 
     starts: Mapping[int, int]
     ends: Mapping[int, int] = field(default_factory=dict)
-    log_epoch: int = LOG_EPOCH
+    log_incarnation: int = LOG_INCARNATION
 
     def may_hold(self, file: StoredFile) -> bool:
         """Whether a file may hold records of the range, by its statistics."""
         lowest, highest = file.lowest, file.highest
-        if not lowest.get("log_epoch", self.log_epoch) <= self.log_epoch <= highest.get("log_epoch", self.log_epoch):
+        if (
+            not lowest.get("log_incarnation", self.log_incarnation)
+            <= self.log_incarnation
+            <= highest.get("log_incarnation", self.log_incarnation)
+        ):
             return False
         last = highest.get("record_offset", _END)
         return any(
@@ -56,9 +60,9 @@ class LogRange:
         )
 
     def select(self, rows: pa.Table) -> pa.Table:
-        """The rows within the range; ``rows`` must have the column log_epoch."""
+        """The rows within the range; ``rows`` must have the column log_incarnation."""
         partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
-        wanted = rows["log_epoch"].to_numpy() == self.log_epoch
+        wanted = rows["log_incarnation"].to_numpy() == self.log_incarnation
         size = max(int(partition.max(initial=-1)), *self.starts, -1) + 1
         starts, ends = np.full(size, _END, dtype=np.int64), np.full(size, _END, dtype=np.int64)
         starts[list(self.starts)] = list(self.starts.values())
@@ -98,7 +102,7 @@ class LogReader:
     def _rows(self, file: StoredFile) -> Iterator[pa.Table]:
         with self.log.open_file(file, read_dictionary=["key"]) as parquet:
             for group in range(parquet.num_row_groups):
-                read = parquet.read_row_group(group, columns=[*_COLUMNS, "log_epoch"], use_threads=False)
+                read = parquet.read_row_group(group, columns=[*_COLUMNS, "log_incarnation"], use_threads=False)
                 rows = self.range.select(read)
                 if rows.num_rows:
                     rows = rows.append_column("records", pa.array(np.ones(rows.num_rows, dtype=np.int64)))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.delta import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG_EPOCH, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
 from offsets_pipeline.delta.small_table import SmallTable
 
 if TYPE_CHECKING:
@@ -42,21 +42,21 @@ class TopicRead(NamedTuple):
     open_since_ms: int | None
 
 
-def partition_rows(store: Store, log_epoch: int) -> list[dict[str, Any]]:
-    """The rows of `log_partitions` of one epoch of the log; None in columns that an older store lacks."""
+def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
+    """The rows of `log_partitions` of one incarnation of the log; None in columns that an older store lacks."""
     rows: list[dict[str, Any]] = store.table(LOG_PARTITIONS.name).snapshot().rows().to_pylist()
-    return [row for row in rows if row["log_epoch"] == log_epoch]
+    return [row for row in rows if row["log_incarnation"] == log_incarnation]
 
 
-def cleaned_to(store: Store, log_epoch: int) -> dict[int, int]:
+def cleaned_to(store: Store, log_incarnation: int) -> dict[int, int]:
     """By log partition, the record offset before which a cleaning removed records; omits uncleaned log partitions."""
-    rows = partition_rows(store, log_epoch)
+    rows = partition_rows(store, log_incarnation)
     return {row["log_partition"]: row["cleaned_to"] for row in rows if row["cleaned_to"] is not None}
 
 
-def is_followed(store: Store, log_epoch: int) -> bool:
-    """Whether `follow` read this epoch from a live topic."""
-    return any(row["complete_since"] is not None for row in partition_rows(store, log_epoch))
+def is_followed(store: Store, log_incarnation: int) -> bool:
+    """Whether `follow` read this log incarnation from a live topic."""
+    return any(row["complete_since"] is not None for row in partition_rows(store, log_incarnation))
 
 
 def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settings) -> None:
@@ -83,7 +83,7 @@ def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settin
 def note_quarantine(
     store: Store,
     records: Sequence[pa.Table],
-    log_epoch: int,
+    log_incarnation: int,
     settings: Settings,
     clock: Clock,
     *,
@@ -103,19 +103,20 @@ def note_quarantine(
     def write() -> None:
         table = store.table(QUARANTINE.name)
         seen = table.snapshot()
-        sql = f"SELECT log_partition, record_offset FROM quarantine WHERE log_epoch = {log_epoch} AND source IS NULL"
+        of_log = f"log_incarnation = {log_incarnation} AND source IS NULL"
+        sql = f"SELECT log_partition, record_offset FROM quarantine WHERE {of_log}"
         known = set(zip(*(column.to_pylist() for column in seen.query(sql).read_all().columns), strict=True))
         rows = [row for each in found for row in each.to_pylist()]
         places = {(row["log_partition"], row["record_offset"]) for row in rows}
         gone = {at for at in known - places if at[1] < replayed_to.get(at[0], 0)}
         news = [row for row in rows if (row["log_partition"], row["record_offset"]) not in known]
-        stamp = {"log_epoch": log_epoch, "quarantined_at": _timestamp(clock.now_ms())}
+        stamp = {"log_incarnation": log_incarnation, "quarantined_at": _timestamp(clock.now_ms())}
         added = pa.Table.from_pylist([row | stamp for row in news], QUARANTINE.arrow_schema())
         if gone:
             stays = [
                 row
                 for row in seen.rows().to_pylist()
-                if row["log_epoch"] != log_epoch
+                if row["log_incarnation"] != log_incarnation
                 or row["source"] is not None
                 or (row["log_partition"], row["record_offset"]) not in gone
             ]
@@ -133,16 +134,16 @@ def note_quarantine(
 
 
 class LogMetadata:
-    """Writes metadata of one epoch of a store's log.
+    """Writes metadata of one incarnation of a store's log.
 
     Every method raises WriteConflict if other writers committed first too often.
     """
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, log_epoch: int = LOG_EPOCH) -> None:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._log_epoch = log_epoch
+        self._log_incarnation = log_incarnation
 
     def bounds(self, bounds: Mapping[int, tuple[int, int]]) -> None:
         """Widen the known range of offsets: log start and log end offset, by log partition."""
@@ -161,7 +162,7 @@ class LogMetadata:
     def read(self, reads: Mapping[int, TopicRead]) -> None:
         """Write the topic's offsets and the progress of the reading, for all log partitions in one commit.
 
-        The first such commit of an epoch makes the epoch count.
+        The first such commit makes this log incarnation count.
         """
         columns = [name.removesuffix("_ms") for name in TopicRead._fields]
         self._note(
@@ -190,14 +191,14 @@ class LogMetadata:
         self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
     ) -> None:
         table = SmallTable(self._store.table(LOG_PARTITIONS.name))
-        rows = {(row["log_epoch"], row["log_partition"]): row for row in table.rows.to_pylist()}
+        rows = {(row["log_incarnation"], row["log_partition"]): row for row in table.rows.to_pylist()}
         stamp = {"updated_at": _timestamp(self._clock.now_ms())}
         changed = False
         for log_partition, news in noted.items():
-            key = self._log_epoch, log_partition
+            key = self._log_incarnation, log_partition
             known = rows.get(key)
             if known is None:
-                new = dict(zip(("log_epoch", "log_partition"), key, strict=True)) | dict(news)
+                new = dict(zip(("log_incarnation", "log_partition"), key, strict=True)) | dict(news)
             else:
                 new = known | {
                     name: news[name] if known[name] is None else combine(known[name], news[name])
@@ -218,13 +219,13 @@ class LogMetadata:
     def _damage_once(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
         table = self._store.table(QUARANTINE.name)
         seen = table.snapshot()
-        held = seen.query("SELECT log_partition, log_epoch, source, position, reason FROM quarantine").read_all()
+        held = seen.query("SELECT log_partition, log_incarnation, source, position, reason FROM quarantine").read_all()
         known = {tuple(row.values()) for row in held.to_pylist()}
         now = _timestamp(self._clock.now_ms())
         rows = [
             {
                 "log_partition": partition,
-                "log_epoch": self._log_epoch,
+                "log_incarnation": self._log_incarnation,
                 "source": source,
                 "position": each.position,
                 "length": each.length,
@@ -233,7 +234,7 @@ class LogMetadata:
                 "quarantined_at": now,
             }
             for partition, source, each in damage
-            if (partition, self._log_epoch, source, each.position, each.reason) not in known
+            if (partition, self._log_incarnation, source, each.position, each.reason) not in known
         ]
         if rows:
             add = [table.write_file(pa.Table.from_pylist(rows, QUARANTINE.arrow_schema()))]

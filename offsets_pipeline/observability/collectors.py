@@ -99,9 +99,9 @@ class TopicMetrics(TopicObserver):
             metrics.add(name, 0)
 
     def planned(self, reading: Reading) -> None:
-        """Set the epoch of the log: the query starts or restarts."""
-        self._metrics.set("offsets_log_epoch", reading.epoch)
-        self._say(f"epoch {reading.epoch} of the log, {len(reading.starts)} log partitions")
+        """Set the incarnation of the log: the query starts or restarts."""
+        self._metrics.set("offsets_log_incarnation", reading.log_incarnation)
+        self._say(f"log incarnation {reading.log_incarnation}, {len(reading.starts)} log partitions")
 
     def landed(self, records: int) -> None:
         """Count records that were appended to the log."""
@@ -134,8 +134,8 @@ class LogExtent:
         self._read: set[str] = set()
         self._found: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def look(self, log: Snapshot, log_epoch: int) -> dict[int, tuple[int, int]]:
-        """Return the extents by log partition, for one epoch in a version of `log`.
+    def look(self, log: Snapshot, log_incarnation: int) -> dict[int, tuple[int, int]]:
+        """Return the extents by log partition, for one log incarnation in a version of `log`.
 
         Raises as `TableFolder.open_file`.
         """
@@ -144,10 +144,10 @@ class LogExtent:
             self._look_into(TableFolder(log.folder, LOG), files[name])
             self._read.add(name)
         self._read &= files.keys()
-        return {at: extent for (epoch, at), extent in self._found.items() if epoch == log_epoch}
+        return {at: extent for (of, at), extent in self._found.items() if of == log_incarnation}
 
     def _look_into(self, log: TableFolder, file: StoredFile) -> None:
-        key, offsets = ["log_epoch", "log_partition"], ["record_offset_min", "record_offset_max"]
+        key, offsets = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
         with log.open_file(file) as parquet:
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, columns=[*key, "record_offset"], use_threads=False)
@@ -155,9 +155,9 @@ class LogExtent:
                     [("record_offset", "min"), ("record_offset", "max")]
                 )
                 for *place, first, last in zip(*(bounds[name].to_pylist() for name in key + offsets), strict=True):
-                    epoch, at = place
-                    lowest, highest = self._found.get((epoch, at), (first, last))
-                    self._found[epoch, at] = min(first, lowest), max(last, highest)
+                    log_incarnation, at = place
+                    lowest, highest = self._found.get((log_incarnation, at), (first, last))
+                    self._found[log_incarnation, at] = min(first, lowest), max(last, highest)
 
 
 class StateMetrics:
@@ -187,15 +187,17 @@ class StateMetrics:
             "groups",
         )
         self._metrics.set("offsets_committed_offsets", live["n"])
-        # as log-info does: the newest complete epoch of the log, which may not be folded yet
-        (counting,) = tables.rows("SELECT coalesce(max(log_epoch), 0) AS epoch FROM log_partitions", "log_partitions")
-        of_log = f"log_epoch = {counting['epoch']}"
+        # as log-info does: the newest complete incarnation of the log, which may not be folded yet
+        (counting,) = tables.rows(
+            "SELECT coalesce(max(log_incarnation), 0) AS log_incarnation FROM log_partitions", "log_partitions"
+        )
+        of_log = f"log_incarnation = {counting['log_incarnation']}"
         (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
         self._metrics.set("offsets_quarantined_records", corrupt["n"])
         folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")
         folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
         behind = dict.fromkeys(range(tables.offsets_partitions), 0)
-        for at, (first, last) in self._extent.look(tables.table("log"), counting["epoch"]).items():
+        for at, (first, last) in self._extent.look(tables.table("log"), counting["log_incarnation"]).items():
             behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
         self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
 

@@ -47,7 +47,9 @@ HELP: Mapping[str, Told] = {
     "offsets_quarantined_records": Told("gauge", "Records and stretches of files that did not decode."),
     "offsets_groups": Told("gauge", "Groups that exist."),
     "offsets_committed_offsets": Told("gauge", "Committed offsets that a fetch answers."),
-    "offsets_log_epoch": Told("gauge", "How often the topic was read anew: the epoch of the log that is read."),
+    "offsets_log_incarnation": Told(
+        "gauge", "Incarnation of the log that is read: how often the topic was read again from its beginning."
+    ),
     "offsets_batch_duration_seconds": Told("summary", "How long the batches of a query took.", "query"),
     "offsets_batches_total": Told("counter", "Batches of a query.", "query"),
     "offsets_warnings_total": Told("counter", "Warnings, each of which also stands on stderr."),

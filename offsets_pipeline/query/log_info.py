@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 #: The fields about a followed topic.
-OF_TOPIC = ("log_epoch", "complete_since", "read_at", "stable", "topic_end", "open_since")
+OF_TOPIC = ("log_incarnation", "complete_since", "read_at", "stable", "topic_end", "open_since")
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class LogPartitionInfo:
     yet, None before the first fold. ``records`` counts the records in the log, ``pending`` the commits of open
     transactions. A cleaning may have removed records before ``cleaned_to``; None: no cleaning did.
 
-    ``log_epoch`` counts how often a mirrored topic was read anew. The other fields describe a followed topic; times are
-    in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer. ``read_at`` is the last
-    time at which the log held all stable records. ``topic_end`` is the topic's end. Records from ``stable`` on wait for
-    a transaction that is open since ``open_since``.
+    ``log_incarnation`` counts how often a mirrored topic was read again from its beginning. The other fields describe a
+    followed topic; times are in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer.
+    ``read_at`` is the last time at which the log held all stable records. ``topic_end`` is the topic's end. Records
+    from ``stable`` on wait for a transaction that is open since ``open_since``.
     """
 
     log_partition: int
@@ -40,7 +40,7 @@ class LogPartitionInfo:
     unknown: int
     pending: int
     cleaned_to: int | None
-    log_epoch: int = LOG_EPOCH
+    log_incarnation: int = LOG_INCARNATION
     complete_since: str | None = None
     read_at: str | None = None
     stable: int | None = None
@@ -54,10 +54,10 @@ def _shown(at: datetime | None) -> str | None:
 
 def unfolded_records(reader: StateReader) -> int:
     """Return the number of records in the log that are not folded yet: no answer includes them."""
-    notes = reader.rows("SELECT log_epoch, cleaned_to FROM log_partitions", "log_partitions")
-    epoch = max((row["log_epoch"] for row in notes), default=LOG_EPOCH)
+    notes = reader.rows("SELECT log_incarnation, cleaned_to FROM log_partitions", "log_partitions")
+    log_incarnation = max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
     folded = reader.rows(
-        f"SELECT log_partition, folded_to, records FROM fold_progress WHERE log_epoch = {epoch}",
+        f"SELECT log_partition, folded_to, records FROM fold_progress WHERE log_incarnation = {log_incarnation}",
         "fold_progress",
     )
     was_cleaned = any(row.get("cleaned_to") for row in notes)
@@ -67,9 +67,9 @@ def unfolded_records(reader: StateReader) -> int:
     (found,) = reader.rows(
         f"""
         SELECT count(*) AS unfolded FROM log l
-        LEFT JOIN (SELECT log_partition, folded_to FROM fold_progress WHERE log_epoch = {epoch}) f
+        LEFT JOIN (SELECT log_partition, folded_to FROM fold_progress WHERE log_incarnation = {log_incarnation}) f
         ON f.log_partition = l.log_partition
-        WHERE l.log_epoch = {epoch} AND l.record_offset >= coalesce(f.folded_to, 0)
+        WHERE l.log_incarnation = {log_incarnation} AND l.record_offset >= coalesce(f.folded_to, 0)
         """,
         "log",
         "fold_progress",
@@ -80,13 +80,13 @@ def unfolded_records(reader: StateReader) -> int:
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
     known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
-    epoch = max((row["log_epoch"] for row in known), default=LOG_EPOCH)
-    bounds = {row["log_partition"]: row for row in known if row["log_epoch"] == epoch}
+    log_incarnation = max((row["log_incarnation"] for row in known), default=LOG_INCARNATION)
+    bounds = {row["log_partition"]: row for row in known if row["log_incarnation"] == log_incarnation}
     in_log = {
         row["log_partition"]: row
         for row in reader.rows(
             "SELECT log_partition, count(*) AS records, min(record_offset) AS first, max(record_offset) AS last "
-            f"FROM log WHERE log_epoch = {epoch} GROUP BY log_partition",
+            f"FROM log WHERE log_incarnation = {log_incarnation} GROUP BY log_partition",
             "log",
         )
     }
@@ -94,14 +94,15 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         row["log_partition"]: row
         for row in reader.rows(
             "SELECT log_partition, folded_to, unknown_records, cardinality(pending) AS pending FROM fold_progress "
-            f"WHERE log_epoch = {epoch}",
+            f"WHERE log_incarnation = {log_incarnation}",
             "fold_progress",
         )
     }
     quarantined = {
         row["log_partition"]: row["n"]
         for row in reader.rows(
-            f"SELECT log_partition, count(*) AS n FROM quarantine WHERE log_epoch = {epoch} GROUP BY log_partition",
+            f"SELECT log_partition, count(*) AS n FROM quarantine WHERE log_incarnation = {log_incarnation} "
+            "GROUP BY log_partition",
             "quarantine",
         )
     }
@@ -121,7 +122,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 unknown=fold["unknown_records"],
                 pending=fold["pending"] or 0,
                 cleaned_to=bound.get("cleaned_to"),
-                log_epoch=epoch,
+                log_incarnation=log_incarnation,
                 complete_since=_shown(bound.get("complete_since")),
                 read_at=_shown(bound.get("read_at")),
                 stable=bound.get("stable_offset"),

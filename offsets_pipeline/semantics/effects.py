@@ -4,7 +4,7 @@ All facts are rows of one table, so that one Spark job delivers them. ``kind`` s
 kind does not name are null.
 
 =============  =====================================================================================================
-kind           columns, beside log_partition and log_epoch
+kind           columns, beside log_partition and log_incarnation
 =============  =====================================================================================================
 offset         the highest visible record of an identity (R10), a tombstone with a null committed_offset
 pending        a transactional commit without a marker yet (R11): as offset, and producer_id, key, value

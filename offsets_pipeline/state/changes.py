@@ -55,7 +55,8 @@ class ReplayedPartition:
 class Changes:
     """What a replay changes: files of the state tables, and what the driver has to see.
 
-    ``topics`` are pairs of topic id and name (R35), ``quarantine`` are rows of that table without time and epoch.
+    ``topics`` are pairs of topic id and name (R35), ``quarantine`` are rows of that table without time and
+    log incarnation.
     """
 
     files: dict[str, list[AddFile]] = field(default_factory=lambda: defaultdict(list))

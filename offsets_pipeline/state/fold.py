@@ -6,7 +6,7 @@ appended twice change nothing (R15).
 
 A replay from the start writes a new incarnation of its log partitions, and the swap names it. Readers see the old
 incarnation until then, and the new one from then on. So a reload is safe beside a running stream, and the switch to a
-new epoch of a topic is a reload of all log partitions (docs/adr/0014).
+new log incarnation of a topic is a reload of all log partitions (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
-from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
@@ -80,15 +80,15 @@ def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: 
     return with_retries(lambda: _Rebuild(store, settings, clock).run(chosen).records, "a reload", settings.fold)
 
 
-def switch_epoch_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
-    """Fold the epoch of the log that counts if the state is of an older one; returns the records folded.
+def switch_log_incarnation_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
+    """Fold the incarnation of the log that counts if the state is of an older one; returns the records folded.
 
     Returns None if the state is up to date. Raises as `reload_partitions`.
     """
-    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).log_epoch >= counting_epoch(store):
+    if FoldProgress.read(store.table(FOLD_PROGRESS.name)).log_incarnation >= current_log_incarnation(store):
         return None
     return with_retries(
-        lambda: _Rebuild(store, settings, clock).run(None).records, "another epoch's fold", settings.fold
+        lambda: _Rebuild(store, settings, clock).run(None).records, "another log incarnation's fold", settings.fold
     )
 
 
@@ -97,10 +97,14 @@ def _fold_once(
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     every = set(range(store.properties.offsets_partitions))
-    if progress.partitions.keys() != every or progress.log_epoch < counting_epoch(store):  # the first fold, too
+    if progress.partitions.keys() != every or progress.log_incarnation < current_log_incarnation(
+        store
+    ):  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
-        changes = _fold_rows(store, rows.where(F.col("log_epoch") == progress.log_epoch), progress, settings, clock)
+        changes = _fold_rows(
+            store, rows.where(F.col("log_incarnation") == progress.log_incarnation), progress, settings, clock
+        )
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}): see "
@@ -118,7 +122,7 @@ def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: 
     _check(changes, settings)
     if changes.records:
         _append(store, changes)
-        note_quarantine(store, changes.quarantine, progress.log_epoch, settings, clock)
+        note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
         note_topics(store, changes.topics, settings)
         progress.swap(progress.partitions | _moved(progress.partitions, changes, clock))
     return changes
@@ -132,19 +136,19 @@ class _Rebuild:
         self._settings = settings
         self._clock = clock
         self._progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))  # before the log is read
-        self._log_epoch = counting_epoch(store)
+        self._log_incarnation = current_log_incarnation(store)
 
     def run(self, chosen: list[int] | None) -> Changes:
-        """Replay these log partitions, None: all; all of them also if the state is of another epoch of the log.
+        """Replay these log partitions, None: all; all of them also if the state is of another incarnation of the log.
 
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._store.properties.offsets_partitions)
-        if self._progress.log_epoch != self._log_epoch:
+        if self._progress.log_incarnation != self._log_incarnation:
             chosen = None
         incarnation = self._reserve_incarnation()
         start = {
-            at: PartitionProgress(at, self._log_epoch, incarnation, folded_at_us=self._clock.now_ms() * 1000)
+            at: PartitionProgress(at, self._log_incarnation, incarnation, folded_at_us=self._clock.now_ms() * 1000)
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
@@ -158,7 +162,9 @@ class _Rebuild:
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
         settings, clock = self._settings, self._clock
-        note_quarantine(self._store, changes.quarantine, self._log_epoch, settings, clock, replayed_to=replayed_to)
+        note_quarantine(
+            self._store, changes.quarantine, self._log_incarnation, settings, clock, replayed_to=replayed_to
+        )
         note_topics(self._store, changes.topics, settings)
 
     def _reserve_incarnation(self) -> int:
@@ -181,19 +187,23 @@ class _Rebuild:
     def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
-        Raises WriteConflict if another epoch of the log or a newer incarnation took over.
+        Raises WriteConflict if another incarnation of the log or a newer incarnation took over.
         """
         for _ in range(_SWAPS):
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 known = self._progress.partitions.get(at)
-                if known is not None and known.log_epoch == self._log_epoch and known.folded_to > each.folded_to:
+                if (
+                    known is not None
+                    and known.log_incarnation == self._log_incarnation
+                    and known.folded_to > each.folded_to
+                ):
                     moved[at] = replace(each, folded_to=known.folded_to)
             try:
                 return self._progress.swap(self._progress.partitions | moved)
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
                 # a compaction may have dropped what is older than the newest incarnation
-                if self._progress.log_epoch > self._log_epoch or self._progress.incarnation > incarnation:
+                if self._progress.log_incarnation > self._log_incarnation or self._progress.incarnation > incarnation:
                     raise
                 moved |= self._catch_up(moved)
         raise WriteConflict(f"a stream folded into {self._store.location} faster than a reload could follow")
@@ -215,7 +225,7 @@ class _Rebuild:
         folders = _folders(self._store, {at: each.incarnation for at, each in start.items()}, known)
         log = self._store.table(LOG.name)
         starts = {at: each.folded_to for at, each in start.items()}
-        reader = LogReader(log, LogRange(starts, log_epoch=self._log_epoch))
+        reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation))
         files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
         found = replay_log(
             self._store.spark,

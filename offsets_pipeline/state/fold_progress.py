@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 
 if TYPE_CHECKING:
@@ -32,12 +32,13 @@ NO_INCARNATION = 0
 class PartitionProgress:
     """A row of `fold_progress`.
 
-    ``folded_to`` is the first record offset that is not folded yet, ``pending`` are the transactional commits without a
+    ``incarnation`` is the state's, ``log_incarnation`` the log's. ``folded_to`` is the first record offset that is not
+    folded yet, ``pending`` are the transactional commits without a
     marker (R11), ``folded_at_us`` is the time of the last fold in microseconds since 1970.
     """
 
     log_partition: int
-    log_epoch: int = LOG_EPOCH
+    log_incarnation: int = LOG_INCARNATION
     incarnation: int = NO_INCARNATION
     folded_to: int = 0
     records: int = 0
@@ -62,9 +63,9 @@ class FoldProgress:
         return cls(table, snapshot, {row["log_partition"]: _partition(row) for row in rows})
 
     @property
-    def log_epoch(self) -> int:
+    def log_incarnation(self) -> int:
         """Incarnation of the log that the state answers for."""
-        return max((each.log_epoch for each in self.partitions.values()), default=LOG_EPOCH)
+        return max((each.log_incarnation for each in self.partitions.values()), default=LOG_INCARNATION)
 
     @property
     def incarnation(self) -> int:
@@ -86,7 +87,7 @@ class FoldProgress:
         rows = [
             {
                 "log_partition": at,
-                "log_epoch": each.log_epoch,
+                "log_incarnation": each.log_incarnation,
                 "incarnation": each.incarnation,
                 "folded_to": each.folded_to,
                 "records": each.records,
@@ -126,7 +127,7 @@ def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
 def _partition(row: Mapping[str, Any]) -> PartitionProgress:
     return PartitionProgress(
         log_partition=row["log_partition"],
-        log_epoch=row["log_epoch"],
+        log_incarnation=row["log_incarnation"],
         incarnation=row["incarnation"],
         folded_to=row["folded_to"],
         records=row["records"],

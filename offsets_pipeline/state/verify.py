@@ -193,14 +193,14 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
     starts = dict.fromkeys(progress.partitions, 0)
-    reader = LogReader(log, LogRange(starts, progress.folded_to, progress.log_epoch), compacts=not independent)
+    reader = LogReader(log, LogRange(starts, progress.folded_to, progress.log_incarnation), compacts=not independent)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     folders = {each.name: store.table(each.name) for each in STATE_TABLES}
     comparison = _Comparison(
         {name: (folder, folder.snapshot().version) for name, folder in folders.items()},
         progress.partitions,
         store.properties.offsets_partitions,
-        cleaned_to(store, progress.log_epoch),
+        cleaned_to(store, progress.log_incarnation),
     )
     driver_rows = (settings or FoldSettings()).driver_rows
     whole, compared = Verification(), set()

@@ -13,7 +13,7 @@ from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
-from offsets_pipeline.state.fold import fold_batch, switch_epoch_if_due
+from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
 
@@ -38,8 +38,8 @@ _READ_OPTIONS = {
 }
 
 
-class EpochWatch:
-    """Calls ``switch`` at an interval, so that the fold switches to a new epoch of the log without a new append.
+class IncarnationWatch:
+    """Calls ``switch`` at an interval, so that the fold switches to a new incarnation of the log without a new append.
 
     A batch switches too, but Spark runs none while nothing is appended.
     """
@@ -52,9 +52,9 @@ class EpochWatch:
         self._thread: threading.Thread | None = None
 
     def start(self, store: Store) -> None:
-        """Start a thread that looks for a new epoch while the query runs."""
+        """Start a thread that looks for a new log incarnation while the query runs."""
         look = inheritable_thread_target(store.spark)(self._look)
-        self._thread = threading.Thread(target=look, name="epochs", daemon=True)
+        self._thread = threading.Thread(target=look, name="log incarnations", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
@@ -77,7 +77,7 @@ class FoldStream:
         failures: list[OffsetsError],
         gate: BatchBarrier,
         compactor: Compactor,
-        watch: EpochWatch,
+        watch: IncarnationWatch,
         expiry: StreamExpiry | None,
         at_end: Callable[[], object],
     ) -> None:
@@ -108,7 +108,9 @@ class FoldStream:
             self._query.awaitTermination()
             self._watch.close()
             self._at_end()
-            if self._failures:  # of the switch to another epoch: a failed batch ends the query with an exception
+            if (
+                self._failures
+            ):  # of the switch to another log incarnation: a failed batch ends the query with an exception
                 raise self._failures[-1]
         except StreamingQueryException as exception:
             if self._failures:
@@ -152,7 +154,7 @@ def start_fold(
         checkpoint: A folder, by default within the store. It holds only which appends were read: `fold_progress` holds
             the progress. After a lost checkpoint the query reads the log once more.
         on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 if another
-            epoch of the log was folded between batches.
+            incarnation of the log was folded between batches.
         on_expiry: Called with the numbers of offsets and groups that a run expired.
         warn: Called with one line for each batch that put records into quarantine (R6).
     """
@@ -162,7 +164,7 @@ def start_fold(
     if expiry is not None and available_now:
         expiry.run_once()
     compactor = Compactor(store, settings.fold)
-    gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new epoch
+    gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
         here = store.in_session(rows.sparkSession)
@@ -178,10 +180,10 @@ def start_fold(
         after_batch(batch_id, folded)
 
     def switch() -> None:
-        """Fold a newer epoch of the log, as an empty batch would."""
+        """Fold a newer incarnation of the log, as an empty batch would."""
         try:
             with gate.batch():
-                folded = switch_epoch_if_due(store, settings, clock)
+                folded = switch_log_incarnation_if_due(store, settings, clock)
                 if folded is not None:
                     compactor.after_fold(folded)
         except BarrierClosedError:
@@ -194,7 +196,7 @@ def start_fold(
             after_batch(-1, folded)
 
     query = _writer(store, settings, checkpoint, available_now=available_now).foreachBatch(fold_rows).start()
-    watch = EpochWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
+    watch = IncarnationWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
         watch.start(store)
         if expiry is not None:

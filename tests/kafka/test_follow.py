@@ -102,9 +102,11 @@ def caught_up(store: Path, broker: LiveBroker) -> None:
     )
 
 
-def log_places(store: Path, epoch: int = 0) -> list[tuple[int, int]]:
-    rows = table(store, "log").select(["log_partition", "record_offset", "log_epoch"]).to_pylist()
-    return sorted((row["log_partition"], row["record_offset"]) for row in rows if row["log_epoch"] == epoch)
+def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
+    rows = table(store, "log").select(["log_partition", "record_offset", "log_incarnation"]).to_pylist()
+    return sorted(
+        (row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation
+    )
 
 
 def clients_do_it_all(broker: LiveBroker, round_: str) -> None:
@@ -174,7 +176,7 @@ def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:
     }
 
 
-def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
+def test_a_topic_that_was_created_again_takes_over_at_one_stroke(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
     store, heard = tmp_path / "store", Heard()
@@ -215,8 +217,8 @@ def test_a_topic_that_was_created_anew_takes_over_at_one_stroke(
     assert all(each in ({}, stays, stays | newer) for each in after), after
     assert after[-1] == stays | newer
     assert seen.index(after[0]) == sum(each == before for each in seen)  # and never back
-    assert any("created anew" in warning for warning in heard.warnings)
-    assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
+    assert any("created again" in warning for warning in heard.warnings)
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
     assert workbench.verify(store).equal
     workbench.reload(store)
     assert answers_of(store) == after[-1]
@@ -256,7 +258,7 @@ def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
             wait_until(lambda: set(answers_of(store)) == {"lives"}, "the ghost is still there")
             caught_up(store, broker)
     assert any("longer ago than tombstones are kept" in warning for warning in heard.warnings)
-    assert {each.log_epoch for each in log_info(StateReader(str(store)))} == {1}
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
 
 
 def test_what_a_hanging_transaction_holds_back_is_told_and_comes_when_it_ends(

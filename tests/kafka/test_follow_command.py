@@ -121,7 +121,7 @@ def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
         assert figures["offsets_records_folded_total"] == {"": len(records)}
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: by_partition({}) for name in OFFSET_NAMES}
         assert_counts_are_the_brokers(figures, broker)
-        assert (figures["offsets_log_epoch"], figures["offsets_warnings_total"]) == ({"": 0}, {"": 0})
+        assert (figures["offsets_log_incarnation"], figures["offsets_warnings_total"]) == ({"": 0}, {"": 0})
         assert figures["offsets_batches_total"].keys() == {"ingest-topic", "fold"}
         assert min(figures["offsets_batches_total"].values()) >= 1  # the last batch too, however late it is told of
         assert figures["offsets_batch_duration_seconds_count"] == figures["offsets_batches_total"]

@@ -85,12 +85,12 @@ def running(ingest: TopicIngest) -> Iterator[threading.Thread]:
     assert not failures, failures
 
 
-def landed(store: Path, broker: LiveBroker, epoch: int = 0) -> None:
-    """Wait until the log's epoch holds what a consumer gets of the topic."""
+def landed(store: Path, broker: LiveBroker, log_incarnation: int = 0) -> None:
+    """Wait until this incarnation of the log holds the records that a consumer reads from the topic."""
     wait_until(
-        lambda: log_places(store, epoch) == broker.committed_records(),
+        lambda: log_places(store, log_incarnation) == broker.committed_records(),
         "the log is not the topic",
-        say=lambda: str((log_places(store, epoch), broker.committed_records())),
+        say=lambda: str((log_places(store, log_incarnation), broker.committed_records())),
     )
 
 
@@ -139,7 +139,7 @@ def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_thro
             held.set()
             assert go_on.wait(STOPPED_SECONDS)
         added = append(self, into, rows)
-        if self._epoch == 2 and not interrupted.is_set():
+        if self._log_incarnation == 2 and not interrupted.is_set():
             interrupted.set()
             raise WriteConflict("interrupted once")
         return added
@@ -161,7 +161,7 @@ def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_thro
         second = broker.committed_records()
         assert len(second) > len(first)
         assert (log_places(store, 0), log_places(store, 1)) == (first, second)
-        assert "created anew" in heard.warnings[0]
+        assert "created again" in heard.warnings[0]
 
         seldom = replace(quick, topic=replace(quick.topic, watch_interval_ms=600_000))  # so no look warns of it
         with running(ingest_of(workbench, store, broker, seldom, heard)):

@@ -81,7 +81,7 @@ class Workbench:
         return verify_store(self.open(location), self.settings.fold, independent=independent)
 
 
-def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_epoch: int = 0) -> None:
+def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_incarnation: int = 0) -> None:
     """Append rows to the table `log`, as any ingest would: for tests about what comes behind it."""
     rows = list(rows)
     columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
@@ -90,7 +90,7 @@ def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = F
         "producer_epoch": pa.scalar(None, pa.int16()),
         "source": pa.scalar("a test"),
         "appended_at": pa.scalar(0, pa.timestamp("us", tz="UTC")),
-        "log_epoch": pa.scalar(log_epoch, pa.int32()),
+        "log_incarnation": pa.scalar(log_incarnation, pa.int32()),
         "backfill": pa.scalar(backfill),
     }
     names = [*LogRow._fields, *constants]
@@ -194,7 +194,7 @@ def _pending(row: dict[str, Any]) -> dict[str, Any]:
 def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = ()) -> None:
     """The state tables hold what the reference replay of these rows holds, and `groups` describes it.
 
-    Of rows of ``earlier`` epochs of the log they keep the names of topic ids (R35).
+    Of rows of ``earlier`` incarnations of the log they keep the names of topic ids (R35).
     """
     rows = list(rows)
     state = state_of(location)

@@ -67,7 +67,9 @@ def test_spark_reads_from_the_files_what_the_segments_hold(
     written = store.read("log").select(
         F.unix_millis("appended_at").alias("at"), F.unix_millis("record_timestamp").alias("made"), "*"
     )
-    assert {(row["at"], row["log_epoch"], row["backfill"]) for row in written.collect()} == {(CLOCK.now_ms(), 0, False)}
+    assert {(row["at"], row["log_incarnation"], row["backfill"]) for row in written.collect()} == {
+        (CLOCK.now_ms(), 0, False)
+    }
     assert all(row["made"] > 1_700_000_000_000 for row in written.collect())
     # what the commit says of its files is what they hold, and files are skipped by it
     adds = actions_of(location, "add")

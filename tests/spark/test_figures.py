@@ -40,10 +40,10 @@ def counted(figures: Figures) -> tuple[float, float]:
     return figures["offsets_groups"][""], figures["offsets_committed_offsets"][""]
 
 
-def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
+def test_figures_are_of_the_log_incarnation_that_counts_and_the_state_that_answers(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both epochs stay
+    monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both log incarnations stay
     store, metrics = copied(folded(OLD), tmp_path / "a store"), Metrics()
     state = StateMetrics(metrics, lambda: StateReader(str(store)))
 
@@ -57,9 +57,9 @@ def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
     assert counted(seen) == answered_by_the_broker(OLD)
     assert (seen[BEHIND], seen["offsets_quarantined_records"]) == (by_partition({}), {"": 1})
 
-    # a log that is read anew, and does not count yet
+    # a second log incarnation, which does not count yet
     rows = [row for part in capture_rows(NEW).values() for row in part if row.log_partition != 4]
-    appended(store, rows, log_epoch=1)
+    appended(store, rows, log_incarnation=1)
     assert figures() == seen
     # it counts, and nothing of it is folded
     LogMetadata(workbench.open(store), workbench.settings, CLOCK, 1).bounds(dict.fromkeys(range(5), (0, 10_000)))
@@ -69,7 +69,7 @@ def test_figures_are_of_the_epoch_that_counts_and_the_state_that_answers(
     assert (seen_then[BEHIND], seen_then["offsets_quarantined_records"]) == (by_partition(behind), {"": 0})
     assert max(behind.values()) > 0
     # the rest comes, and all of it is folded
-    appended(store, capture_rows(NEW)[4], log_epoch=1)
+    appended(store, capture_rows(NEW)[4], log_incarnation=1)
     workbench.fold(store)
     seen = figures()
     assert counted(seen) == answered_by_the_broker(NEW)

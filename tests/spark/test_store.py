@@ -66,7 +66,7 @@ def test_tables_have_their_columns_comments_and_constraints(
         )
     # a column that must hold something, and a constraint, hold for SQL by hand too
     copy = copied(empty(5), tmp_path / "store")
-    names = "log_partition, log_epoch, start_offset, end_offset, updated_at"
+    names = "log_partition, log_incarnation, start_offset, end_offset, updated_at"
     for values in ("NULL, 0, 1, 2, current_timestamp()", "0, 0, 2, 1, current_timestamp()"):
         with pytest.raises(Exception, match=r"DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT"):
             spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` ({names}) VALUES ({values})")
@@ -122,14 +122,14 @@ def test_folder_of_other_things_is_no_store_and_stays_as_it_is(spark: SparkSessi
 def test_table_named_log_of_somebody_else_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/log` (line STRING) USING delta")
     for ask in (lambda: Store.open(spark, str(tmp_path)), lambda: StateReader(str(tmp_path))):
-        with pytest.raises(NotAStore, match="holds a table named log that is no offsets log"):
+        with pytest.raises(NotAStore, match="its table log is not a log of this program"):
             ask()
 
 
 def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(5), tmp_path / "store")
-    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '3')")
-    with pytest.raises(NotAStore, match="has store format 3, this program reads 2"):
+    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '4')")
+    with pytest.raises(NotAStore, match="it has format 4, this program reads 3; use the program version that wrote it"):
         Store.open(spark, str(location))
 
 

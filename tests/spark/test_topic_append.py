@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.data_file import AddFile
     from tests.spark.stores import Workbench
 
-EPOCH = 3
+LOG_INCARNATION = 3
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 Places = list[tuple[int, int]]
 
@@ -38,13 +38,15 @@ def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
     return workbench.spark.createDataFrame(rows, SCHEMA).repartition(2)
 
 
-def appender(workbench: Workbench, confirm: Callable[[], object] = lambda: None, epoch: int = EPOCH) -> TopicAppender:
-    return TopicAppender(epoch, "kafka://c/t", workbench.settings, CLOCK, confirm)
+def appender(
+    workbench: Workbench, confirm: Callable[[], object] = lambda: None, log_incarnation: int = LOG_INCARNATION
+) -> TopicAppender:
+    return TopicAppender(log_incarnation, "kafka://c/t", workbench.settings, CLOCK, confirm)
 
 
-def held(store: Path, epoch: int = EPOCH) -> Places:
-    rows = table(store, "log").select(["log_partition", "record_offset", "log_epoch", "value"]).to_pylist()
-    found = [(row["log_partition"], row["record_offset"]) for row in rows if row["log_epoch"] == epoch]
+def held(store: Path, log_incarnation: int = LOG_INCARNATION) -> Places:
+    rows = table(store, "log").select(["log_partition", "record_offset", "log_incarnation", "value"]).to_pylist()
+    found = [(row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation]
     assert all(row["value"] == f"{row['log_partition']} {row['record_offset']}".encode() for row in rows)
     return sorted(found)
 
@@ -85,9 +87,9 @@ def test_of_two_that_append_the_same_records_each_notices_the_other(workbench: W
     assert one.append(opened, batch(workbench, SECOND + THIRD)) == len(THIRD)
     assert other.append(opened, batch(workbench, THIRD)) == 0
     assert held(store) == sorted(FIRST + SECOND + THIRD)
-    next_epoch = appender(workbench, epoch=EPOCH + 1)
-    assert next_epoch.append(opened, batch(workbench, SECOND)) == len(SECOND)  # record offsets of another log
-    assert held(store, EPOCH + 1) == sorted(SECOND)
+    next_incarnation = appender(workbench, log_incarnation=LOG_INCARNATION + 1)
+    assert next_incarnation.append(opened, batch(workbench, SECOND)) == len(SECOND)  # record offsets of another log
+    assert held(store, LOG_INCARNATION + 1) == sorted(SECOND)
 
 
 def test_two_that_append_the_same_records_at_once_append_them_once(workbench: Workbench, store: Path) -> None:

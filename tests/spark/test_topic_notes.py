@@ -36,8 +36,8 @@ def notes_of(workbench: Workbench, store: Path) -> TopicMetadata:
     return TopicMetadata(workbench.open(store), "the-topic", workbench.settings, CLOCK)
 
 
-def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, epoch: int = 0) -> TopicProgress:
-    reading = Reading(epoch, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
+def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
+    reading = Reading(log_incarnation, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
     return TopicProgress(reading, bounds, NOW_MS - 1000, DAY_MS)
 
 
@@ -70,11 +70,11 @@ def test_a_start_that_moves_over_what_was_not_read_is_not_taken_for_read(workben
     assert "log partition 3 starts at 18 now, and was read up to 15" in str(found.anew)
 
 
-def test_who_reads_an_older_epoch_learns_that_a_later_one_counts(workbench: Workbench, store: Path) -> None:
+def test_reader_of_an_older_log_incarnation_learns_that_a_later_one_counts(workbench: Workbench, store: Path) -> None:
     one, other = notes_of(workbench, store), notes_of(workbench, store)
     one.note(progress())
     assert not one.is_superseded(0)
-    other.note(progress(epoch=2))
+    other.note(progress(log_incarnation=2))
     assert one.is_superseded(0)
     assert one.is_superseded(1)
     assert not one.is_superseded(2)

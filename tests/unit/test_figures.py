@@ -84,8 +84,8 @@ def test_a_place_where_nothing_can_be_shown_is_refused_at_once(tmp_path: Path) -
 
 
 def append(folder: Path, rows: list[tuple[int, int, int]]) -> Snapshot:
-    """Append rows of epoch, log partition, record offset."""
-    names = ("log_epoch", "log_partition", "record_offset")
+    """Append rows of log incarnation, log partition, record offset."""
+    names = ("log_incarnation", "log_partition", "record_offset")
     columns = zip(*rows, strict=True)
     write_deltalake(
         folder, pa.table({name: list(each) for name, each in zip(names, columns, strict=True)}), mode="append"
@@ -93,7 +93,7 @@ def append(folder: Path, rows: list[tuple[int, int, int]]) -> Snapshot:
     return TableFolder(str(folder), LOG).snapshot()
 
 
-def test_extent_of_the_log_is_that_of_each_epoch_and_costs_what_is_new(
+def test_extent_of_the_log_is_that_of_each_log_incarnation_and_costs_what_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extent = LogExtent()

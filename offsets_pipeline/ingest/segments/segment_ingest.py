@@ -26,7 +26,7 @@ from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, OFFSETS_RECORDS, F
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
@@ -110,7 +110,7 @@ def ingest_segments(
             report.added += added
             report.left_out += left_out
             report.files += files
-        _note(LogMetadata(store, settings, clock, counting_epoch(store)), report, found)
+        _note(LogMetadata(store, settings, clock, current_log_incarnation(store)), report, found)
     except BaseException as error:
         store.discard(appends)
         if isinstance(error, (PySparkException, Py4JJavaError)) and (ours := raised_on_executor(error)) is not None:
@@ -163,7 +163,9 @@ def _group_ids(keys: pa.Array) -> Iterator[str]:
 
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
-    if is_followed(store, counting_epoch(store)):  # `follow` resumes at the log's end: segments would move that end
+    if is_followed(
+        store, current_log_incarnation(store)
+    ):  # `follow` resumes at the log's end: segments would move that end
         raise StoreMismatch(
             f"{store.location} follows a broker's topic, and what its log lacks comes from there: "
             "ingest the segments into another store"
@@ -227,11 +229,11 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     the tombstone that would delete them (R23).
     """
     spark = store.spark
-    epoch = counting_epoch(store)
+    epoch = current_log_incarnation(store)
     appender = LogAppender(store)
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
     place = appender.place(clock, epoch)
-    log = store.read(LOG.name).where(F.col("log_epoch") == epoch)
+    log = store.read(LOG.name).where(F.col("log_incarnation") == epoch)
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
@@ -247,7 +249,7 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     rows = parsed_segments(spark, folders, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
-    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_epoch", F.lit(epoch))
+    rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(epoch))
     return appender.append_late(rows, clock, epoch), left_out, written.reports
 
 

@@ -37,26 +37,26 @@ _OF_TOPIC = ("log_partition", "record_offset", "record_timestamp", "key", "value
 _UNKNOWN = ("producer_id", "producer_epoch", "control_type")
 
 
-def ends_by_epoch(store: Store) -> dict[int, dict[int, int]]:
-    """By epoch and log partition, the record offset after the last record of the log."""
+def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
+    """By log incarnation and log partition, the record offset after the last record of the log."""
     ends: dict[int, dict[int, int]] = {}
-    rows = store.read(LOG.name).groupBy("log_epoch", "log_partition").agg(F.max("record_offset").alias("last"))
+    rows = store.read(LOG.name).groupBy("log_incarnation", "log_partition").agg(F.max("record_offset").alias("last"))
     for row in rows.collect():
-        ends.setdefault(row["log_epoch"], {})[row["log_partition"]] = row["last"] + 1
+        ends.setdefault(row["log_incarnation"], {})[row["log_partition"]] = row["last"] + 1
     return ends
 
 
 class TopicAppender:
-    """Appends batches of one epoch.
+    """Appends batches of one log incarnation.
 
     Writes ``source`` to the column of that name. Calls ``confirm`` after it has read a batch and before it appends the
     batch; an exception of ``confirm`` prevents the append.
     """
 
     def __init__(
-        self, epoch: int, source: str, settings: Settings, clock: Clock, confirm: Callable[[], object]
+        self, log_incarnation: int, source: str, settings: Settings, clock: Clock, confirm: Callable[[], object]
     ) -> None:
-        self._epoch = epoch
+        self._log_incarnation = log_incarnation
         self._source = source
         self._settings = settings
         self._clock = clock
@@ -74,9 +74,9 @@ class TopicAppender:
     def _append_once(self, store: Store, rows: DataFrame) -> int:
         appender = LogAppender(store)
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
-        place = appender.place(self._clock, self._epoch)
+        place = appender.place(self._clock, self._log_incarnation)
         if appender.number != self._number:
-            self._ends = ends_by_epoch(store).get(self._epoch, {})
+            self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
             self._number = appender.number
         rows = rows.select(
             F.col("partition").alias("log_partition"),

@@ -207,7 +207,7 @@ class TopicIngest:
     def _read(self, *, available_now: bool) -> bool:
         """Plan a reading, start its query, and watch query and topic until the query ends or must end.
 
-        Returns True if the query ended by itself and its epoch counts.
+        Returns True if the query ended by itself and its log incarnation counts.
         """
         with self._admin() as admin:
             topic = admin.describe()
@@ -241,7 +241,10 @@ class TopicIngest:
         if reading.anew is None:
             self._unfinished = None
         elif reading.complete != begun:  # else this is the rest of the unfinished reading
-            self._warn(f"topic {self._topic} is read anew, as epoch {reading.epoch}: {reading.anew}")
+            self._warn(
+                f"topic {self._topic} is read again from its beginning, as log incarnation {reading.log_incarnation}: "
+                f"{reading.anew}"
+            )
             self._unfinished = Unfinished(topic, reading)
         self._observer.planned(reading)
         grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
@@ -262,7 +265,7 @@ class TopicIngest:
                 raise _TopicChangedError
 
         source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
-        appender = TopicAppender(reading.epoch, source, self._settings, self._clock, confirm)
+        appender = TopicAppender(reading.log_incarnation, source, self._settings, self._clock, confirm)
         self._failures.clear()
 
         def land(rows: DataFrame, _: int) -> None:
@@ -366,7 +369,7 @@ class TopicIngest:
     def _look(self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription) -> bool:
         """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan."""
         now_ms = self._clock.now_ms()
-        if admin.describe() != topic or self._prepared.is_superseded(progress.reading.epoch):
+        if admin.describe() != topic or self._prepared.is_superseded(progress.reading.log_incarnation):
             return False
         bounds = admin.bounds(topic.partitions)
         transactions_ms = admin.open_since_ms([at for at, each in bounds.items() if each.stable < each.end])
@@ -377,7 +380,9 @@ class TopicIngest:
             return False
         self._warning = ""  # the cluster answers again: a later warning with the same text is new
         self._prepared.names(names)
-        if progress.counts and not counted:  # the epoch's first reading is complete: `note` makes the epoch count
+        if (
+            progress.counts and not counted
+        ):  # the log incarnation's first reading is complete: `note` makes the log incarnation count
             self._prepared.note(progress)
             self._prepared.adopt(topic)
             self._unfinished = None

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import ms_of
-from offsets_pipeline.ingest.topic.topic_append import ends_by_epoch
+from offsets_pipeline.ingest.topic.topic_append import ends_by_incarnation
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
-from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class TopicMetadata:
 
     def known(self) -> KnownLog:
         """The store's metadata of the topic, and the ends of its log."""
-        epoch = counting_epoch(self.store)
-        ends = ends_by_epoch(self.store)
-        rows = partition_rows(self.store, epoch)
+        log_incarnation = current_log_incarnation(self.store)
+        ends = ends_by_incarnation(self.store)
+        rows = partition_rows(self.store, log_incarnation)
         followed = [row for row in rows if row["complete_since"] is not None]
         if len(followed) < self.store.properties.offsets_partitions:
-            return KnownLog(epoch, ends)
+            return KnownLog(log_incarnation, ends)
         last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]
         return KnownLog(
-            epoch,
+            log_incarnation,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
             CompleteReads(
@@ -54,12 +54,12 @@ class TopicMetadata:
             ),
         )
 
-    def is_superseded(self, log_epoch: int) -> bool:
-        """Whether a later epoch counts: another process has read the topic again from its start."""
-        return counting_epoch(self.store) > log_epoch
+    def is_superseded(self, log_incarnation: int) -> bool:
+        """Whether a later log incarnation counts: another process has read the topic again from its start."""
+        return current_log_incarnation(self.store) > log_incarnation
 
     def note(self, progress: TopicProgress) -> None:
-        """Write the topic's offsets and the progress of the reading; the first such write makes the epoch count."""
+        """Write the topic's offsets and the reading's progress; the first write makes its log incarnation count."""
         reads = {
             at: TopicRead(
                 min(each.start, progress.read_to[at]),  # the topic's start may have moved past unread records
@@ -72,7 +72,7 @@ class TopicMetadata:
             )
             for at, each in progress.bounds.items()
         }
-        LogMetadata(self.store, self._settings, self._clock, progress.reading.epoch).read(reads)
+        LogMetadata(self.store, self._settings, self._clock, progress.reading.log_incarnation).read(reads)
         self._noted_at = time.monotonic()
 
     def is_due(self) -> bool:

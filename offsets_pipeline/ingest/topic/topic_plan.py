@@ -3,7 +3,7 @@
 A broker's cleaner keeps the last record of each key; it keeps a tombstone for `delete.retention.ms`. A reader of a
 compacted topic misses no deletion if less than this time passes between two complete reads. After a longer gap the
 reader may have missed tombstones, and its log would keep the deleted keys. Then this program reads the topic again from
-its start, as a new epoch. It does the same if the topic no longer matches the log (docs/adr/0014).
+its start, as a new log incarnation. It does the same if the topic no longer matches the log (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.delta.schemas import LOG_EPOCH
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class CompleteReads:
     """Times of complete reads of the topic, in milliseconds since 1970.
 
-    ``since_ms``: start of the epoch's first reading; the log has missed nothing since. ``last_ms``: the last time at
-    which the log held all stable records; None until the first reading is complete.
+    ``since_ms``: start of the first reading of this log incarnation; the log has missed nothing since. ``last_ms``:
+    the last time at which the log held all stable records; None until the first reading is complete.
     """
 
     since_ms: int
@@ -42,12 +42,12 @@ class CompleteReads:
 class KnownLog:
     """The state of a store's log and its metadata of the topic.
 
-    ``epoch``: the epoch that counts. ``ends``: by epoch and log partition, the record offset after the last record.
-    ``read_to``: by log partition, the first unread record offset by the metadata. ``complete``: None if the store never
-    followed the topic.
+    ``log_incarnation``: the one that counts. ``ends``: by log incarnation and log partition, the record offset after
+    the last record. ``read_to``: by log partition, the first unread record offset by the metadata. ``complete``: None
+    if the store never followed the topic.
     """
 
-    epoch: int = LOG_EPOCH
+    log_incarnation: int = LOG_INCARNATION
     ends: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_to: Mapping[int, int] = field(default_factory=dict)
     complete: CompleteReads | None = None
@@ -55,12 +55,13 @@ class KnownLog:
 
 @dataclass(frozen=True)
 class Reading:
-    """A plan: the epoch of the log, the first record offset of each log partition, and the complete reads so far.
+    """A plan: the incarnation of the log, the first record offset of each log partition, and the complete reads so far.
 
-    ``anew`` is the reason for a reading from the topic's start in a new epoch; None if the epoch continues.
+    ``anew`` is the reason for a new log incarnation, which is read from the topic's start; None if the current one
+    continues.
     """
 
-    epoch: int
+    log_incarnation: int
     starts: Mapping[int, int]
     complete: CompleteReads
     anew: str | None = None
@@ -68,7 +69,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A reading in a new epoch that this process began and that is not yet complete, and its topic."""
+    """A reading in a new log incarnation that this process began and that is not yet complete, and its topic."""
 
     topic: TopicDescription
     reading: Reading
@@ -106,22 +107,22 @@ def plan_reading(
     resumed = _resumed(unfinished, known, topic, bounds, delete_retention_ms, now_ms)
     if resumed is not None:
         return resumed
-    there = known.ends.get(known.epoch, {})
+    there = known.ends.get(known.log_incarnation, {})
     positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in bounds}
     starts = {at: each.start for at, each in bounds.items()}
     if not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id):
-        return Reading(known.epoch, starts, CompleteReads(now_ms))
+        return Reading(known.log_incarnation, starts, CompleteReads(now_ms))
     why = (
         _recreated(known_topic_id, topic)
         or _unusable(known, positions, bounds)
         or _away(known, delete_retention_ms, now_ms)
     )
     if why is not None:
-        epoch = max([known.epoch, *known.ends]) + 1
-        return Reading(epoch, starts, CompleteReads(now_ms), why)
+        log_incarnation = max([known.log_incarnation, *known.ends]) + 1
+        return Reading(log_incarnation, starts, CompleteReads(now_ms), why)
     assert known.complete is not None  # noqa: S101 - else it is unusable
     starts = {at: max(start, positions[at]) for at, start in starts.items()}
-    return Reading(known.epoch, starts, known.complete)
+    return Reading(known.log_incarnation, starts, known.complete)
 
 
 def _resumed(
@@ -136,11 +137,11 @@ def _resumed(
     if unfinished is None or unfinished.topic != topic:
         return None
     reading = unfinished.reading
-    if reading.epoch <= known.epoch or reading.epoch < max(known.ends, default=0):
-        return None  # another process began a later epoch: the later epoch wins
+    if reading.log_incarnation <= known.log_incarnation or reading.log_incarnation < max(known.ends, default=0):
+        return None  # another process began a later log incarnation, which wins
     if reading.complete.gap_ms(now_ms) > delete_retention_ms:
         return None
-    there = known.ends.get(reading.epoch, {})
+    there = known.ends.get(reading.log_incarnation, {})
     starts = {at: max(start, there.get(at, 0)) for at, start in reading.starts.items()}
     if any(not each.start <= starts[at] <= each.end for at, each in bounds.items()):
         return None
@@ -150,14 +151,14 @@ def _resumed(
 def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | None:
     if None in (known_topic_id, topic.topic_id) or known_topic_id == topic.topic_id:
         return None
-    return f"the topic was created anew (its id is {topic.topic_id}, it was {known_topic_id})"
+    return f"the topic was deleted and created again (its id was {known_topic_id}, it is {topic.topic_id})"
 
 
 def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, TopicBounds]) -> str | None:
-    if known.ends and max(known.ends) > known.epoch:
-        return "the last time that it was read anew was not to the end"
+    if known.ends and max(known.ends) > known.log_incarnation:
+        return "an earlier reading from its beginning did not reach the end"
     if known.complete is None:
-        return "the log came from elsewhere, and it is not known what it lacks"
+        return "the log came from another source and may lack records of the topic"
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
             return f"log partition {at} starts at {each.start} now, and was read up to {positions[at]}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TopicProgress:
-    """Offsets read so far, and the time of the last complete read; decides whether the epoch counts.
+    """Offsets read so far, and the time of the last complete read; decides whether the log incarnation counts.
 
     All are by log partition. ``read_to``: the first unread record offset. ``bounds``: the topic's offsets at the last
     look. ``open_since_ms``: since when a transaction holds back the stable offset.
@@ -32,7 +32,7 @@ class TopicProgress:
 
     @property
     def counts(self) -> bool:
-        """Whether the epoch of this reading counts: a new epoch counts once its first reading is complete."""
+        """Whether this reading's log incarnation counts: a new one counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
 
     def advance(self, ends: Mapping[int, int]) -> None:

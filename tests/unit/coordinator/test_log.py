@@ -79,7 +79,7 @@ def test_rows_are_as_the_table_wants_them(store: Path) -> None:
         "producer_epoch": 2,
         "control_type": "ABORT",
         "source": "a test",
-        "log_epoch": 0,
+        "log_incarnation": 0,
         "backfill": False,
     }
     assert table.transaction_version(APPLICATION) == 0
@@ -161,7 +161,7 @@ def test_what_merely_rearranges_rows_brings_nothing(store: Path, monkeypatch: py
 def test_an_end_whose_records_were_cleaned_away_is_not_used_again(store: Path) -> None:  # R2, R23
     log = log_at(store)
     written(log, 0, 0, 1)
-    noted = {"log_partition": 0, "log_epoch": 0, "start_offset": 0, "end_offset": 2, "updated_at": 0}
+    noted = {"log_partition": 0, "log_incarnation": 0, "start_offset": 0, "end_offset": 2, "updated_at": 0}
     rows = pa.Table.from_pylist([noted], LOG_PARTITIONS.arrow_schema())
     write_deltalake(DeltaTable(store / LOG_PARTITIONS.name), rows, mode="append")
     DeltaTable(store / "log").delete("log_partition = 0")

@@ -73,7 +73,9 @@ UNWRITABLE: dict[str, Callable[[Path], list[Action]]] = {
     "delta.invariants of column source": lambda store: [
         metadata(store, {}, source={"metadata": {"delta.invariants": '{"expression":{"expression":"source < 5"}}'}})
     ],
-    "the type string of column log_epoch": lambda store: [metadata(store, {}, log_epoch={"type": "string"})],
+    "the type string of column log_incarnation": lambda store: [
+        metadata(store, {}, log_incarnation={"type": "string"})
+    ],
     "a value of column more": lambda store: [metadata(store, {}, more={"type": "string", "nullable": False})],
 }
 
@@ -98,10 +100,10 @@ def test_what_a_table_requires_of_writers_is_refused_by_name(store: Path, featur
 
 def test_a_log_that_its_owner_partitioned_is_refused(store: Path) -> None:
     first = store / "log" / "_delta_log" / f"{0:020d}.json"
-    first.write_text(first.read_text().replace('"partitionColumns": []', '"partitionColumns": ["log_epoch"]'))
+    first.write_text(first.read_text().replace('"partitionColumns": []', '"partitionColumns": ["log_incarnation"]'))
     with (
         opened(store) as coordinator,
-        pytest.raises(UnsupportedTable, match=r"requires partition columns \(log_epoch\)"),
+        pytest.raises(UnsupportedTable, match=r"requires partition columns \(log_incarnation\)"),
     ):
         coordinator.commit_offsets("g", {("t", 0): 1})
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_EPOCH, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact, vacuum
@@ -44,7 +44,7 @@ def rows(*numbers: int) -> pa.Table:
     at = pa.scalar(0, pa.timestamp("us", tz="UTC"))
     columns = {
         "log_partition": list(numbers),
-        "log_epoch": [LOG_EPOCH] * len(numbers),
+        "log_incarnation": [LOG_INCARNATION] * len(numbers),
         "start_offset": [0] * len(numbers),
         "end_offset": [1] * len(numbers),
         "updated_at": [at.as_py()] * len(numbers),
@@ -124,7 +124,7 @@ def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
         [field for field in COMMITTED_OFFSETS.arrow_schema() if field.name not in {"base", "incarnation"}]
     )
     nothing = {name: [None] for name in schema.names}
-    row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_epoch": [0]}
+    row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_incarnation": [0]}
     table = pa.Table.from_pydict(row | {"record_offset": [5], "misplaced": [False]}, schema)
     folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
     folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())

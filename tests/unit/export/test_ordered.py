@@ -28,7 +28,7 @@ PARTITIONS = 4
 Rows = list[tuple[int, int]]
 
 
-def append(places: Rows, appended_at_ms: int = 0, log_epoch: int = 0, time_of: int = 1) -> pa.Table:
+def append(places: Rows, appended_at_ms: int = 0, log_incarnation: int = 0, time_of: int = 1) -> pa.Table:
     """Rows at these places; a record is as old as its record offset."""
     offset: npt.NDArray[np.int64] = np.array([at for _, at in places], dtype=np.int64)
     count = len(places)
@@ -44,11 +44,11 @@ def append(places: Rows, appended_at_ms: int = 0, log_epoch: int = 0, time_of: i
         }
     )
     partition = pa.array([at for at, _ in places], pa.int32())
-    return log_table(records, partition, appended_at_ms=appended_at_ms, log_epoch=log_epoch)
+    return log_table(records, partition, appended_at_ms=appended_at_ms, log_incarnation=log_incarnation)
 
 
-def opened(location: Path, log_epoch: int = 0, as_of_ms: int | None = None) -> OrderedLog:
-    return OrderedLog(TableFolder(str(location / "log"), LOG).snapshot(), log_epoch, as_of_ms)
+def opened(location: Path, log_incarnation: int = 0, as_of_ms: int | None = None) -> OrderedLog:
+    return OrderedLog(TableFolder(str(location / "log"), LOG).snapshot(), log_incarnation, as_of_ms)
 
 
 def read(log: OrderedLog) -> dict[int, list[int]]:
@@ -120,11 +120,11 @@ def test_a_record_without_a_timestamp_is_not_too_young(tmp_path: Path) -> None:
     assert read(opened(log_store(tmp_path / "s", PARTITIONS, [rows]), as_of_ms=0)) == {0: [1, 2]}
 
 
-def test_rows_of_another_epoch_are_left_out(tmp_path: Path) -> None:
-    old, new = append([(0, 1), (0, 2), (1, 1)], log_epoch=3), append([(0, 1)], log_epoch=4)
+def test_rows_of_another_log_incarnation_are_left_out(tmp_path: Path) -> None:
+    old, new = append([(0, 1), (0, 2), (1, 1)], log_incarnation=3), append([(0, 1)], log_incarnation=4)
     store = log_store(tmp_path / "s", PARTITIONS, [old, new])
-    assert read(opened(store, log_epoch=4)) == {0: [1]}
-    assert read(opened(store, log_epoch=3)) == {0: [1, 2], 1: [1]}
+    assert read(opened(store, log_incarnation=4)) == {0: [1]}
+    assert read(opened(store, log_incarnation=3)) == {0: [1, 2], 1: [1]}
 
 
 def test_a_log_partitioned_by_its_owner_is_read(tmp_path: Path) -> None:

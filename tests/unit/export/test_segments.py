@@ -103,13 +103,13 @@ def test_as_of_a_time_the_end_is_behind_the_last_record_that_is_left(tmp_path: P
     assert extents(exported) == [(0, 6, 1), (0, 6, 1)]
 
 
-def test_only_the_newest_epoch_is_exported(tmp_path: Path) -> None:
-    appends = [append([(0, 1), (1, 2)]), append([(0, 0)], log_epoch=1)]
-    store = log_store(tmp_path / "store", 2, appends, {0: (0, 50)})  # bounds of the old epoch
+def test_only_the_newest_log_incarnation_is_exported(tmp_path: Path) -> None:
+    appends = [append([(0, 1), (1, 2)]), append([(0, 0)], log_incarnation=1)]
+    store = log_store(tmp_path / "store", 2, appends, {0: (0, 50)})  # bounds of the old log incarnation
     before = export_segments(StateReader(str(store)), tmp_path / "before")
     assert extents(before) == [(0, 50, 1), (0, 3, 1)]  # the new one does not count yet
     bounds = StateReader(str(store)).select("SELECT * FROM log_partitions", "log_partitions")
-    counts = [row | {"log_epoch": 1, "end_offset": 0} for row in bounds.to_pylist()]
+    counts = [row | {"log_incarnation": 1, "end_offset": 0} for row in bounds.to_pylist()]
     write_deltalake(store / "log_partitions", pa.Table.from_pylist(counts, bounds.schema), mode="append")
     exported = export_segments(StateReader(str(store)), tmp_path / "to")
     assert extents(exported) == [(0, 1, 1), (0, 0, 0)]
@@ -168,7 +168,7 @@ def test_manifest_says_what_was_exported(tmp_path: Path) -> None:
     assert {name: value for name, value in manifest.items() if name != "log_partitions"} == {
         "store": str(store),
         "log_version": version,
-        "log_epoch": 0,
+        "log_incarnation": 0,
         "as_of_ms": 6,
         "codec": "zstd",
     }

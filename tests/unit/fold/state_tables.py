@@ -167,7 +167,7 @@ def _identity(row: Mapping[str, Any]) -> Identity:
 
 
 def assert_same(tables: StateTables, expected: Mapping[int, Replayed], earlier: Iterable[Replayed] = ()) -> None:
-    """The state tables hold what the reference holds of each log partition, and names that ``earlier`` epochs told."""
+    """Assert that the state tables equal the reference, with topic names that ``earlier`` log incarnations held."""
     assert tables.folded_to == {at: state.end for at, state in expected.items()}
     assert tables.topics == named_topics([*expected.values(), *earlier])
     for at, state in expected.items():

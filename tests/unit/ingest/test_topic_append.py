@@ -33,7 +33,7 @@ def batch(*places: tuple[int, int]) -> pa.RecordBatch:
 def written(
     folder: Path, ends: dict[int, int], *batches: pa.RecordBatch
 ) -> tuple[list[pa.Table], list[dict[str, int]]]:
-    place = LogFilePlace(str(folder), 5_000, log_epoch=2)
+    place = LogFilePlace(str(folder), 5_000, log_incarnation=2)
     rows = [row for out in _writer(place, ends, "kafka://c/t")(batches) for row in out.to_pylist()]
     files = [AddFile.of_text(row["file"]) for row in rows]
     return [pq.read_table(folder / file.name) for file in files], [json.loads(row["ends"]) for row in rows]
@@ -50,7 +50,7 @@ def test_what_the_log_holds_is_left_out_and_all_else_is_written_once(tmp_path: P
 def test_rows_say_where_they_come_from_and_nothing_of_transactions(tmp_path: Path) -> None:
     (rows,), _ = written(tmp_path, {}, batch((0, 0)))
     (row,) = rows.to_pylist()
-    assert (row["source"], row["log_epoch"], row["backfill"]) == ("kafka://c/t", 2, False)
+    assert (row["source"], row["log_incarnation"], row["backfill"]) == ("kafka://c/t", 2, False)
     assert (row["producer_id"], row["producer_epoch"], row["control_type"]) == (None, None, None)
 
 

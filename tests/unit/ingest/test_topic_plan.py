@@ -1,4 +1,4 @@
-"""Where the reading of a topic goes on, and when all of it is read anew."""
+"""Where the reading of a topic goes on, and when it starts again from the beginning."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ def test_a_first_reading_that_was_interrupted_goes_on_unless_it_began_too_long_a
     begun = replace(FOLLOWED, complete=CompleteReads(NOW_MS - DAY_MS))
     assert plan(begun) == Reading(0, {0: 25, 1: 12}, CompleteReads(NOW_MS - DAY_MS))
     late = plan(replace(begun, complete=CompleteReads(NOW_MS - DAY_MS - 1)))
-    assert late.epoch == 1
+    assert late.log_incarnation == 1
     assert "its first reading began at 1970-01-09T23:59:59.999Z and did not come to its end" in str(late.anew)
 
 
 def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
     assert plan(FOLLOWED).anew is None
     late = plan(replace(FOLLOWED, complete=CompleteReads(DAY_MS, NOW_MS - DAY_MS - 1)))
-    assert (late.epoch, late.starts) == (1, {0: 0, 1: 5})
+    assert (late.log_incarnation, late.starts) == (1, {0: 0, 1: 5})
     assert late.complete == CompleteReads(NOW_MS)
     assert "longer ago than tombstones are kept (delete.retention.ms 86400000)" in str(late.anew)
 
 
-def test_another_topic_of_the_name_is_read_anew_also_into_a_log_without_records() -> None:
-    assert "created anew (its id is id, it was old)" in str(plan(FOLLOWED, "old").anew)
-    assert plan(KnownLog(), "old").epoch == 1
+def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records() -> None:
+    assert "created again (its id was old, it is id)" in str(plan(FOLLOWED, "old").anew)
+    assert plan(KnownLog(), "old").log_incarnation == 1
     assert plan(FOLLOWED, None).anew is None  # a store that was never told
 
 
 @pytest.mark.parametrize(
     ("known", "bounds", "why"),
     [
-        (replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 3}}), BOUNDS, "not to the end"),
-        (KnownLog(0, {0: {0: 20}}), BOUNDS, "came from elsewhere"),
+        (replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 3}}), BOUNDS, "did not reach the end"),
+        (KnownLog(0, {0: {0: 20}}), BOUNDS, "came from another source"),
         (
             FOLLOWED,
             {0: TopicBounds(26, 30, 30), 1: BOUNDS[1]},
@@ -73,16 +73,16 @@ def test_another_topic_of_the_name_is_read_anew_also_into_a_log_without_records(
         (FOLLOWED, {0: TopicBounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 ends at 24 now, and was read up to 25"),
     ],
 )
-def test_a_log_of_which_it_is_not_known_what_it_lacks_is_read_anew(
+def test_log_that_may_lack_records_is_read_again_from_its_beginning(
     known: KnownLog, bounds: dict[int, TopicBounds], why: str
 ) -> None:
     found = plan(known, bounds=bounds)
     assert why in str(found.anew)
-    assert found.epoch == max(known.ends) + 1
+    assert found.log_incarnation == max(known.ends) + 1
 
 
-def test_another_epoch_is_above_all_that_the_log_holds() -> None:
-    assert plan(replace(FOLLOWED, epoch=3, ends={3: {0: 1}, 5: {0: 1}})).epoch == 6
+def test_another_log_incarnation_is_above_all_that_the_log_holds() -> None:
+    assert plan(replace(FOLLOWED, log_incarnation=3, ends={3: {0: 1}, 5: {0: 1}})).log_incarnation == 6
 
 
 BEGUN = Unfinished(TOPIC, Reading(1, {0: 0, 1: 5}, CompleteReads(NOW_MS - DAY_MS), "a reason"))
@@ -94,7 +94,7 @@ def resumed(
     return plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms, unfinished)
 
 
-def test_a_reading_anew_that_was_interrupted_goes_on_in_the_same_process() -> None:
+def test_an_interrupted_reading_from_the_beginning_goes_on_in_the_same_process() -> None:
     known = replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 17}})
     found = resumed(known)
     assert found == Reading(1, {0: 17, 1: 5}, CompleteReads(NOW_MS - DAY_MS), "a reason")
@@ -103,22 +103,22 @@ def test_a_reading_anew_that_was_interrupted_goes_on_in_the_same_process() -> No
 
 
 @pytest.mark.parametrize(
-    ("known", "unfinished", "bounds", "now_ms", "epoch"),
+    ("known", "unfinished", "bounds", "now_ms", "log_incarnation"),
     [
         (FOLLOWED, BEGUN, BOUNDS, NOW_MS + 1, 1),  # tombstones may have come and gone meanwhile
         (FOLLOWED, replace(BEGUN, topic=TopicDescription("cluster", "before", 2)), BOUNDS, NOW_MS, 0),
         (FOLLOWED, BEGUN, {0: TopicBounds(1, 30, 30), 1: BOUNDS[1]}, NOW_MS, 0),  # its start moved over unread records
         (replace(FOLLOWED, ends={1: {0: 31}}), BEGUN, BOUNDS, NOW_MS, 2),  # what landed is not of this topic
         (replace(FOLLOWED, ends={2: {0: 3}}), BEGUN, BOUNDS, NOW_MS, 3),  # another process reads it anew, too
-        (replace(FOLLOWED, epoch=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
+        (replace(FOLLOWED, log_incarnation=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
     ],
 )
 def test_what_is_not_the_rest_of_that_reading_is_planned_as_ever(
-    known: KnownLog, unfinished: Unfinished, bounds: dict[int, TopicBounds], now_ms: int, epoch: int
+    known: KnownLog, unfinished: Unfinished, bounds: dict[int, TopicBounds], now_ms: int, log_incarnation: int
 ) -> None:
     found = resumed(known, unfinished, bounds, now_ms)
     assert found == plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms)
-    assert found.epoch == epoch
+    assert found.log_incarnation == log_incarnation
     assert found.anew != "a reason"
 
 

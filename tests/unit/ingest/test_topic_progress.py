@@ -46,7 +46,7 @@ def test_what_was_read_before_is_not_taken_back() -> None:
     assert reading.read_to == {0: 8, 1: 6}
 
 
-def test_an_epoch_that_is_read_anew_counts_when_it_was_read_whole() -> None:
+def test_new_log_incarnation_counts_when_it_was_read_to_the_end() -> None:
     reading = progress("a reason")
     counted = [reading.counts]
     for now_ms, read_to, stable in ((BEGAN_MS + 10, 9, 10), (BEGAN_MS + 20, 10, 30)):

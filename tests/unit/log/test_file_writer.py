@@ -52,17 +52,17 @@ def test_file_holds_the_rows_and_says_what_is_in_it(tmp_path: Path) -> None:
     for name in expected.column_names:
         assert found[name].combine_chunks() == expected[name].combine_chunks()
     assert set(found["appended_at"].cast(pa.int64()).to_pylist()) == {NOW_MS * 1000}
-    assert set(found["log_epoch"].to_pylist()) == {0}
+    assert set(found["log_incarnation"].to_pylist()) == {0}
     assert set(found["backfill"].to_pylist()) == {False}
     add = file.add_action()
     assert (add["path"], add["partitionValues"], add["dataChange"]) == (file.name, {}, True)
     assert add["size"] == (tmp_path / file.name).stat().st_size
-    same = {"log_epoch": 0, "appended_at": "2026-11-18T11:06:40.123Z"}
+    same = {"log_incarnation": 0, "appended_at": "2026-11-18T11:06:40.123Z"}
     assert json.loads(add["stats"]) == {
         "numRecords": 11,
         "minValues": {"log_partition": 3, "record_offset": 0, **same},
         "maxValues": {"log_partition": 4, "record_offset": 8, **same},
-        "nullCount": {"log_partition": 0, "record_offset": 0, "log_epoch": 0, "appended_at": 0},
+        "nullCount": {"log_partition": 0, "record_offset": 0, "log_incarnation": 0, "appended_at": 0},
     }
 
 
@@ -86,7 +86,7 @@ def test_types_are_those_that_other_readers_expect(tmp_path: Path) -> None:
         ("control_type", "BYTE_ARRAY", "String", False),
         ("source", "BYTE_ARRAY", "String", True),
         ("appended_at", "INT64", timestamp, True),
-        ("log_epoch", "INT32", "None", True),
+        ("log_incarnation", "INT32", "None", True),
         ("backfill", "BOOLEAN", "None", True),
     ]
 

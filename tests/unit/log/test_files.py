@@ -21,12 +21,12 @@ def files(*sizes: int) -> list[StoredFile]:
     return [StoredFile(f"{number}", size, number) for number, size in enumerate(sizes)]
 
 
-def commit(log_partition: int, offset: int, topic: bytes = b"t", log_epoch: int = 0) -> dict[str, Any]:
+def commit(log_partition: int, offset: int, topic: bytes = b"t", log_incarnation: int = 0) -> dict[str, Any]:
     """A row of the log: a commit of group g; ``topic`` has one letter."""
     key = b"\x00\x01\x00\x01g\x00\x01" + topic + b"\x00\x00\x00\x00"
     value = b"\x00\x00" + offset.to_bytes(8, "big") + b"\x00\x00" + bytes(8)
     place = {"log_partition": log_partition, "record_offset": offset, "key": key, "value": value}
-    return {**place, "backfill": False, "log_epoch": log_epoch, "source": "not read"}
+    return {**place, "backfill": False, "log_incarnation": log_incarnation, "source": "not read"}
 
 
 def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType) -> StoredFile:
@@ -73,26 +73,26 @@ def test_only_rows_of_the_range_are_read(tmp_path: Path) -> None:
     assert places(tmp_path / "a folder", [file], LogRange({9: 0})) == []
 
 
-def test_rows_of_another_epoch_are_left_out(tmp_path: Path) -> None:
-    rows = [commit(0, offset, b"tu"[offset % 2 : offset % 2 + 1], log_epoch=offset % 2) for offset in range(4)]
+def test_rows_of_another_log_incarnation_are_left_out(tmp_path: Path) -> None:
+    rows = [commit(0, offset, b"tu"[offset % 2 : offset % 2 + 1], log_incarnation=offset % 2) for offset in range(4)]
     file = written(tmp_path / "log", "mixed.parquet", *rows)
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=1)) == [(0, 3)]  # the last of its key
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=0)) == [(0, 2)]
-    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_epoch=2)) == []
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=1)) == [(0, 3)]  # the last of its key
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=0)) == [(0, 2)]
+    assert places(tmp_path / "log", [file], LogRange({0: 0}, log_incarnation=2)) == []
 
 
 def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None:
     bounds = (
-        {"log_partition": 1, "record_offset": 10, "log_epoch": 0},
-        {"log_partition": 3, "record_offset": 20, "log_epoch": 0},
+        {"log_partition": 1, "record_offset": 10, "log_incarnation": 0},
+        {"log_partition": 3, "record_offset": 20, "log_incarnation": 0},
     )
     file = StoredFile("f", 1, 1, {}, *bounds)
     assert LogRange({2: 0}).may_hold(file)
     assert LogRange({2: 20}).may_hold(file)
     assert not LogRange({2: 21}).may_hold(file)
     assert not LogRange({0: 0, 4: 0}).may_hold(file)
-    assert not LogRange({2: 0}, log_epoch=1).may_hold(file)
-    assert LogRange({9: 99}, log_epoch=9).may_hold(StoredFile("without statistics", 1, 0))
+    assert not LogRange({2: 0}, log_incarnation=1).may_hold(file)
+    assert LogRange({9: 99}, log_incarnation=9).may_hold(StoredFile("without statistics", 1, 0))
 
 
 def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An epoch of the log takes over when it counts, and then at one stroke."""
+"""An incarnation of the log takes over when it counts, and then at one stroke."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.errors import StreamFailed
 from offsets_pipeline.log.clean import clean_log
-from offsets_pipeline.log.epochs import counting_epoch
+from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query import describe
@@ -49,7 +49,7 @@ class Died(Exception):
 
 @pytest.fixture
 def store(folded: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A store that answers from a first epoch."""
+    """A store that answers from a first log incarnation."""
     return copied(folded(OLD), tmp_path / "store")
 
 
@@ -60,17 +60,17 @@ def new_log(start: float = 0, end: float = 1) -> list[LogRow]:
 
 
 def assert_state_is_of(store: Path, rows: list[LogRow]) -> None:
-    """The state is that of these rows; names of topic ids stay from the older epoch."""
+    """The state is that of these rows; names of topic ids stay from the older log incarnation."""
     assert_as_reference(store, rows, earlier=[row for part in capture_rows(OLD).values() for row in part])
 
 
-def let_it_count(workbench: Workbench, store: Path, epoch: int = 1) -> None:
-    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK, epoch)
+def let_it_count(workbench: Workbench, store: Path, log_incarnation: int = 1) -> None:
+    notes = LogMetadata(workbench.open(store), workbench.settings, CLOCK, log_incarnation)
     notes.bounds(dict.fromkeys(range(5), (0, 10_000)))
 
 
-def a_new_epoch_counts(workbench: Workbench, store: Path) -> None:
-    appended(store, new_log(), log_epoch=1)
+def a_new_log_incarnation_counts(workbench: Workbench, store: Path) -> None:
+    appended(store, new_log(), log_incarnation=1)
     let_it_count(workbench, store)
 
 
@@ -91,29 +91,31 @@ def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
     return [tuple(row) for row in rows.collect()]
 
 
-def test_an_epoch_is_not_folded_before_it_counts_and_then_all_of_it(either_way: Workbench, store: Path) -> None:
+def test_a_log_incarnation_is_not_folded_before_it_counts_and_then_all_of_it(
+    either_way: Workbench, store: Path
+) -> None:
     before, rows = state_rows(store), new_log()
-    appended(store, new_log(0, 0.5), log_epoch=1)
+    appended(store, new_log(0, 0.5), log_incarnation=1)
     either_way.fold(store)
     assert state_rows(store) == before
     let_it_count(either_way, store)
     either_way.fold(store)  # although there is nothing new in the log
     assert_state_is_of(store, new_log(0, 0.5))
-    appended(store, new_log(0.5), log_epoch=1)
+    appended(store, new_log(0.5), log_incarnation=1)
     either_way.fold(store)
     assert_state_is_of(store, rows)
     folded = state_rows(store)
     either_way.reload(store)
     assert state_rows(store) == folded
-    assert len(log_of(store)) > len(rows)  # the older epoch stays as history
+    assert len(log_of(store)) > len(rows)  # the older log incarnation stays as history
 
 
 def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, seen = answers(workbench, store), []
-    appended(store, new_log(), log_epoch=1)
-    assert workbench.verify(store).equal  # of the epoch that counts
+    appended(store, new_log(), log_incarnation=1)
+    assert workbench.verify(store).equal  # of the log incarnation that counts
     let_it_count(workbench, store)
     swap = FoldProgress.swap
 
@@ -130,24 +132,24 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     assert seen == [before] * 2
     after = answers(workbench, store)
     assert incarnations_of(store) == [{1, 2, 3}] * len(STATE_TABLES)  # for readers that began with the older one
-    workbench.reload(store)  # of the one epoch alone
+    workbench.reload(store)  # of the one log incarnation alone
     assert answers(workbench, store) == after != before
     assert_state_is_of(store, new_log())
 
 
-def test_an_epoch_without_records_takes_over_too(workbench: Workbench, store: Path) -> None:
+def test_a_log_incarnation_without_records_takes_over_too(workbench: Workbench, store: Path) -> None:
     let_it_count(workbench, store)
     workbench.fold(store)
     assert export_of(store) == {"groups": {}}
     assert workbench.verify(store).equal
     assert view_of(workbench, store) == []
-    appended(store, new_log(), log_epoch=1)
+    appended(store, new_log(), log_incarnation=1)
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
 
-def test_a_reload_of_one_log_partition_brings_the_whole_epoch(workbench: Workbench, store: Path) -> None:
-    a_new_epoch_counts(workbench, store)
+def test_a_reload_of_one_log_partition_brings_the_whole_log_incarnation(workbench: Workbench, store: Path) -> None:
+    a_new_log_incarnation_counts(workbench, store)
     workbench.reload(store, 0)
     assert workbench.verify(store).equal
     assert set(export_of(store)["groups"]) == _groups_of(workbench, store)
@@ -158,37 +160,39 @@ def _groups_of(workbench: Workbench, store: Path) -> set[str]:
     return {row["group_id"] for row in workbench.spark.table("consumer_groups").collect()}
 
 
-def test_a_running_stream_notices_an_epoch_also_where_nothing_is_appended(workbench: Workbench, store: Path) -> None:
+def test_a_running_stream_notices_a_log_incarnation_also_where_nothing_is_appended(
+    workbench: Workbench, store: Path
+) -> None:
     before = export_of(store)
-    appended(store, new_log(), log_epoch=1)
+    appended(store, new_log(), log_incarnation=1)
     stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     try:
         wait_until(lambda: stream.query.lastProgress is not None, "the stream does not run")
         assert export_of(store) == before
         let_it_count(workbench, store)
-        wait_until(lambda: export_of(store) != before, "the epoch does not take over")
+        wait_until(lambda: export_of(store) != before, "the log incarnation does not take over")
     finally:
         stream.stop()
     assert_state_is_of(store, new_log())
-    assert fold.switch_epoch_if_due(workbench.open(store), workbench.settings, CLOCK) is None
+    assert fold.switch_log_incarnation_if_due(workbench.open(store), workbench.settings, CLOCK) is None
 
 
-def test_a_stream_ends_with_what_kept_an_epoch_from_taking_over(
+def test_a_stream_ends_with_what_kept_a_log_incarnation_from_taking_over(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("the disk is gone\nand a stack with it")
 
-    monkeypatch.setattr(fold_stream, "switch_epoch_if_due", broken)
+    monkeypatch.setattr(fold_stream, "switch_log_incarnation_if_due", broken)
     running = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
     with pytest.raises(StreamFailed, match=r"^the fold of the log stopped: the disk is gone$"):
         running.await_end()
 
 
-def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
+def test_a_batch_that_comes_while_another_lets_the_log_incarnation_take_over_is_folded(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    appended(store, new_log(0, 0.5), log_epoch=1)
+    appended(store, new_log(0, 0.5), log_incarnation=1)
     let_it_count(workbench, store)
     log_is_read, go_on = threading.Event(), threading.Event()
     swap = FoldProgress.swap
@@ -202,27 +206,27 @@ def test_a_batch_that_comes_while_another_lets_the_epoch_take_over_is_folded(
         monkeypatch.undo()
         go_on.set()
         other.join()
-        return counting_epoch(of)
+        return current_log_incarnation(of)
 
     monkeypatch.setattr(FoldProgress, "swap", wait_and_swap)
     other = threading.Thread(target=workbench.reload, args=[store])
     other.start()
     assert log_is_read.wait(60)
-    appended(store, new_log(0.5), log_epoch=1)
-    monkeypatch.setattr(fold, "counting_epoch", taken_over_since)  # the batch has read the progress by then
+    appended(store, new_log(0.5), log_incarnation=1)
+    monkeypatch.setattr(fold, "current_log_incarnation", taken_over_since)  # the batch has read the progress by then
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
 
 @either_reload
-def test_a_reload_of_an_epoch_that_is_over_changes_nothing(
+def test_a_reload_of_a_log_incarnation_that_is_over_changes_nothing(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
     swap = FoldProgress.swap
 
     def after_another_took_over(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
         monkeypatch.undo()
-        a_new_epoch_counts(workbench, store)
+        a_new_log_incarnation_counts(workbench, store)
         workbench.fold(store)
         swap(self, partitions)
 
@@ -232,17 +236,17 @@ def test_a_reload_of_an_epoch_that_is_over_changes_nothing(
 
 
 @either_reload
-def test_an_epoch_that_a_reload_comes_before_takes_over_all_the_same(
+def test_a_log_incarnation_that_a_reload_comes_before_takes_over_all_the_same(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
-    a_new_epoch_counts(workbench, store)
-    older = counting_epoch(workbench.open(store)) - 1
+    a_new_log_incarnation_counts(workbench, store)
+    older = current_log_incarnation(workbench.open(store)) - 1
     swap = FoldProgress.swap
 
     def after_a_reload(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
         monkeypatch.undo()
-        with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the epoch counted
-            patch.setattr(fold, "counting_epoch", lambda _: older)
+        with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the log incarnation counted
+            patch.setattr(fold, "current_log_incarnation", lambda _: older)
             workbench.reload(store, *log_partitions)
         swap(self, partitions)
 
@@ -251,14 +255,14 @@ def test_an_epoch_that_a_reload_comes_before_takes_over_all_the_same(
     assert_state_is_of(store, new_log())
 
 
-def test_who_began_to_describe_the_older_epoch_goes_on_with_it(
+def test_who_began_to_describe_the_older_log_incarnation_goes_on_with_it(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, names = export_of(store), describe._topic_names
 
     def after_another_took_over(reader: StateReader) -> dict[str, str]:
         monkeypatch.undo()
-        a_new_epoch_counts(workbench, store)
+        a_new_log_incarnation_counts(workbench, store)
         workbench.fold(store)
         maintain_store(workbench.open(store), CLOCK)
         return names(reader)
@@ -269,13 +273,13 @@ def test_who_began_to_describe_the_older_epoch_goes_on_with_it(
     assert export_of(store) != before
 
 
-def test_what_an_older_epoch_left_goes_once_nobody_reads_it_any_more(
+def test_what_an_older_log_incarnation_left_goes_once_nobody_reads_it_any_more(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compact, "_REST_SECONDS", 0)
     compactor = compact.Compactor(workbench.open(store), workbench.settings.fold)
     compactor.after_fold(0)
-    a_new_epoch_counts(workbench, store)
+    a_new_log_incarnation_counts(workbench, store)
     workbench.fold(store)
     compactor.after_fold(1)
     compactor.close()
@@ -283,23 +287,23 @@ def test_what_an_older_epoch_left_goes_once_nobody_reads_it_any_more(
     assert_state_is_of(store, new_log())
 
 
-def test_cleaning_removes_what_another_epoch_took_over_from(workbench: Workbench, store: Path) -> None:
+def test_cleaning_removes_what_another_log_incarnation_took_over_from(workbench: Workbench, store: Path) -> None:
     old = rows_of(store, "log")
     times = sorted(row["record_timestamp"] for row in old)
     middle_ms = times[len(times) // 2] // 1000
-    a_new_epoch_counts(workbench, store)
+    a_new_log_incarnation_counts(workbench, store)
     clean_log(workbench.open(store), workbench.settings, CLOCK, dry_run=True)
-    assert sum(row["log_epoch"] == 0 for row in rows_of(store, "log")) == len(old)
+    assert sum(row["log_incarnation"] == 0 for row in rows_of(store, "log")) == len(old)
     workbench.fold(store)
     later = FixedClock(middle_ms + 3_600_000)
     done = clean_log(workbench.open(store), workbench.settings, later, older_than_ms=3_600_000)
     left = rows_of(store, "log")
     young = [row for row in old if row["record_timestamp"] >= middle_ms * 1000]
     assert 0 < len(young) < len(old)
-    assert sorted((row for row in left if row["log_epoch"] == 0), key=str) == sorted(young, key=str)
+    assert sorted((row for row in left if row["log_incarnation"] == 0), key=str) == sorted(young, key=str)
     assert done.removed == len(old) + len(new_log()) - len(left)
     assert workbench.verify(store).equal
 
     clean_log(workbench.open(store), workbench.settings, CLOCK)
-    assert {row["log_epoch"] for row in rows_of(store, "log")} == {1}
+    assert {row["log_incarnation"] for row in rows_of(store, "log")} == {1}
     assert workbench.verify(store).equal
