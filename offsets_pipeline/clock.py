@@ -85,7 +85,7 @@ def parse_time_ms(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTime(
-            f"{text!r} is no time: write it as 2026-03-01T12:00:00Z, or in milliseconds since 1970"
+            f"{text!r} is not a time: write it like 2026-03-01T12:00:00Z, or in milliseconds since 1970"
         ) from None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
@@ -106,7 +106,7 @@ def duration_ms(text: str) -> int:
 def _duration_ns(duration: str) -> int:
     found = _DURATION.fullmatch(duration)
     if found is None or duration[-1] in "PpTt":
-        raise InvalidTime(f"{duration!r} is no duration: write it as P1DT12H30M, or PT90S")
+        raise InvalidTime(f"{duration!r} is not a duration: write it like P1DT12H30M or PT90S")
     sign, days, _, hours, minutes, seconds, fraction = (part or "" for part in found.groups())
     fraction_ns = int(f"{fraction:0<9}") * (-1 if seconds.startswith("-") else 1)
     whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)

@@ -315,7 +315,7 @@ def load_settings(path: Path | None = None) -> Settings:
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {chosen}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{chosen}: not a TOML file: {error}") from error
+        raise ConfigError(f"cannot read the settings file {chosen}: it is not TOML: {error}") from error
     try:
         return _from_document(document)
     except ConfigError as error:
@@ -335,7 +335,7 @@ def _from_document(document: Mapping[str, object]) -> Settings:
     sections: dict[str, object] = {}
     for section, values in document.items():
         if section not in _SECTIONS and section != _KAFKA:
-            raise ConfigError(f"[{section}] is no section; {_known(section, [*_SECTIONS, _KAFKA])}")
+            raise ConfigError(f"[{section}] is not a section; {_known(section, [*_SECTIONS, _KAFKA])}")
         if not isinstance(values, dict):
             raise ConfigError(f"{section}: {_as_toml(values)} is not allowed; [{section}] is a section")
         if section == _KAFKA:
@@ -347,7 +347,7 @@ def _from_document(document: Mapping[str, object]) -> Settings:
         names = [each.name for each in fields(_SECTIONS[section])]
         for name in values:
             if name not in names:
-                raise ConfigError(f"[{section}] {name} is no setting; {_known(name, names)}")
+                raise ConfigError(f"[{section}] {name} is not a setting; {_known(name, names)}")
         try:
             sections[section] = _SECTIONS[section](**values)
         except ConfigError as error:

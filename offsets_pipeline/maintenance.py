@@ -111,7 +111,7 @@ def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | Non
     for folder in checkpoints:
         version = _unread(store, absolute(folder))
         if version is None:
-            raise NoSuchCheckpoint(f"{folder} is no checkpoint of a stream that has read the log: name its folder")
+            raise NoSuchCheckpoint(f"{folder} is not the checkpoint of a stream over the log; name the folder of one")
         versions.append(version)
     return min((each for each in versions if each is not None), default=None)
 

@@ -122,7 +122,7 @@ def check_java() -> None:
         raise JavaMissing(f"no Java in {where}: {need}; {remedy}")
     version = _java_version(Path(java))
     if version is None:
-        raise JavaMissing(f"{java} does not say which Java it is: {need}; {remedy}")
+        raise JavaMissing(f"cannot find out the version of {java}: {need}; {remedy}")
     if version < OLDEST_JAVA:
         raise JavaMissing(f"{java} is Java {version}: {need}; {remedy}")
 

@@ -74,8 +74,8 @@ class Store:
             log = _in_catalog(spark, location, LOG.name)
         except AnalysisException:
             if _is_empty(spark, location):
-                raise NoSuchStore(f"no store at {location}: ingest a log into it first, or check its name") from None
-            raise NotAStore(f"{location} is not a store: it has no table named log; name a store's schema") from None
+                raise NoSuchStore(f"no store at {location}; ingest a log into it first, or check its name") from None
+            raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
         properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
@@ -113,7 +113,9 @@ class Store:
             raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
         if not _is_empty(self.spark, self.location) and not _is_half_made(self.spark, self.location):
             if not self.spark.catalog.tableExists(self.table_name(LOG.name)):
-                raise NotAStore(f"{self.location} is not empty and not a store: name a new or empty schema")
+                raise NotAStore(
+                    f"cannot create a store in {self.location}: it is not empty; name a new or empty schema"
+                )
             return self._as_made_by_another()
         self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         with ThreadPoolExecutor() as threads:  # the creation of a table mostly waits
@@ -147,7 +149,9 @@ class Store:
     def _as_made_by_another(self) -> Store:
         found = Store.open(self.spark, self.location)
         if found.properties != self.properties:
-            raise StoreMismatch(f"{self.location} is a store already, with other properties: name another folder")
+            raise StoreMismatch(
+                f"cannot create a store in {self.location}: it has a store with other properties; name another folder"
+            )
         return found
 
     def require(self, kind: str) -> None:
@@ -155,7 +159,7 @@ class Store:
         if self.properties.kind != kind:
             raise StoreMismatch(
                 f"{self.location} is {'an owned' if self.properties.kind == OWNED else 'a mirrored'} store, "
-                f"and this needs {'an owned' if kind == OWNED else 'a mirrored'} one: name another store"
+                f"but this command needs {'an owned' if kind == OWNED else 'a mirrored'} one; name another store"
             )
 
     def table_name(self, name: str) -> str:
@@ -262,7 +266,7 @@ class Store:
                     return  # another process is creating the same store
                 if not (error.getCondition() or "").startswith(_BEING_CREATED):
                     raise
-                raise WriteConflict(f"another writer creates {self.table_name(table.name)}") from error
+                raise WriteConflict(f"another process is creating {self.table_name(table.name)}") from error
 
         with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
 
@@ -289,7 +293,7 @@ def sql_name(location: str, table: str) -> str:
     if location.startswith(_SCHEMA_PREFIX):
         schema = location.removeprefix(_SCHEMA_PREFIX)
         if not re.fullmatch(r"\w+(\.\w+)*", schema):
-            raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")
+            raise NoSuchStore(f"{schema!r} is not a schema name: use letters, digits, _ and dots")
         return f"{schema}.{table}"
     return f"delta.`{location.replace('`', '``')}/{table}`"
 

@@ -43,8 +43,8 @@ def warn_of_unfolded(reader: StateReader, store: str) -> None:
     unfolded = unfolded_records(reader)
     if unfolded:
         warn(
-            f"{unfolded} records of {store} are not folded yet, and no answer has them: "
-            f"`offsets fold --store {shlex.quote(store)} --available-now` folds them"
+            f"the answers lack {unfolded} records of {store} that are not folded yet: "
+            f"`offsets fold --store {shlex.quote(store)} --available-now`"
         )
 
 

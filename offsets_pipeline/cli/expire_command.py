@@ -70,11 +70,11 @@ def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
     }
     for name, value in forecasting.items():
         if value is not None:
-            raise OptionNeedsAnother(f"{name} is an option of forecasts: add --dry-run")
+            raise OptionNeedsAnother(f"{name} needs --dry-run: only a forecast takes it")
     if not is_owned:
         raise NotCoordinator(
-            f"{reader.location} is a mirrored store: its broker expires offsets, and only it may (R4); "
-            "--dry-run says what it will expire"
+            f"cannot expire offsets of {reader.location}: in a mirrored store only the broker expires offsets (R4); "
+            "--dry-run shows what it will expire"
         )
     last: ExpiryRun | None = None
 

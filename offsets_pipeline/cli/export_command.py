@@ -21,7 +21,7 @@ def export_segments(store: str, settings: Settings, to: str, as_of: str | None, 
     """Write the log to segment files; returns the exit status. Raises TargetNotEmpty, InvalidTime."""
     as_of_ms = None if as_of is None else parse_time_ms(as_of)
     if "://" in to:
-        raise TargetNotEmpty(f"{to} is no local folder: name a new or empty one")
+        raise TargetNotEmpty(f"cannot export to {to}: it is not a local folder; name a new or empty one")
     reader = open_reader(store, settings)
     read = 0
 

@@ -25,12 +25,13 @@ def ingest_segments(store: str, settings: Settings, paths: Sequence[str], offset
     for file in report.files:
         for damage in file.damage:
             warn(
-                f"{file.source}: {damage.length} bytes at position {damage.position} in quarantine: {damage.reason}",
+                f"{file.source}: {damage.length} bytes at position {damage.position} went into quarantine: "
+                f"{damage.reason}",
             )
         if file.torn_tail is not None:
-            warn(f"{file.source}: torn tail left out: {file.torn_tail}")
+            warn(f"{file.source}: left out the incomplete last batch: {file.torn_tail}")
     if report.left_out:
-        warn(f"{report.left_out} records lie before what the log was cleaned to and were left out")
+        warn(f"left out {report.left_out} records before the offsets to which the log was cleaned")
     sys.stdout.write(
         f"{report.added} records added to {store} from {len(report.files)} segment files "
         f"({report.offsets_partitions} log partitions)\n"

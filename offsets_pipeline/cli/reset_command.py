@@ -89,8 +89,8 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
     except NotCoordinator:
         if options.execute:
             raise NotCoordinator(
-                f"{options.store} is a mirrored store: only its broker may write (R4); what --export prints is for "
-                "kafka-consumer-groups --reset-offsets --execute --from-file"
+                f"cannot reset offsets in {options.store}: in a mirrored store only the broker writes (R4); "
+                "pass the output of --export to kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
         reader = StateReader(options.store)
         warn_of_unfolded(reader, options.store)
@@ -107,10 +107,10 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
 
 def _validate_scope(options: ResetOptions) -> None:
     if options.command_config is not None and options.bootstrap_server is None:
-        raise InvalidReset("--command-config needs --bootstrap-server: name the broker too")
+        raise InvalidReset("--command-config needs --bootstrap-server; add it")
     if options.from_file is not None:
         if options.topics or options.all_topics:
-            raise InvalidReset("--from-file names the partitions: leave out --topic and --all-topics")
+            raise InvalidReset("cannot combine --from-file with --topic or --all-topics: the file names the partitions")
         return
     if not (options.groups or options.all_groups):
         raise InvalidReset("cannot plan a reset: no group is named; add --group G (may be repeated) or --all-groups")
@@ -211,7 +211,11 @@ def _status(plan: ResetPlan, failed: Mapping[str, OffsetsError]) -> int:
     if plan.active:
         active = [f"{group_id!r} is {state}" for group_id, state in plan.active.items()]
         more = f", and {len(active) - _NAMED_GROUPS} more" if len(active) > _NAMED_GROUPS else ""
-        errors.append(NonEmptyGroup(f"only inactive groups are reset: {', '.join(active[:_NAMED_GROUPS])}{more}"))
+        errors.append(
+            NonEmptyGroup(
+                f"cannot reset groups with members: {', '.join(active[:_NAMED_GROUPS])}{more}; stop the members first"
+            )
+        )
     for error in errors[1:]:
         warn(str(error))
     if errors:

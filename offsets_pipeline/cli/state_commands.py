@@ -80,7 +80,7 @@ def verify(location: str, settings: Settings, *, independent: bool) -> int:
             "`offsets reload` rebuilds the state"
         )
     sys.stdout.write(
-        f"equal: {result.offsets} offsets and {result.groups} groups are what the {result.records} folded records "
-        f"of {result.log_partitions} log partitions give\n"
+        f"equal: {result.offsets} offsets and {result.groups} groups match a replay of the {result.records} folded "
+        f"records of {result.log_partitions} log partitions\n"
     )
     return 0

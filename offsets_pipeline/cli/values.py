@@ -44,7 +44,7 @@ def read_commit(text: str) -> tuple[tuple[str, int], int]:
     """TOPIC:PARTITION=OFFSET. Raises ValueError."""
     found = _COMMIT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not TOPIC:PARTITION=OFFSET")
+        raise ValueError(f"{text!r} is not of the form TOPIC:PARTITION=OFFSET")
     return (found["topic"], int(found["partition"])), int(found["offset"])
 
 
@@ -52,7 +52,7 @@ def read_place(text: str) -> tuple[str, int | None]:
     """TOPIC:PARTITION, or TOPIC for all of its partitions. Raises ValueError."""
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION")
+        raise ValueError(f"{text!r} is not of the form TOPIC or TOPIC:PARTITION")
     return found["topic"], None if found["partition"] is None else int(found["partition"])
 
 
@@ -60,7 +60,7 @@ def read_topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     """TOPIC:PARTITION,PARTITION..., or TOPIC for all of its partitions. Raises ValueError."""
     found = _TOPIC.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not TOPIC or TOPIC:PARTITION,PARTITION...")
+        raise ValueError(f"{text!r} is not of the form TOPIC or TOPIC:PARTITION,PARTITION...")
     partitions = found["partitions"]
     return found["topic"], None if partitions is None else tuple(int(each) for each in partitions.split(","))
 
@@ -79,7 +79,7 @@ def read_interval(text: str) -> int:
     except InvalidTime:
         every_ms = 0
     if every_ms <= 0:
-        raise ValueError(f"{text!r} is not allowed; it takes seconds, or a duration as PT1H30M")
+        raise ValueError(f"{text!r} is not a duration: write seconds, or ISO 8601 such as PT1H30M")
     return every_ms
 
 
@@ -87,7 +87,7 @@ def read_address(text: str) -> tuple[str, int]:
     """PORT or HOST:PORT; the host is 127.0.0.1 by default. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > _PORT_MAX:
-        raise ValueError(f"{text!r} is no port; it takes 0 to {_PORT_MAX}, with HOST: before it or not")
+        raise ValueError(f"{text!r} is not an address: write PORT or HOST:PORT, with a port from 0 to {_PORT_MAX}")
     return host or "127.0.0.1", int(port)
 
 

@@ -155,9 +155,11 @@ class Appender:
             while len(self._waiting) >= _MAX_WAITING and not self._closing:
                 left_ns = request.deadline_ns - time.monotonic_ns()
                 if left_ns <= 0 or not self._changed.wait(left_ns / 1e9):
-                    raise RequestTimedOut(f"{request.what}: {_MAX_WAITING} requests are waiting; it was not written")
+                    raise RequestTimedOut(
+                        f"{request.what}: rejected, because {_MAX_WAITING} requests are waiting; it was not written"
+                    )
             if self._closing:
-                raise CoordinatorNotAvailable(f"{request.what}: the coordinator is closed")
+                raise CoordinatorNotAvailable(f"{request.what}: the coordinator is closed; open another one")
             self._waiting.append(request)
             self._changed.notify_all()
 
@@ -216,7 +218,9 @@ class Appender:
                 if rows is not None:
                     self._replay(rows)
         except Exception:  # noqa: BLE001 - it is a defect; opening the coordinator anew mends what it left
-            _LOG.exception("version %s of the log was written, and could not be replayed", append.version)
+            _LOG.exception(
+                "cannot replay version %s of the log, which was written; open the coordinator again", append.version
+            )
         self.figures.appends += 1
         self.figures.records += append.rows.num_rows
         if append.version % CHECKPOINT_COMMITS == 0:
@@ -236,7 +240,7 @@ class Appender:
             if not request.starts():
                 continue
             if time.monotonic_ns() >= request.deadline_ns:
-                late = RequestTimedOut(f"{request.what}: its time is over; it was not written")
+                late = RequestTimedOut(f"{request.what}: timed out; it was not written")
                 round_.refused.append((request, late))
                 continue
             if records >= _MAX_RECORDS:

@@ -76,7 +76,7 @@ def commit_offsets(
     for where, offset in request.offsets.items():
         if not _is_offset(offset.offset):
             raise OffsetOutOfRange(
-                f"{offset.offset!r} is no offset of {where.topic}-{where.partition}: from 0 to 2^63-1"
+                f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
             )
         if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:
             too_large.append(where)
@@ -95,11 +95,11 @@ def commit_offsets(
                 )
             )
         except UnwritableRecord as error:
-            raise InvalidCommitOffsetSize(f"the commit for {where.topic}-{where.partition}: {error}") from error
+            raise InvalidCommitOffsetSize(f"cannot commit for {where.topic}-{where.partition}: {error}") from error
     size = sum(len(record.key) + len(record.value or b"") for record in records)
     if size > MAX_REQUEST_BYTES:
         raise InvalidCommitOffsetSize(
-            f"a commit of {len(records)} offsets takes {size} bytes, {MAX_REQUEST_BYTES} are allowed: make it several"
+            f"a commit of {len(records)} offsets takes {size} bytes, at most {MAX_REQUEST_BYTES} are allowed; split it"
         )
     return Outcome(records, None, _too_large(too_large, len(records), settings))
 
@@ -110,8 +110,8 @@ def _expire_timestamp_ms(retention_time_ms: int | None, now_ms: int) -> int | No
         return None
     if retention_time_ms <= 0:
         raise InvalidRequest(
-            f"a retention of {retention_time_ms} ms would delete the commit at once: it takes a number above 0, or "
-            f"{DEFAULT_RETENTION_TIME} for the store's own"
+            f"retention_time_ms={retention_time_ms} is not allowed: it takes a number above 0, or "
+            f"{DEFAULT_RETENTION_TIME} for the store's retention"
         )
     return now_ms + retention_time_ms
 
@@ -144,8 +144,8 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         if member.generation < 0:
             return  # the commit creates a simple group
         if transactional:
-            raise IllegalGeneration(f"group {group_id!r} does not exist, so it has no generation {member.generation}")
-        raise NoSuchGroup(f"no group {group_id!r}: commit without a generation to make a simple group of that name")
+            raise IllegalGeneration(f"no group {group_id!r}, so it has no generation {member.generation}")
+        raise NoSuchGroup(f"no group {group_id!r}; commit without a generation to create a simple group")
     refuse_share_group(group_id, group.group_type)
     if member.generation < 0 and group.is_empty:
         return
@@ -161,12 +161,14 @@ def _validate_classic(group_id: str, group: GroupDescription, member: MemberOfGr
         if member.generation != group.generation:
             raise IllegalGeneration(
                 f"group {group_id!r} is in generation {group.generation}, member {member.member_id!r} "
-                f"commits in {member.generation}"
+                f"commits in generation {member.generation}"
             )
     elif not transactional:
-        raise UnknownMemberId(f"group {group_id!r} has members: only they may commit, with their generation")
+        raise UnknownMemberId(f"group {group_id!r} has members: only members may commit, with their generation")
     if not transactional and group.members and (group.protocol is None or group.leader is None):
-        raise RebalanceInProgress(f"generation {group.generation} of group {group_id!r} is not agreed upon yet")
+        raise RebalanceInProgress(
+            f"group {group_id!r} is rebalancing: generation {group.generation} is not complete; join again"
+        )
 
 
 def _validate_classic_member(group_id: str, group: GroupDescription, member: MemberOfGroup) -> None:
@@ -178,8 +180,8 @@ def _validate_classic_member(group_id: str, group: GroupDescription, member: Mem
             raise UnknownMemberId(f"group {group_id!r} has no static member {member.group_instance_id!r}")
         if holder != member.member_id:
             raise FencedInstanceId(
-                f"static member {member.group_instance_id!r} of group {group_id!r} is {holder!r} now, "
-                f"no longer {member.member_id!r}"
+                f"member {holder!r} replaced {member.member_id!r} as static member {member.group_instance_id!r} "
+                f"of group {group_id!r}"
             )
     if member.member_id not in ids:
         raise UnknownMemberId(f"group {group_id!r} has no member {member.member_id!r}")
@@ -192,7 +194,7 @@ def _validate_epoch(group_id: str, group: GroupDescription, member: MemberOfGrou
     epoch = found.member_epoch or 0
     if member.generation == epoch:
         return
-    message = f"member {member.member_id!r} of group {group_id!r} is in epoch {epoch}, not in {member.generation}"
+    message = f"member {member.member_id!r} of group {group_id!r} is in member epoch {epoch}, not {member.generation}"
     if transactional or found.session_timeout_ms is not None:  # only a member of the classic protocol has one
         raise IllegalGeneration(message)
     raise StaleMemberEpoch(message)
@@ -222,7 +224,7 @@ def fetch_offsets(
         held = offsets.get(where)
         if require_stable and group is not None and state.is_pending(group_id, where):
             error = UnstableOffsetCommit(
-                f"an open transaction holds a commit of group {group_id!r} for {where.topic}-{where.partition}"
+                f"an open transaction has a commit of group {group_id!r} for {where.topic}-{where.partition}"
             )
             answers[where] = FetchedOffset(None, error=error)  # R17
         elif held is None or held.committed_offset < 0:  # a negative offset counts as none

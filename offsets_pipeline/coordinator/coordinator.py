@@ -321,7 +321,7 @@ class Coordinator(TransactionalCoordinator):
     def _expire_loaded(self, now_ms: int) -> None:
         for report in self.expire_loaded(now_ms):
             if report.error is not None:
-                _LOG.warning("log partition %s: not all is expired: %s", report.log_partition, report.error)
+                _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
 
     def _retention_ms(self, retention_ms: int | None) -> int:
         if retention_ms is not None:

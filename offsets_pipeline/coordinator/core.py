@@ -199,7 +199,7 @@ class CoordinatorCore:
                 self._partitions.replay(rows)
         except LogMovedOn as moved:
             self._reopen()
-            _LOG.warning("%s: the log was read anew", moved)
+            _LOG.warning("%s: read the log again from its beginning", moved)
 
     def _reopen(self) -> None:
         """Read the log again, and replace the loaded states when that is done. The caller holds the lock."""
@@ -238,7 +238,7 @@ class CoordinatorCore:
 
     def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
-            raise CoordinatorNotAvailable("the coordinator is closed: open another one")
+            raise CoordinatorNotAvailable("the coordinator is closed; open another one")
 
     def _commit_claims(self, group_id: str) -> Mapping[Hashable, bool]:
         """Return the claims of a commit. It shares an existing group, but the first commit creates the group (R14)."""
@@ -262,7 +262,7 @@ class CoordinatorCore:
                     self._counts.committed_offsets += offsets
                 elif self._acks(acks) == ACKS_NONE:
                     self._counts.lost += 1
-                    _LOG.warning("a commit with acks=0 is lost: %s", error)
+                    _LOG.warning("lost a commit with acks=0: %s", error)
 
         return count
 
@@ -289,10 +289,10 @@ class CoordinatorCore:
             return done.result(max(0, left_ns) / 1e9)
         except FutureTimeoutError:
             if done.cancel():
-                raise RequestTimedOut(f"{request.what}: its time is over; it was not written") from None
+                raise RequestTimedOut(f"{request.what}: timed out; it was not written") from None
             if done.done():
                 return done.result()
-            raise RequestTimedOut(f"{request.what}: its time is over; it may yet be written") from None
+            raise RequestTimedOut(f"{request.what}: timed out; it may still be written") from None
 
     def _tell(self) -> None:
         """Write to the registry which log partitions are loaded here."""
@@ -301,7 +301,7 @@ class CoordinatorCore:
         try:
             self._registry.note(loaded, self._clock.now_ms())
         except OSError as error:
-            _LOG.warning("cannot note in %s what is loaded: %s", self.store.location, error)
+            _LOG.warning("cannot write to %s which log partitions are loaded: %s", self.store.location, error)
 
     def _keep_house(self) -> None:
         """Renew the registry file, abort overdue transactions and expire offsets, until the coordinator closes."""
@@ -320,7 +320,7 @@ class CoordinatorCore:
                 failed = ""
             except Exception as error:  # noqa: BLE001 - the next time may go well
                 if str(error) != failed:  # a repeated error is logged once
-                    _LOG.warning("housekeeping of %s/%s: %s", self.store.location, LOG.name, error)
+                    _LOG.warning("cannot clean up old versions of %s/%s: %s", self.store.location, LOG.name, error)
                 failed = str(error)
 
     def _tick(self, now_ms: int) -> None:

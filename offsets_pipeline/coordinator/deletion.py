@@ -27,7 +27,7 @@ def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
     """
     group = _existing(state, group_id)
     if not group.is_empty:
-        raise NonEmptyGroup(f"group {group_id!r} has {len(group.description.members)} members: stop them first")
+        raise NonEmptyGroup(f"group {group_id!r} has {len(group.description.members)} members; stop them first")
     offsets = dict.fromkeys([*state.offsets_of(group_id), *state.pending_of(group_id)])
     records = [offset_tombstone(state.log_partition, group_id, where) for where in offsets]
     return Outcome(records + group_tombstones(state.log_partition, group_id, group), len(offsets))
@@ -45,7 +45,7 @@ def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[To
     refuse_share_group(group_id, group.group_type)
     if group.group_type == CLASSIC and not group.is_empty and group.description.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise NonEmptyGroup(
-            f"group {group_id!r} is active with protocol {group.description.protocol_type!r}: stop its members first"
+            f"group {group_id!r} is active with protocol {group.description.protocol_type!r}; stop its members first"
         )
     offsets = state.offsets_of(group_id)
     records: list[Record] = []

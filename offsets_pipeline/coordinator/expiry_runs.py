@@ -85,10 +85,10 @@ class StreamExpiry:
                 self._coordinator = open_coordinator(self._location, self._settings, self._clock)
             run = expire_once(self._coordinator, self._location, self._clock, self._stopped.is_set)
         except UnsafeStorage as unsafe:
-            warn(f"this stream expires no offsets: {unsafe}")
+            warn(f"this stream does not expire offsets: {unsafe}")
             return False
         except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
-            warn(f"no offsets of {self._location} expired: {in_one_line(error)}; the next run tries again")
+            warn(f"cannot expire offsets of {self._location}: {in_one_line(error)}; the next run tries again")
             self._close_coordinator()  # the next run opens the log anew
             return True
         if self._on_expiry is not None and (run.offsets or run.groups):
@@ -102,7 +102,7 @@ class StreamExpiry:
         try:
             coordinator.close()
         except Exception as error:  # noqa: BLE001 - all that it appended is in the log
-            warn(f"the coordinator of {self._location} did not close: {in_one_line(error)}")
+            warn(f"cannot close the coordinator of {self._location}: {in_one_line(error)}")
 
 
 def expire_once(

@@ -39,7 +39,7 @@ def store_group(
     try:
         records.append(group_record(state.log_partition, group, now_ms, settings.group_metadata_value_version))
     except UnwritableRecord as error:
-        raise InvalidCommitOffsetSize(f"group {group.group_id!r}: {error}") from error
+        raise InvalidCommitOffsetSize(f"cannot store group {group.group_id!r}: {error}") from error
     return Outcome(records, None)
 
 

@@ -59,9 +59,11 @@ class Partitions:
         """Return the state of a log partition. Raises CoordinatorLoadInProgress, NotCoordinator if it is not loaded."""
         partition = self._partition(log_partition)
         if partition.status is LoadStatus.LOADING:
-            raise CoordinatorLoadInProgress(f"log partition {log_partition} is being loaded: ask again")
+            raise CoordinatorLoadInProgress(f"log partition {log_partition} is loading; retry")
         if partition.state is None:
-            raise NotCoordinator(f"log partition {log_partition} is not loaded here: load it, or ask where it is")
+            raise NotCoordinator(
+                f"log partition {log_partition} is not loaded here; load it, or ask the coordinator that has it"
+            )
         return partition.state
 
     def loaded(self) -> Iterator[PartitionState]:
@@ -152,7 +154,7 @@ class Partitions:
 
     def _partition(self, number: int) -> _Partition:
         if not 0 <= number < len(self._partitions):
-            raise NotCoordinator(f"there is no log partition {number}: they are 0 to {len(self._partitions) - 1}")
+            raise NotCoordinator(f"no log partition {number}: the store has 0 to {len(self._partitions) - 1}")
         return self._partitions[number]
 
 
@@ -204,6 +206,6 @@ def _refuse_lost_groups(before: PartitionState | None, after: PartitionState) ->
     lost = [name for name, group in before.groups.items() if name not in after.groups and not group.is_empty]
     if lost:
         raise UnexpectedActiveGroup(
-            f"group {min(lost)!r} is active here, and log partition {after.log_partition} removed it: "
-            "unload the partition, then load it"
+            f"log partition {after.log_partition} deletes group {min(lost)!r}, which is active here; "
+            "unload the log partition, then load it"
         )

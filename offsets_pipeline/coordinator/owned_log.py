@@ -149,12 +149,12 @@ class OwnedLog:
         raise self._replaced()
 
     def _moved_on(self) -> LogMovedOn:
-        return LogMovedOn(f"the commits of {self._folder} since version {self.version} are no longer kept")
+        return LogMovedOn(f"{self._folder} no longer has the commits since version {self.version}")
 
     def _replaced(self) -> StoreReplaced:
         return StoreReplaced(
-            f"{self._store_folder} was deleted, restored or created anew while it was open: its log is no longer the "
-            f"one that was read up to version {self.version}; open it again"
+            f"{self._store_folder} was deleted, restored or created again while it was open: its log differs from "
+            f"version {self.version}, which was read; open it again"
         )
 
     def load(self, partitions: Collection[int]) -> Iterator[pa.Table]:
@@ -218,7 +218,7 @@ class OwnedLog:
         committed, CommitUnknown if the storage failed and the commit may be there.
         """
         if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
-            raise WriteConflict(f"{self._folder} may have moved on since version {append.version - 1}")
+            raise WriteConflict(f"another writer may have written to {self._folder} since version {append.version - 1}")
         file = self._table.write_file(append.rows, compression=FAST)
         advance = {APPLICATION: append.number}
         return self._table.append_next(file, append.version, append.previous, advance, durable=durable)
@@ -248,7 +248,7 @@ class OwnedLog:
             found = TableFolder(self._folder, LOG).snapshot()
         except NoSuchTable:
             if self._table_id is None:
-                raise NoSuchStore(f"no log at {self._folder}: create the store first, or check the path") from None
+                raise NoSuchStore(f"no log at {self._folder}; create the store first, or check the path") from None
             raise self._replaced() from None
         if self._table_id not in {None, found.table_id} or found.version < version:
             raise self._replaced()

@@ -35,7 +35,7 @@ class OwnedStore:
         properties = properties_of(folder)
         if properties.kind != OWNED:
             raise NotCoordinator(
-                f"{folder} is a mirrored store: a broker is its coordinator, and only it may write (R4); "
+                f"cannot write to {folder}: in a mirrored store only the broker writes (R4); "
                 "create an owned store in another folder"
             )
         return cls(folder, properties)
@@ -59,5 +59,7 @@ class OwnedStore:
 def _folder(location: str | Path) -> str:
     text = str(location)
     if text.startswith(_SCHEMA_PREFIX):
-        raise NotAStore(f"{text}: only Spark's catalog knows where that lies; name the folder of the store")
+        raise NotAStore(
+            f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of the store"
+        )
     return text.rstrip("/") if "://" in text else str(Path(text).resolve())

@@ -125,9 +125,9 @@ def validated_partition(where: tuple[object, object]) -> TopicPartition:
     """Return a valid topic partition. Raises UnknownTopicOrPartition for an invalid topic name or partition number."""
     topic, partition = where
     if not isinstance(topic, str) or not topic or not _is_utf8(topic):
-        raise UnknownTopicOrPartition(f"{topic!r} is no name of a topic")
+        raise UnknownTopicOrPartition(f"{topic!r} is not a topic name")
     if not isinstance(partition, int) or not 0 <= partition <= _MAX_PARTITION:
-        raise UnknownTopicOrPartition(f"{partition!r} is no partition of topic {topic!r}: partitions count from 0")
+        raise UnknownTopicOrPartition(f"{partition!r} is not a partition of topic {topic!r}: partitions count from 0")
     return TopicPartition(topic, partition)
 
 
@@ -137,14 +137,16 @@ def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
     Kafka accepts an empty group id except in newer APIs (``may_be_empty=False``).
     """
     if not isinstance(group_id, str):
-        raise InvalidGroupId(f"{group_id!r} is no group id: it has to be text")
+        raise InvalidGroupId(f"{group_id!r} is not a group id: it is not text")
     if not _is_utf8(group_id):
-        raise InvalidGroupId(f"{group_id!r} is no group id: it holds half a character")
+        raise InvalidGroupId(f"{group_id!r} is not a group id: it has a lone surrogate")
     if not (group_id or may_be_empty):
-        raise InvalidGroupId("an empty group id is only for plain commits, fetches and deleting the group")
+        raise InvalidGroupId(
+            "this request does not allow an empty group id: only commits, fetches and deletions of the group do"
+        )
     size = len(group_id.encode())
     if size > MAX_STRING_BYTES:
-        raise InvalidGroupId(f"a group id has {MAX_STRING_BYTES} bytes at the most, this one has {size}")
+        raise InvalidGroupId(f"a group id has at most {MAX_STRING_BYTES} bytes, this one has {size}")
     return group_id
 
 

@@ -96,7 +96,8 @@ def validate_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
     """Raise InvalidTransactionTimeout if the timeout is not from 1 to ``max_timeout_ms``."""
     if not 0 < timeout_ms <= max_timeout_ms:
         raise InvalidTransactionTimeout(
-            f"a transaction may take from 1 to {max_timeout_ms} ms, not {timeout_ms} (transaction_max_timeout_ms)"
+            f"transaction timeout {timeout_ms} ms is not allowed: it takes 1 to {max_timeout_ms} "
+            "(transaction_max_timeout_ms)"
         )
 
 
@@ -112,7 +113,8 @@ def begin_transaction(
     """
     if not (0 <= producer_epoch <= MAX_EPOCH and producer_id >= 0):
         raise InvalidProducerEpoch(
-            f"producer {producer_id}, epoch {producer_epoch}: an epoch is from 0 to {MAX_EPOCH}, an id not negative"
+            f"producer {producer_id} with epoch {producer_epoch} is not allowed: ids start at 0, epochs are 0 to "
+            f"{MAX_EPOCH}"
         )
     _validate_epoch(producer_id, producer_epoch, producer, begun)
     if producer_epoch == producer.epoch and producer.open_since_ms:
@@ -128,7 +130,7 @@ def begin_transaction(
 
 def _is_open(producer_id: int, producer_epoch: int) -> ConcurrentTransactions:
     return ConcurrentTransactions(
-        f"producer {producer_id} has a transaction open in epoch {producer_epoch}: end it, or begin in a newer epoch"
+        f"producer {producer_id} has a transaction open in epoch {producer_epoch}; end it, or begin in a newer epoch"
     )
 
 
@@ -142,14 +144,14 @@ def validate_producer(
     _validate_epoch(producer_id, producer_epoch, producer, begun)
     begun_here = begun is not None and begun.producer_epoch == producer_epoch
     if not begun_here and not (producer.open_since_ms and producer.epoch == producer_epoch):
-        raise InvalidTxnState(f"producer {producer_id} has no open transaction in epoch {producer_epoch}: begin one")
+        raise InvalidTxnState(f"producer {producer_id} has no open transaction in epoch {producer_epoch}; begin one")
 
 
 def _validate_epoch(producer_id: int, producer_epoch: int, producer: Producer, begun: BegunTransaction | None) -> None:
     newest = max(producer.epoch, -1 if begun is None else begun.producer_epoch)
     if producer_epoch < newest:
         raise InvalidProducerEpoch(
-            f"producer {producer_id} is in epoch {newest}: a newer one replaced {producer_epoch}"
+            f"epoch {producer_epoch} of producer {producer_id} is fenced: the newest is {newest}"
         )
 
 

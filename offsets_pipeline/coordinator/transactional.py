@@ -156,7 +156,7 @@ class TransactionalCoordinator(CoordinatorCore):
                 if self._abort_overdue(producer_id, now_ms):
                     aborted.append(producer_id)
             except OffsetsError as error:
-                _LOG.warning("the transaction of producer %s is overdue and not aborted: %s", producer_id, error)
+                _LOG.warning("cannot abort the overdue transaction of producer %s: %s", producer_id, error)
         return aborted
 
     def _abort_overdue(self, producer_id: int, now_ms: int | None) -> bool:
@@ -209,6 +209,6 @@ class TransactionalCoordinator(CoordinatorCore):
         """Raise ConcurrentTransactions if the transaction is ending. Otherwise mark it as ending, if ``is_ending``."""
         with self._lock:
             if self._begun.is_ending(producer_id):
-                raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending: wait for it")
+                raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending; retry")
             if is_ending:
                 self._begun.set_ending(producer_id, ending=True)

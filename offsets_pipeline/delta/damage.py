@@ -55,7 +55,7 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
         return NoSuchTable(f"no Delta table at {folder}: check the path")
     if isinstance(error, DeltaError):
-        return UnsupportedTable(f"the table {folder} cannot be read without Spark: {first_line(error)}")
+        return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
 
 
@@ -86,7 +86,7 @@ def _damaged_log(folder: str) -> str | None:
         return f"the file {DELTA_LOG}/{_LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
     if latest >= 0 and latest not in checkpoints:
         return (
-            f"the checkpoint file of version {latest} of {folder} is missing, which {_LAST_CHECKPOINT} names; nothing "
+            f"the checkpoint file of version {latest} of {folder} is missing, but {_LAST_CHECKPOINT} names it; nothing "
             f"is lost if the commits from version 0 are there: delete {DELTA_LOG}/{_LAST_CHECKPOINT}"
         )
     first = max(checkpoints, default=-1) + 1

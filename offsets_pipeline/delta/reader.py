@@ -99,14 +99,14 @@ def refuse_unreadable(table: DeltaTable) -> None:
 
 def with_feature(folder: str, feature: str) -> UnsupportedTable:
     """Return the error about a table that requires a feature of its readers."""
-    return UnsupportedTable(f"the files of {folder} cannot be read without Spark: the table requires {feature}; {UNDO}")
+    return UnsupportedTable(f"cannot read the table {folder} without Spark: it requires {feature}; {UNDO}")
 
 
 def with_deletion_vectors(folder: str) -> UnsupportedTable:
     """Return the error about a table of which rows were deleted without rewriting files."""
     return UnsupportedTable(
-        f"the files of {folder} cannot be read without Spark: rows of them were deleted without rewriting "
-        f"them (deletion vectors); REORG TABLE delta.`{folder}` APPLY (PURGE) rewrites them"
+        f"cannot read the table {folder} without Spark: its files have deleted rows that were not rewritten "
+        f"(deletion vectors); run REORG TABLE delta.`{folder}` APPLY (PURGE)"
     )
 
 

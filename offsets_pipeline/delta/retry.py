@@ -34,7 +34,8 @@ def with_retries(
         except WriteConflict as conflict:
             if attempt == settings.max_retries:
                 raise WriteConflict(
-                    f"{what} was overtaken by another writer {attempt + 1} times: run it again, or with fewer writers"
+                    f"cannot commit {what}: other writers committed first, {attempt + 1} times; run it again, or with "
+                    "fewer writers"
                 ) from conflict
             sleep(random.uniform(0.5, 1.0) * backoff_ms / 1000)  # noqa: S311 - spreads writers, guards no secret
             backoff_ms = min(2 * backoff_ms, settings.max_backoff_ms)

@@ -53,9 +53,11 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
         if log.snapshot().properties.get(CREATION) == mark:
             return True
     elif LOG.name not in found:
-        raise NotAStore(f"{folder} is not empty and not a store: name a new or empty folder")
+        raise NotAStore(f"cannot create a store in {folder}: it is not empty; name a new or empty folder")
     if properties_of(folder) != properties:
-        raise StoreMismatch(f"{folder} is a store already, with other properties: name another folder")
+        raise StoreMismatch(
+            f"cannot create a store in {folder}: it has a store with other properties; name another folder"
+        )
     return False
 
 
@@ -66,15 +68,15 @@ def no_store(folder: str) -> NoSuchStore | NotAStore:
     except NotAStore:
         found = {folder}
     if found:
-        return NotAStore(f"{folder} is not a store: it has no table named log; name the folder of a store")
-    return NoSuchStore(f"no store at {folder}: ingest a log into it first, or check the path")
+        return NotAStore(f"cannot open store {folder}: it has no table named log; name the folder of a store")
+    return NoSuchStore(f"no store at {folder}; ingest a log into it first, or check the path")
 
 
 def _children(folder: str) -> set[str]:
     try:
         return children(folder)
     except NotADirectoryError:
-        raise NotAStore(f"{folder} is a file: name a new or empty folder") from None
+        raise NotAStore(f"cannot create a store in {folder}: it is a file; name a new or empty folder") from None
     except OSError as error:
         raise StorageFailed(
             f"cannot list {folder}: {first_line(error)}; check the path and your permissions"

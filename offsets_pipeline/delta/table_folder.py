@@ -172,14 +172,14 @@ class TableFolder:
         if found.version > known.version:
             if self.commit_file(known.version) is not None:
                 raise self._replaced(known)  # by a copy that went another way
-            raise WriteConflict(f"the commits of {self.folder} since version {known.version} are no longer kept")
+            raise WriteConflict(f"the table {self.folder} no longer has the commits since version {known.version}")
         if found.text != known.text and found.text is not None:
             raise self._replaced(known)
 
     def _replaced(self, known: Snapshot) -> StoreReplaced:
         return StoreReplaced(
-            f"the table {self.folder} was deleted, restored or created anew while it was open: it is no longer the one "
-            f"that was read up to version {known.version}; open it again"
+            f"the table {self.folder} was deleted, restored or created again while it was open: it differs from "
+            f"version {known.version}, which was read; open it again"
         )
 
     # --- writing
@@ -303,7 +303,7 @@ class TableFolder:
             raise self._not_written(error) from error
         if not is_next:
             self.remove_uncommitted([file])
-            raise WriteConflict(f"another writer wrote version {version} of {self.folder}, or the one before")
+            raise WriteConflict(f"another writer committed version {version} or {version - 1} of {self.folder}")
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
@@ -326,8 +326,8 @@ class TableFolder:
                 is_there = self.storage.read(path) == text
             except OSError:
                 raise CommitUnknown(
-                    f"the commit of version {version} of {self.folder} may have been written: the storage failed "
-                    f"({first_line(error)}); look at the table before you write again"
+                    f"version {version} of {self.folder} may have been committed: the storage failed "
+                    f"({first_line(error)}); check the table before you write again"
                 ) from error
             if is_there:
                 return True
@@ -352,7 +352,9 @@ class TableFolder:
             try:
                 self.storage.remove(file.name)
             except OSError as error:
-                _LOG.warning("an unused file of %s stays until it is vacuumed: %s (%s)", self.folder, file.name, error)
+                _LOG.warning(
+                    "cannot remove an unused file of %s: %s (%s); VACUUM removes it", self.folder, file.name, error
+                )
 
     def _bounded(self) -> list[str]:
         """The columns that files keep statistics of: numbers and texts without nulls."""
@@ -390,7 +392,7 @@ class TableFolder:
             table.create_checkpoint()
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
-            _LOG.warning("no checkpoint of %s: %s", self.folder, explained(self.folder, error))
+            _LOG.warning("cannot write a checkpoint of %s: %s", self.folder, explained(self.folder, error))
 
 
 @dataclass(frozen=True)
@@ -412,7 +414,7 @@ class _Conflicts:
                 raise WriteConflict(f"another writer replaced files of {self.folder}")
             if "metaData" in action:
                 if action["metaData"]["id"] != self.table_id:
-                    raise StoreReplaced(f"the table {self.folder} was created anew while it was open: open it again")
+                    raise StoreReplaced(f"the table {self.folder} was created again while it was open; open it again")
                 if self.changes_metadata:
                     raise WriteConflict(f"another writer changed the properties of {self.folder}")
 

@@ -93,7 +93,9 @@ def kept_ms(folder: TableFolder) -> int:
     text = folder.snapshot().properties.get(_KEPT, _KEPT_BY_DEFAULT)
     found = _INTERVAL.fullmatch(text.strip().lower())
     if found is None:
-        raise UnsupportedTable(f"cannot read {_KEPT} of {folder.folder}: {text!r}; set `interval 7 days`")
+        raise UnsupportedTable(
+            f"cannot read {_KEPT} of {folder.folder}: {text!r} is not an interval; set it to `interval 7 days`"
+        )
     return int(float(found[1]) * _UNITS_MS[found[2]])
 
 

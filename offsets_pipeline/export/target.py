@@ -62,7 +62,7 @@ def target_folder(folder: Path) -> Iterator[ExportTarget]:
     """
     there = folder.exists()
     if there and not folder.is_dir():
-        raise TargetNotEmpty(f"{folder} is no local folder: name a new or empty one")
+        raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
     _check_empty(folder, {child.name for child in folder.iterdir()} if there else set())
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
@@ -70,7 +70,7 @@ def target_folder(folder: Path) -> Iterator[ExportTarget]:
             fcntl.flock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a killed process releases it
         except BlockingIOError:
             raise TargetNotEmpty(
-                f"another export writes to {folder}: wait until it ends, or name another folder"
+                f"cannot export to {folder}: another export writes to it; wait until it ends, or name another folder"
             ) from None
         manifest.truncate(0)
         try:
@@ -93,11 +93,13 @@ def sync_folder(folder: Path) -> None:
 def _check_empty(folder: Path, names: set[str]) -> None:
     """Raise TargetNotEmpty unless the folder is empty, or has only the remains of a killed export."""
     if MANIFEST in names:
-        raise TargetNotEmpty(f"{folder} holds a complete export ({MANIFEST}): name a new or empty folder")
+        raise TargetNotEmpty(
+            f"cannot export to {folder}: it has a complete export ({MANIFEST}); name a new or empty folder"
+        )
     if _UNFINISHED_MANIFEST in names:
         names = {name for name in names if name != _UNFINISHED_MANIFEST and not _OURS.fullmatch(name)}
     if names:
-        raise TargetNotEmpty(f"{folder} is not empty: name a new or empty folder")
+        raise TargetNotEmpty(f"cannot export to {folder}: it is not empty; name a new or empty folder")
 
 
 def _remove_all(folder: Path, *, is_new: bool) -> None:

@@ -45,7 +45,7 @@ class RecordKind:
             first = min(others, key=lambda record: record[:2])
             key = "no key" if first.key is None else f"the key {first.key[:_SHOWN_BYTES]!r}"
             raise WrongRecords(
-                f"{where} does not hold {self.name}: {len(others)} of the {len(records)} first records are others "
+                f"{where} does not have {self.name}: {len(others)} of the first {len(records)} records are others "
                 f"(record {first.record_offset} of partition {first.log_partition} has {key}); {self.remedy}"
             )
 

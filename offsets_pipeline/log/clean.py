@@ -166,7 +166,7 @@ class _Cleaning:
         for file in files:
             if file.name.startswith("/") or "://" in file.name:
                 raise CannotClean(
-                    f"cannot clean {name}: its file {file.name} lies outside of the table's folder (a shallow clone); "
+                    f"cannot clean {name}: its file {file.name} is outside of the table's folder (a shallow clone); "
                     "nothing was done; copy the table"
                 )
         return files

@@ -126,7 +126,7 @@ class _OpenFile:
         ]
         lowest = {name: bound["min"].as_py() for name, bound in zip(_PLACE, bounds, strict=False)}
         if min(lowest.values()) < 0:
-            raise ValueError(f"a record lies in no log partition: {lowest}")
+            raise ValueError(f"a record has log partition {lowest}")
         self._parquet.write_table(rows, row_group_size=rows.num_rows)
         self._rows += rows.num_rows
         return int(self._sink.tell())

@@ -94,7 +94,7 @@ class LogReader:
 
     def _located(self, file: StoredFile) -> Iterator[pa.Table]:
         last = "its start"
-        with working_on(lambda: f"the file {self.log.folder}/{file.name} behind {last}"):
+        with working_on(lambda: f"the file {self.log.folder}/{file.name} after {last}"):
             for rows in self._rows(file):
                 yield rows
                 last = place_of(rows)

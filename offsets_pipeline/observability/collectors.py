@@ -107,7 +107,7 @@ class TopicMetrics(TopicObserver):
         """Count records that were appended to the log."""
         self._metrics.add("offsets_records_read_total", records)
         if records:
-            self._say(f"{records} records landed")
+            self._say(f"{records} records appended")
 
     def looked(
         self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
@@ -238,7 +238,7 @@ class Watched:
         while True:
             ended = self._stopped.is_set()
             if self._count is not None and (ended or time.monotonic() >= next_count):
-                self._try("the state tables cannot be counted", self._count)
+                self._try("cannot count the state tables", self._count)
                 next_count = time.monotonic() + _COUNT_SECONDS
             self._try("metrics are not up to date", self._write)
             if ended:

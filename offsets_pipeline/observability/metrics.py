@@ -38,21 +38,21 @@ HELP: Mapping[str, Told] = {
     ),
     "offsets_topic_open_transaction_seconds": Told(
         "gauge",
-        "Seconds since the transaction that holds the last stable offset back was last written to.",
+        "Seconds since the last write of the transaction that holds back the last stable offset.",
         "log_partition",
     ),
     "offsets_fold_behind_log_records": Told(
         "gauge", "Record offsets of the log that were not folded yet.", "log_partition"
     ),
-    "offsets_quarantined_records": Told("gauge", "Records and stretches of files that did not decode."),
+    "offsets_quarantined_records": Told("gauge", "Records, and byte ranges of segment files, that did not decode."),
     "offsets_groups": Told("gauge", "Groups that exist."),
-    "offsets_committed_offsets": Told("gauge", "Committed offsets that a fetch answers."),
+    "offsets_committed_offsets": Told("gauge", "Committed offsets that a fetch returns."),
     "offsets_log_incarnation": Told(
         "gauge", "Incarnation of the log that is read: how often the topic was read again from its beginning."
     ),
-    "offsets_batch_duration_seconds": Told("summary", "How long the batches of a query took.", "query"),
+    "offsets_batch_duration_seconds": Told("summary", "Duration of the batches of a query.", "query"),
     "offsets_batches_total": Told("counter", "Batches of a query.", "query"),
-    "offsets_warnings_total": Told("counter", "Warnings, each of which also stands on stderr."),
+    "offsets_warnings_total": Told("counter", "Warnings; each is also printed on stderr."),
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -104,7 +104,7 @@ class Metrics:
             half.write_text(self.text(), encoding="utf-8")
             half.replace(path)
         except OSError as error:
-            raise MetricsUnavailable(f"metrics cannot be written to {path}: {error.strerror}") from error
+            raise MetricsUnavailable(f"cannot write metrics to {path}: {error.strerror}") from error
 
 
 _PARTS = {"counter": (), "gauge": (), "summary": ("_sum", "_count")}
@@ -144,7 +144,7 @@ class MetricsServer:
         try:
             self._server = ThreadingHTTPServer((host, port), Answer)
         except OSError as error:
-            raise MetricsUnavailable(f"metrics cannot be told at {host}:{port}: {error.strerror}") from error
+            raise MetricsUnavailable(f"cannot serve metrics at {host}:{port}: {error.strerror}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 

@@ -64,14 +64,14 @@ def read_client_properties(path: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise NoSuchPath(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise MalformedFile(f"{path} cannot be read: {error}") from None
+        raise MalformedFile(f"cannot read {path}: {error}") from None
     properties: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals:
-            raise MalformedFile(f"{path}, line {number}: {line!r} is not name=value")
+            raise MalformedFile(f"{path}, line {number}: {line!r} is not of the form name=value")
         properties[name.strip()] = value.strip()
     return properties
 
@@ -81,7 +81,7 @@ def _client() -> tuple[ModuleType, ModuleType]:
         return importlib.import_module("confluent_kafka"), importlib.import_module("confluent_kafka.admin")
     except ImportError:
         raise ClientMissing(
-            "asking a broker needs confluent-kafka, which is not installed: pip install confluent-kafka, "
+            "cannot ask a broker: confluent-kafka is not installed; run pip install confluent-kafka, "
             "or name a file with --positions"
         ) from None
 

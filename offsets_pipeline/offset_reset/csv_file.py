@@ -27,16 +27,16 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except FileNotFoundError:
         raise NoSuchPath(f"no such file: {path}") from None
     except OSError as error:
-        raise MalformedFile(f"{path} cannot be read: {error.strerror}") from None
+        raise MalformedFile(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise MalformedFile(f"{path} cannot be read: it is not in UTF-8") from None
+        raise MalformedFile(f"cannot read {path}: it is not UTF-8") from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         line = reader.line_num + 1
         try:
             row = next(reader, None)
         except csv.Error as error:
-            raise malformed(path, line, f"no CSV: {error}") from None
+            raise malformed(path, line, f"it is not CSV: {error}") from None
         if row is None:
             return
         if row:
@@ -46,7 +46,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 def number(path: Path, line: int, name: str, text: str) -> int:
     """Return the whole number, 0 or more, of a field. Raises MalformedFile."""
     if _NUMBER.fullmatch(text.strip()) is None:
-        raise malformed(path, line, f"{name} {text!r} is no whole number")
+        raise malformed(path, line, f"{name} {text!r} is not a whole number")
     value = int(text)
     if value < 0:
         raise malformed(path, line, f"{name} {value} is negative")

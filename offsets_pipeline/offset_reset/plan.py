@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Topics = Sequence[tuple[str, Sequence[int] | None]]
 
 MAX_OFFSET = 2**63 - 1
-_ASK = "--bootstrap-server or --positions tells where partitions begin and end"
+_ASK = "add --bootstrap-server or --positions, which give the first and last offsets of partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def plan_reset(
             continue
         chosen = _chosen(group_id, standing, scenario, topics, positions)
         if not chosen and topics is None:
-            plan.warnings.append(f"group {group_id!r} has no committed offset: there is nothing to reset")
+            plan.warnings.append(f"group {group_id!r} has no committed offset: nothing to reset")
         for where in sorted(chosen):
             current = standing.offsets.get(where)
             new, warning = _new_offset(scenario, group_id, where, current, positions)
@@ -131,7 +131,7 @@ def plan_reset(
     if len(plan.active) < len(standings):
         _refuse_topics_without_partitions(plan, scenario, topics)
     if plan.offsets and positions is None and isinstance(scenario, ToOffset | ShiftBy | FromFile):
-        plan.warnings.append(f"the new offsets are not compared with what the partitions hold ({_ASK})")
+        plan.warnings.append(f"the new offsets are not checked against the offsets of the partitions; {_ASK}")
     return plan
 
 
@@ -146,7 +146,7 @@ def _chosen(
         return set(scenario.offsets[group_id])
     if topics is None:
         if standing.state is None:
-            raise NoSuchGroup(f"no group {group_id!r}: name topics to make it, or check the name")
+            raise NoSuchGroup(f"no group {group_id!r}; check the name, or name topics to create the group")
         return set(standing.offsets)
     chosen: set[TopicPartition] = set()
     for topic, partitions in topics:
@@ -165,7 +165,7 @@ def _refuse_topics_without_partitions(plan: ResetPlan, scenario: Scenario, topic
     for topic, _ in () if topics is None or isinstance(scenario, FromFile) else topics:
         if topic not in planned:
             raise InvalidReset(
-                f"nothing is committed for topic {topic!r}: name its partitions, as {topic}:0,1; or {_ASK}"
+                f"no offset is committed for topic {topic!r}; name its partitions, such as {topic}:0,1, or {_ASK}"
             )
 
 
@@ -179,16 +179,16 @@ def _new_offset(
             return _within(where, offset, position)
         case ShiftBy(by):
             if current is None:
-                raise InvalidReset(
-                    f"{_named(where)} cannot be shifted: group {group_id!r} has no offset committed for it"
-                )
+                raise InvalidReset(f"cannot shift {_named(where)}: group {group_id!r} has no committed offset for it")
             return _within(where, current + by, position)
         case FromFile(offsets):
             return _within(where, offsets[group_id][where], position)
         case ToCurrent() if current is not None:
             return current, None
     if position is None or positions is None:
-        raise InvalidReset(f"it is not known to which offset {_named(where)} of group {group_id!r} goes: {_ASK}")
+        raise InvalidReset(
+            f"cannot reset {_named(where)} of group {group_id!r}: the scenario needs offsets of the partition; {_ASK}"
+        )
     if isinstance(scenario, ToTime):
         return _at(where, scenario.time_ms, position, positions.source)
     return position.earliest if isinstance(scenario, ToEarliest) else position.latest, None
@@ -197,9 +197,9 @@ def _new_offset(
 def _within(where: TopicPartition, offset: int, position: Position | None) -> tuple[int, str | None]:
     earliest, latest = (0, MAX_OFFSET) if position is None else (position.earliest, position.latest)
     if offset > latest:
-        return latest, f"{_named(where)}: {offset} is higher than the latest offset, {latest}, which is taken"
+        return latest, f"{_named(where)}: {offset} is higher than the latest offset; using {latest}"
     if offset < earliest:
-        return earliest, f"{_named(where)}: {offset} is lower than the earliest offset, {earliest}, which is taken"
+        return earliest, f"{_named(where)}: {offset} is lower than the earliest offset; using {earliest}"
     return offset, None
 
 
@@ -210,21 +210,19 @@ def _at(where: TopicPartition, time_ms: int, position: Position, source: str) ->
     """
     before = [each for each in position.times if each.time_ms <= time_ms]
     if not before:
-        raise InvalidReset(
-            f"{source} tells no offset of {_named(where)} for {shown_time(time_ms)}, nor for a time before it"
-        )
+        raise InvalidReset(f"{source} has no offset of {_named(where)} for {shown_time(time_ms)} or an earlier time")
     found = before[-1]
     if found.offset is None:
         return position.latest, (
-            f"{_named(where)} has no record at or after {shown_time(time_ms)}: the latest offset, {position.latest}, "
-            "is taken"
+            f"{_named(where)} has no record at or after {shown_time(time_ms)}; using the latest "
+            f"offset, {position.latest}"
         )
     after = position.times[len(before)].offset if len(before) < len(position.times) else None
     if found.time_ms == time_ms or after == found.offset:
         return found.offset, None
     return found.offset, (
-        f"{_named(where)}: {found.offset} is the offset for {shown_time(found.time_ms)}, the last time up to "
-        f"{shown_time(time_ms)} of which {source} tells"
+        f"{_named(where)}: {source} has no offset for {shown_time(time_ms)}; using {found.offset}, the offset for "
+        f"{shown_time(found.time_ms)}"
     )
 
 

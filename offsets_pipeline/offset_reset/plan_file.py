@@ -40,7 +40,7 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
         if len(row) != width or width not in {_WITHOUT_GROUP, _WITH_GROUP}:
             raise malformed(path, line, f"{len(row)} fields: it takes {_expected(width)}")
         if width == _WITHOUT_GROUP and len(group_ids) != 1:
-            raise InvalidReset(f"{path} names no groups: say with --group which one its offsets are for")
+            raise InvalidReset(f"{path} does not name groups; name the group of its offsets with --group")
         group_id = group_ids[0] if width == _WITHOUT_GROUP else row[0]
         where, offset = _offset(path, line, group_id, row[-_WITHOUT_GROUP:])
         offsets = plan.setdefault(group_id, {})
@@ -48,7 +48,7 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
             raise malformed(path, line, f"{where.topic}-{where.partition} of group {group_id!r} has a line already")
         offsets[where] = offset
     if not plan:
-        raise MalformedFile(f"{path} holds no offsets")
+        raise MalformedFile(f"{path} has no offsets")
     for group_id in group_ids:
         if group_id not in plan:
             raise InvalidReset(f"{path} has no line for group {group_id!r}")
@@ -57,7 +57,7 @@ def read_plan(path: Path, group_ids: Sequence[str]) -> dict[str, dict[TopicParti
 
 def _expected(width: int) -> str:
     forms = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
-    return f"{forms[width]}, as the lines before" if width in forms else " or ".join(forms.values())
+    return f"{forms[width]}, like the lines before" if width in forms else " or ".join(forms.values())
 
 
 def _offset(path: Path, line: int, group_id: str, fields: list[str]) -> tuple[TopicPartition, int]:

@@ -59,14 +59,14 @@ class Positions:
         """Return the partitions of a topic. Raises UnknownTopicOrPartition."""
         found = self._by_topic.get(topic)
         if found is None:
-            raise UnknownTopicOrPartition(f"{self.source} knows no topic {topic!r}")
+            raise UnknownTopicOrPartition(f"{self.source} has no topic {topic!r}")
         return found
 
     def of(self, where: TopicPartition) -> Position:
         """Return the position of a partition. Raises UnknownTopicOrPartition."""
         found = self.by_partition.get(where)
         if found is None:
-            raise UnknownTopicOrPartition(f"{self.source} knows no partition {where.topic}-{where.partition}")
+            raise UnknownTopicOrPartition(f"{self.source} has no partition {where.topic}-{where.partition}")
         return found
 
 
@@ -91,7 +91,7 @@ def read_positions(path: Path) -> Positions:
             raise malformed(path, line, f"{where.topic}-{where.partition} has a line already")
         found[where] = _position(path, line, row[len(_HEADER) - 2 :], times)
     if not found:
-        raise MalformedFile(f"{path} tells of no partition")
+        raise MalformedFile(f"{path} has no partitions")
     return Positions(str(path), found)
 
 
@@ -105,7 +105,7 @@ def _time(path: Path, line: int, name: str) -> int:
 def _position(path: Path, line: int, fields: list[str], times: list[int]) -> Position:
     earliest, latest = (number(path, line, name, text) for name, text in zip(_HEADER[2:], fields[:2], strict=True))
     if earliest > latest:
-        raise malformed(path, line, f"earliest {earliest} lies behind latest {latest}")
+        raise malformed(path, line, f"earliest {earliest} is above latest {latest}")
     timed = sorted(
         TimedOffset(time_ms, number(path, line, "offset", text) if text.strip() else None)
         for time_ms, text in zip(times, fields[2:], strict=True)
@@ -115,7 +115,9 @@ def _position(path: Path, line: int, fields: list[str], times: list[int]) -> Pos
         offset = latest if each.offset is None else each.offset
         if not reached <= offset <= latest:
             raise malformed(
-                path, line, f"offset {offset} is not from {reached} to {latest}: with time, offsets go up to the latest"
+                path,
+                line,
+                f"offset {offset} is not from {reached} to {latest}: offsets grow with time, up to the latest",
             )
         reached = offset
     return Position(earliest, latest, tuple(timed))

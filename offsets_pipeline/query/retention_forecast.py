@@ -60,7 +60,7 @@ def _group_row(forecast: GroupForecast, now_ms: int) -> ForecastRow:
     if forecast.has_open_transaction:
         return ForecastRow(HELD, expires, forecast.group_id, None, None, "R20", "the group has an open transaction")
     when = NOW if forecast.is_removed(now_ms) else LATER
-    reason = "the group holds nothing" if expires is None else "the group goes with the last of its offsets"
+    reason = "the group has no offsets" if expires is None else "the group is removed with its last offset"
     return ForecastRow(when, expires, forecast.group_id, None, None, "R21", reason)
 
 

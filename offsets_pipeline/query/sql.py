@@ -36,7 +36,7 @@ def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[s
     """
     if not _outlives_session(spark, schema):
         raise CatalogMissing(
-            "cannot create views: this session's catalog ends with the session; configure one that lasts, as with "
+            "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
             "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
         )
     try:

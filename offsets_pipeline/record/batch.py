@@ -113,11 +113,11 @@ def examine(data: memoryview, position: int, *, may_be_good: bool = True) -> Fou
     if offset < 0:
         return NoBatch(f"negative offset {offset}")
     if length < _MIN_LENGTH[magic]:
-        return NoBatch(f"batch length {length}, at least {_MIN_LENGTH[magic]} expected")
+        return NoBatch(f"batch length {length} is below the minimum {_MIN_LENGTH[magic]}")
     if LOG_OVERHEAD + length > remaining:
         return Incomplete(f"batch of {LOG_OVERHEAD + length} bytes cut short: {remaining} bytes")
     if LOG_OVERHEAD + length > MAX_BATCH_BYTES:
-        return NoBatch(f"batch length {length}, no batch has more than {MAX_BATCH_BYTES}")
+        return NoBatch(f"batch length {length} is above the maximum {MAX_BATCH_BYTES}")
     end = position + LOG_OVERHEAD + length
     if not may_be_good:
         return Broken(end, "checksum is wrong")

@@ -194,7 +194,7 @@ class _Part:
         too_many = (self.count * MIN_RECORD_BYTES > self.end - self.start) | (self.count > MAX_BATCH_RECORDS)
         for index in np.flatnonzero(too_many & (self.count > 0)).tolist():
             size, count = int(self.end[index] - self.start[index]), int(self.count[index])
-            wrong = "are more than any batch has" if count > MAX_BATCH_RECORDS else f"do not fit into {size} bytes"
+            wrong = "are more than a batch may have" if count > MAX_BATCH_RECORDS else f"do not fit into {size} bytes"
             reason.setdefault(index, f"{count} records {wrong}")
         self.count[list(reason)] = 0
 

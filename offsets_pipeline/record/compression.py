@@ -76,7 +76,7 @@ def decompress(codec: int, data: bytes, *, limit: int = MAX_BATCH_BYTES, legacy_
             return _decompress_into(cramjam.zstd, data, limit)
     except _TooLargeError as error:
         raise CorruptRecord(
-            "payload", f"{len(data)} bytes of {Codec(codec).name.lower()} become more than {limit}"
+            "payload", f"{len(data)} bytes of {Codec(codec).name.lower()} decompress to more than {limit}"
         ) from error
     except (cramjam.DecompressionError, zlib.error, ValueError) as error:
         raise CorruptRecord("payload", f"does not decompress as {Codec(codec).name.lower()}: {error}") from error
@@ -161,7 +161,7 @@ def _decompress_snappy_block(block: bytes, limit: int) -> bytes:
     # cramjam reserves the claimed length at once: an absurd one would exhaust memory and end the process
     size = cramjam.snappy.decompress_raw_len(block)
     if size > len(block) * _SNAPPY_MAX_RATIO:
-        raise ValueError(f"block of {len(block)} bytes that claims to become {size}")
+        raise ValueError(f"block of {len(block)} bytes declares {size} uncompressed bytes")
     if size > limit:
         raise _TooLargeError
     return bytes(cramjam.snappy.decompress_raw(block))
@@ -179,7 +179,7 @@ def _with_lz4_header_checksum(data: bytes) -> bytes:
     size = _LZ4_DESCRIPTOR_BYTES
     start = len(_LZ4_MAGIC)
     if not data.startswith(_LZ4_MAGIC) or len(data) < start + size:
-        raise ValueError("no lz4 frame")
+        raise ValueError("not an lz4 frame")
     if data[start] & _LZ4_CONTENT_SIZE_FLAG:
         size += _LZ4_CONTENT_SIZE_BYTES
     end = start + size

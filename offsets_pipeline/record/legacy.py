@@ -92,7 +92,7 @@ def _parse_set(data: bytes, magic: int) -> list[_Message]:
                 "inner message", f"magic {inner_magic}, codec {attributes & CODEC_MASK} in magic {magic}"
             )
         if size < LEGACY_MIN_LENGTH[magic] or end > len(data):
-            raise CorruptRecord("inner message", f"length {size}, {remaining - _LOG_OVERHEAD} bytes are left")
+            raise CorruptRecord("inner message", f"length {size}, but only {remaining - _LOG_OVERHEAD} bytes are left")
         if zlib.crc32(data[position + _CRC_END : end]) != crc:
             raise CorruptRecord("inner message", f"checksum is not {crc:#010x}")
         messages.append(_parse(data[position:end]))
@@ -114,7 +114,7 @@ def _parse(data: bytes) -> _Message:
     key, position = _parse_bytes(data, position, "key")
     value, position = _parse_bytes(data, position, "value")
     if position != len(data):
-        raise CorruptRecord("message", f"{len(data) - position} bytes behind the value")
+        raise CorruptRecord("message", f"{len(data) - position} bytes after the value")
     return _Message(magic, attributes, LegacyRecord(offset, timestamp, key, value))
 
 

@@ -148,12 +148,12 @@ def parse_records(payload: bytes, count: int) -> list[_RecordPlace]:
             if header_count:
                 position = _skip_headers(payload, position, header_count)
             if position != end:
-                raise CorruptRecord(f"record {index}", f"ends at byte {position}, its length says {end}")
+                raise CorruptRecord(f"record {index}", f"ends at byte {position}, by its length at {end}")
             places.append((offset_delta, timestamp_delta, key_start, key_length, value_start, value_length))
     except IndexError:
         raise CorruptRecord(f"record {len(places)}", "reaches beyond its batch") from None
     if position != len(payload):
-        raise CorruptRecord("batch", f"{len(payload) - position} bytes behind its {count} records")
+        raise CorruptRecord("batch", f"{len(payload) - position} bytes after its {count} records")
     return places
 
 

@@ -236,19 +236,19 @@ class Scanner:
         if self._confirmed_offset is None:
             self._first_offset = None
         self._latest = None
-        reason = f"offsets {latest.base_offset} to {latest.last_offset} are above those of the batches behind it"
+        reason = f"offsets {latest.base_offset} to {latest.last_offset} are above those of later batches"
         self._add_damage(latest.position, latest.end, reason)
 
     def _misfit_reason(self, found: Found) -> str:
         last = self.last_offset
         if last is not None and found.base_offset <= last:
-            return f"base offset {found.base_offset} is not above {last}, the last offset before it"
-        return f"last offset {found.last_offset} is too far from {self._first_offset}, where the segment starts"
+            return f"base offset {found.base_offset} is not above the last offset before it, {last}"
+        return f"last offset {found.last_offset} is too far from the segment's first offset {self._first_offset}"
 
     def _pass_damage(self, position: int, verdict: Incomplete | Broken | NoBatch) -> int:
         """Report bytes that are no whole batch. Returns the position where the scan continues."""
         if position >= self._zeros_from:
-            reason = f"{len(self._data) - position} zero bytes: space that was never written"
+            reason = f"{len(self._data) - position} zero bytes: preallocated space without records"
             return self._end_torn(position, reason)
         if isinstance(verdict, Broken) and verdict.is_certain:
             self._add_damage(position, verdict.end, verdict.reason)

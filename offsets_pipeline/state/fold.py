@@ -72,7 +72,7 @@ def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: 
     for partition in chosen or []:
         if not 0 <= partition < count:
             raise InvalidPartitionCount(
-                f"there is no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
+                f"no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
             )
     for table in (*(each.table for each in STATE_TABLES), QUARANTINE, TOPICS, FOLD_PROGRESS):
         if not store.table(table.name).exists():
@@ -107,8 +107,8 @@ def _fold_once(
         )
     if changes.quarantined and warn is not None:
         warn(
-            f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}): see "
-            "the table quarantine of the store"
+            f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
+            "the store's table quarantine"
         )
     if changes.behind:
         reload_partitions(store, changes.behind, settings, clock)
@@ -206,7 +206,10 @@ class _Rebuild:
                 if self._progress.log_incarnation > self._log_incarnation or self._progress.incarnation > incarnation:
                     raise
                 moved |= self._catch_up(moved)
-        raise WriteConflict(f"a stream folded into {self._store.location} faster than a reload could follow")
+        raise WriteConflict(
+            f"cannot finish the reload of {self._store.location}: a stream folds faster; "
+            "stop the stream, or run the reload again"
+        )
 
     def _catch_up(self, moved: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
         """Fold what another fold has folded since the log was read, into this incarnation."""
@@ -272,7 +275,7 @@ def _check(changes: Changes, settings: Settings) -> None:
     corrupt = changes.first_corrupt()
     if corrupt is not None and settings.log.corrupt_records == "fail":
         raise UndecodableRecord(
-            f'{corrupt}; nothing was folded: set corrupt_records = "quarantine" to go on without such records'
+            f'{corrupt}; nothing was folded; set corrupt_records = "quarantine" to leave such records out'
         )
 
 

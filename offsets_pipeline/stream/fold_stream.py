@@ -216,8 +216,8 @@ def _expiry(
         return None
     if store.is_schema:
         warn(
-            f"this stream expires no offsets: {store.location} is a schema, and a coordinator needs the folder of a "
-            "store; fold the store by its folder, or set expire_in_stream = false"
+            f"this stream does not expire offsets: {store.location} is a schema, and a coordinator needs the folder of "
+            "a store; fold the store by its folder, or set expire_in_stream = false"
         )
         return None
     location = store.arrow_folder(LOG.name).removesuffix(f"/{LOG.name}")

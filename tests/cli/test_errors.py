@@ -66,11 +66,11 @@ def everything(folder: Path) -> list[str]:
 
 
 STORES = {
-    "no store at {nothing}: ingest a log into it first, or check the path": "{nothing}",
-    "{photos} is not a store: it has no table named log; name the folder of a store": "{photos}",
-    "{file} is not a store: it has no table named log; name the folder of a store": "{file}",
+    "no store at {nothing}; ingest a log into it first, or check the path": "{nothing}",
+    "cannot open store {photos}: it has no table named log; name the folder of a store": "{photos}",
+    "cannot open store {file}: it has no table named log; name the folder of a store": "{file}",
     "no store at schema:no_such_schema": "schema:no_such_schema",
-    "'no name' is no name of a schema: letters, digits, _ and dots": "schema:no name",
+    "'no name' is not a schema name: use letters, digits, _ and dots": "schema:no name",
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
     "fold": ("fold", "--available-now"),
@@ -95,77 +95,77 @@ OTHERS = [
         "ingest-segments|--store|{new}|{nothing}": "no such file or folder: {nothing}",
         "ingest-segments|--store|{new}|{segments}|{nothing}": "no such file or folder: {nothing}",
         "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}: name segment files",
-        "ingest-segments|--store|{new}|{file}": "{file} is no segment file: these are named <20 digits>.log",
+        "ingest-segments|--store|{new}|{file}": "{file} is not a segment file: name a file <20 digits>.log",
         "ingest-segments|--store|{new}|{bad_segment}": "",
-        "ingest-segments|--store|{photos}|{segments}": "{photos} is not a store",
-        "ingest-segments|--store|{file}|{segments}": "{file} is not a store",
-        "ingest-segments|--store|{owned}|{segments}": "{owned} is an owned store, and this needs a mirrored one",
+        "ingest-segments|--store|{photos}|{segments}": "cannot open store {photos}: it has no table named log",
+        "ingest-segments|--store|{file}|{segments}": "cannot create a store in {file}: it is a file",
+        "ingest-segments|--store|{owned}|{segments}": "{owned} is an owned store, but this command needs a",
         "ingest-segments|--store|{store}|{segments}|--offsets-partitions|6": (
-            "the log in {store} has 5 partitions, not 6: that is fixed with the store"
+            "the log in {store} has 5 partitions, not 6, and the number cannot change"
         ),
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|4": (
-            "log partition 4 is there, but a log of 4 partitions has 0 to 3"
+            "found log partition 4, but a log of 4 partitions has 0 to 3"
         ),
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|50": "",
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|0": "a log has at least 1 partition, not 0",
-        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|open-sesame": "an --option is written NAME=VALUE",
-        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|group.id=x": "the Kafka option group.id is not",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|open-sesame": "an --option has no =: write",
+        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|group.id=x": "cannot set the Kafka option group",
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|ssl.key.password=env:NO_SUCH_": (
-            "the Kafka option ssl.key.password names the environment variable NO_SUCH_: it is not set"
+            "cannot read the Kafka option ssl.key.password: the environment variable NO_SUCH_ is not set"
         ),
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--metrics-file|{nothing}/m": (
-            "metrics cannot be written to {nothing}/m: No such file or directory"
+            "cannot write metrics to {nothing}/m: No such file or directory"
         ),
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
         "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
-        "reload|--store|{store}|--partition|5": "there is no log partition 5 in {store}: its log has 5, 0 to 4",
-        "reload|--store|{store}|--partition|-1": "there is no log partition -1 in {store}",
+        "reload|--store|{store}|--partition|5": "no log partition 5 in {store}: its log has 5, 0 to 4",
+        "reload|--store|{store}|--partition|-1": "no log partition -1 in {store}",
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
         ),
-        "maintain|--store|{store}|--every|PT1H|--checkpoint|{nothing}": "{nothing} is no checkpoint of a stream",
-        "export-segments|--store|{store}|--to|{photos}": "{photos} is not empty: name a new or empty folder",
-        "export-segments|--store|{store}|--to|{file}": "{file} is no local folder: name a new or empty one",
-        "export-segments|--store|{store}|--to|s3://bucket/log": "s3://bucket/log is no local folder",
-        "export-segments|--store|{store}|--to|{new}|--as-of|yesterday": "'yesterday' is no time: write it as 2026-03-",
-        "export-segments|--store|{store}|--to|{new}|--as-of|2026-02-30": "'2026-02-30' is no time",
+        "maintain|--store|{store}|--every|PT1H|--checkpoint|{nothing}": "{nothing} is not the checkpoint of a stream",
+        "export-segments|--store|{store}|--to|{photos}": "cannot export to {photos}: it is not empty; name a new",
+        "export-segments|--store|{store}|--to|{file}": "cannot export to {file}: it is not a local folder; name a",
+        "export-segments|--store|{store}|--to|s3://bucket/log": "cannot export to s3://bucket/log: it is not a local",
+        "export-segments|--store|{store}|--to|{new}|--as-of|yesterday": "'yesterday' is not a time: write it like 2026",
+        "export-segments|--store|{store}|--to|{new}|--as-of|2026-02-30": "'2026-02-30' is not a time",
         "describe|--store|{store}|--group|nobody": "no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)",
         "verify|--store|{store}|--config|{nothing}": "cannot read the settings file {nothing}: No such file",
-        "verify|--store|{store}|--config|{folder}/no.toml": "{folder}/no.toml: not a TOML file: ",
+        "verify|--store|{store}|--config|{folder}/no.toml": "cannot read the settings file {folder}/no.toml: it is not",
         "verify|--store|{store}|--config|{folder}/setting.toml": (
-            "{folder}/setting.toml: [log] offset_partitions is no setting; did you mean offsets_partitions? "
+            "{folder}/setting.toml: [log] offset_partitions is not a setting; did you mean offsets_partitions? "
         ),
         "verify|--store|{store}|--config|{folder}/value.toml": (
             "{folder}/value.toml: [fold] max_retries: true is not allowed; it takes a whole number from 0 to 100"
         ),
-        "verify|--store|{store}|--config|{folder}/section.toml": "{folder}/section.toml: [folds] is no section; ",
+        "verify|--store|{store}|--config|{folder}/section.toml": "{folder}/section.toml: [folds] is not a section; ",
         "commit|--store|{nothing}|--group|g|t:0=1": "no store at {nothing}",
-        "commit|--store|{photos}|--group|g|t:0=1": "{photos} is not a store",
-        "commit|--store|schema:any|--group|g|t:0=1": "schema:any: only Spark's catalog knows where that lies",
-        "commit|--store|{store}|--group|g|t:0=1": "{store} is a mirrored store: a broker is its coordinator",
-        "delete-group|--store|{store}|--group|k-stable": "{store} is a mirrored store",
+        "commit|--store|{photos}|--group|g|t:0=1": "cannot open store {photos}: it has no table named log",
+        "commit|--store|schema:any|--group|g|t:0=1": "cannot open store schema:any: a coordinator does not read",
+        "commit|--store|{store}|--group|g|t:0=1": "cannot write to {store}: in a mirrored store only the broker",
+        "delete-group|--store|{store}|--group|k-stable": "cannot write to {store}: in a mirrored store",
         "delete-group|--store|{nothing}|--group|g": "no store at {nothing}",
-        "delete-offsets|--store|{store}|--group|g|t": "{store} is a mirrored store",
+        "delete-offsets|--store|{store}|--group|g|t": "cannot write to {store}: in a mirrored store",
         "expire-offsets|--store|{store}": (
-            "{store} is a mirrored store: its broker expires offsets, and only it may (R4); --dry-run says what it will"
+            "cannot expire offsets of {store}: in a mirrored store only the broker expires offsets (R4); --dry-run"
         ),
-        "expire-offsets|--store|{store}|--every": "{store} is a mirrored store: its broker expires offsets, and only",
-        "expire-offsets|--store|{store}|--at|0": "--at is an option of forecasts: add --dry-run",
-        "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is no time: write it as 2026-03-",
+        "expire-offsets|--store|{store}|--every": "cannot expire offsets of {store}: in a mirrored store",
+        "expire-offsets|--store|{store}|--at|0": "--at needs --dry-run: only a forecast takes it",
+        "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is not a time: write it like 2026-03-",
         "reset-offsets|--store|{store}|--group|k-reset|--all-topics|--to-offset|1|--execute": (
-            "{store} is a mirrored store: only its broker may write (R4); what --export prints is for kafka-consumer-"
+            "cannot reset offsets in {store}: in a mirrored store only the broker writes (R4); pass the"
         ),
         "reset-offsets|--store|{store}|--group|k-stable|--all-topics|--to-offset|1|--dry-run": (
-            "only inactive groups are reset: 'k-stable' is Stable"
+            "cannot reset groups with members: 'k-stable' is Stable"
         ),
-        "reset-offsets|--store|{store}|--group|nobody|--all-topics|--to-offset|1": "no group 'nobody': name topics to",
+        "reset-offsets|--store|{store}|--group|nobody|--all-topics|--to-offset|1": "no group 'nobody'; check the name",
         "reset-offsets|--store|{store}|--group|k-reset|--topic|t1|--to-latest|--positions|{file}": (
             "{file}, line 1: the header has to begin with topic,partition,earliest,latest"
         ),
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{nothing}": "no such file: {nothing}",
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
         "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
-        "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "schema:any: only Spark's catalog knows",
+        "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "cannot open store schema:any: ",
         "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",
         "sql|--store|{store}|SELECT nothing FROM current_offsets": "the query failed: [UNRESOLVED_COLUMN",
         "sql|--store|{store}|SELECT * FROM nowhere": "the query failed: [TABLE_OR_VIEW_NOT_FOUND]",

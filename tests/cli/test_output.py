@@ -114,7 +114,7 @@ def test_records_that_are_not_folded_yet_are_told_of(
             for line in out.splitlines():
                 json.loads(line)
             assert err == (
-                f"offsets: warning: {count} records of {location} are not folded yet, and no answer has them: "
+                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet: "
                 f"`offsets fold --store {shlex.quote(str(location))} --available-now` folds them\n"
             )
     # a path with a backtick is a path
@@ -196,7 +196,7 @@ def test_ingest_fold_reload_and_verify_say_how_much(
     assert offsets("reload", "--store", store) == f"{records} records replayed in {store}\n"
     live = sum(len(group["offsets"]) for group in export_of(store)["groups"].values())
     said = offsets("verify", "--store", store)
-    assert f" and {groups} groups are what the {records} folded records of 5 log partitions give" in said
+    assert f" and {groups} groups match a replay of the {records} folded records of 5 log partitions" in said
     assert int(said.split()[1]) >= live
 
 
@@ -244,9 +244,9 @@ def test_reset_of_a_mirrored_store_is_planned_for_its_broker(
     assert "--export prints it for kafka-consumer-groups --reset-offsets --from-file" in err
     stable = sorted(name for name, group in groups.items() if group.get("list_state") == "Stable")
     assert err.splitlines()[-1] == (
-        "offsets: error: only inactive groups are reset: "
+        "offsets: error: cannot reset groups with members: "
         + ", ".join(f"{name!r} is Stable" for name in stable[:5])
-        + f", and {len(stable) - 5} more"
+        + f", and {len(stable) - 5} more; stop the members first"
     )
     assert main([*at, "--group", "k-reset", "--to-offset", "2", "--dry-run"]) == 0
     assert capsys.readouterr().out == "".join(

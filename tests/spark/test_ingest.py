@@ -323,7 +323,7 @@ def test_partition_count_is_fixed_with_the_store(
 def test_owned_store_takes_no_segments(workbench: Workbench, tmp_path: Path) -> None:  # R4
     location = tmp_path / "store"
     Store.create(workbench.spark, str(location), StoreProperties(OWNED, 5))
-    with pytest.raises(StoreMismatch, match="is an owned store, and this needs a mirrored one"):
+    with pytest.raises(StoreMismatch, match="is an owned store, but this command needs a mirrored one"):
         workbench.ingest(location, segments_of("4.2.0-classic"))
     assert rows_of(location, "log") == []
 

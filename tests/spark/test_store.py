@@ -44,9 +44,11 @@ def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path
     store = Store.open(spark, location + "/")
     assert store.properties == given
     store.require(OWNED)
-    with pytest.raises(StoreMismatch, match="is an owned store, and this needs a mirrored one: name another store"):
+    with pytest.raises(
+        StoreMismatch, match="is an owned store, but this command needs a mirrored one; name another store"
+    ):
         store.require(MIRRORED)
-    with pytest.raises(StoreMismatch, match="is a store already, with other properties: name another folder"):
+    with pytest.raises(StoreMismatch, match="it has a store with other properties; name another folder"):
         Store.create(spark, location, StoreProperties(MIRRORED, 5))
     assert Store.open(spark, location).properties == given
 

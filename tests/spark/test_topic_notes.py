@@ -67,7 +67,7 @@ def test_a_start_that_moves_over_what_was_not_read_is_not_taken_for_read(workben
     assert notes.known().read_to == dict.fromkeys(range(5), 15)
     assert [each.start for each in log_info(StateReader(str(store)))] == [10, 10, 10, 15, 10]
     found = plan_reading(notes.known(), "id", TopicDescription("c", "id", 5), moved, DAY_MS, NOW_MS)
-    assert "log partition 3 starts at 18 now, and was read up to 15" in str(found.anew)
+    assert "log partition 3 now starts at 18, but was read up to 15" in str(found.anew)
 
 
 def test_reader_of_an_older_log_incarnation_learns_that_a_later_one_counts(workbench: Workbench, store: Path) -> None:
@@ -97,6 +97,6 @@ def test_segments_are_refused_by_a_store_that_follows_a_topic(workbench: Workben
     workbench.ingest(store, segments_of("4.2.0-txn-open"))
     held = log_of(store)
     notes_of(workbench, store).note(progress())
-    with pytest.raises(StoreMismatch, match="follows a broker's topic, and what its log lacks comes from there"):
+    with pytest.raises(StoreMismatch, match="it follows a broker's topic; ingest them into another store"):
         workbench.ingest(store, segments_of("4.2.0-txn-open"))
     assert log_of(store) == held

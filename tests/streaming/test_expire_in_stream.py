@@ -174,6 +174,6 @@ def test_store_in_a_schema_is_said_to_expire_nothing(settings: Settings) -> None
     assert _expiry(store, settings, FixedClock(NOW_MS), None, warnings.append) is None
     (warning,) = warnings
     assert warning == (
-        "this stream expires no offsets: schema:ops is a schema, and a coordinator needs the folder of a store; "
+        "this stream does not expire offsets: schema:ops is a schema, and a coordinator needs the folder of a store; "
         "fold the store by its folder, or set expire_in_stream = false"
     )

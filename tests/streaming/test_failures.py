@@ -179,7 +179,7 @@ def test_write_is_tried_again_as_often_as_the_settings_say_and_waits_longer_each
     assert with_retries(overtaken, "a write", settings, waits.append) == 7
     assert [0.05 <= waits[0] <= 0.1, 0.075 <= waits[1] <= 0.15, 0.075 <= waits[2] <= 0.15] == [True] * 3
     tries.clear()
-    with pytest.raises(WriteConflict, match=r"^a write was overtaken by another writer 3 times: "):
+    with pytest.raises(WriteConflict, match=r"^cannot commit a write: other writers committed first, 3 times; "):
         with_retries(overtaken, "a write", FoldSettings(max_retries=2), waits.append)
 
 

@@ -76,7 +76,7 @@ def test_stream_goes_on_and_dead_files_go(workbench: Workbench, empty: Callable[
 
 def test_checkpoint_that_is_none_is_refused(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     store = workbench.open(copied(empty(1), tmp_path / "store"))
-    with pytest.raises(NoSuchCheckpoint, match="elsewhere is no checkpoint of a stream that has read the log: name"):
+    with pytest.raises(NoSuchCheckpoint, match="elsewhere is not the checkpoint of a stream over the log; name"):
         maintain_store(store, SystemClock(), [str(tmp_path / "elsewhere")])
 
 

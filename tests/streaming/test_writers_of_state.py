@@ -283,7 +283,7 @@ def test_reload_gives_up_where_a_stream_is_always_quicker(
 
     monkeypatch.setattr(FoldProgress, "swap", overtaken)
     once = replace(workbench.settings, fold=FoldSettings(max_retries=0))
-    with pytest.raises(WriteConflict, match="a reload was overtaken by another writer"):
+    with pytest.raises(WriteConflict, match="cannot commit a reload: other writers committed first"):
         replace(workbench, settings=once).reload(location)
     monkeypatch.undo()
     assert_as_reference(location, log_of(location))

@@ -69,9 +69,12 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[lag]\n", "[lag] is no section; did you mean log? known are log, fold, coordinator, topic, spark"),
+        ("[lag]\n", "[lag] is not a section; did you mean log? known are log, fold, coordinator, topic, spark"),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
-        ("[log]\noffset_partitions = 3\n", "[log] offset_partitions is no setting; did you mean offsets_partitions?"),
+        (
+            "[log]\noffset_partitions = 3\n",
+            "[log] offset_partitions is not a setting; did you mean offsets_partitions?",
+        ),
         (
             "[log]\noffsets_partitions = true\n",
             "[log] offsets_partitions: true is not allowed; it takes a whole number from 1 to 2147483647",
@@ -115,7 +118,7 @@ def test_a_wrong_setting_is_refused_with_file_name_and_what_is_allowed(tmp_path:
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "log: 5")
-    with pytest.raises(ConfigError, match=re.escape(f"{path}: not a TOML file: ")):
+    with pytest.raises(ConfigError, match=re.escape(f"cannot read the settings file {path}: it is not TOML: ")):
         load_settings(path)
 
 

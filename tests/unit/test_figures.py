@@ -51,7 +51,7 @@ def test_what_fails_is_warned_of_once_and_tried_again(tmp_path: Path) -> None:
         watched.start(count)
         assert counted.wait(PATIENCE_SECONDS)
     assert "offsets_groups 5\n" in file.read_text()
-    cannot = "the state tables cannot be counted: "
+    cannot = "cannot count the state tables: "
     assert warnings == [cannot + "no such column", cannot + "another", cannot + "another"]
 
 
@@ -74,12 +74,12 @@ def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_pa
         metrics.set("offsets_groups", 7)
         folder.mkdir()
     assert "offsets_groups 7\n" in file.read_text()
-    expected = f"metrics are not up to date: metrics cannot be written to {file}: No such file or directory"
+    expected = f"metrics are not up to date: cannot write metrics to {file}: No such file or directory"
     assert warnings == [expected]
 
 
 def test_a_place_where_nothing_can_be_shown_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(MetricsUnavailable, match="cannot be written to"):
+    with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
         Watched(Metrics(), tmp_path / "none" / "m.prom", None, lambda _: None)
 
 

@@ -22,7 +22,7 @@ offsets_records_read_total 5
 # HELP offsets_log_behind_topic_records Record offsets up to the topic's last stable one that were not read yet.
 # TYPE offsets_log_behind_topic_records gauge
 offsets_log_behind_topic_records{log_partition="1"} 3
-# HELP offsets_batch_duration_seconds How long the batches of a query took.
+# HELP offsets_batch_duration_seconds Duration of the batches of a query.
 # TYPE offsets_batch_duration_seconds summary
 offsets_batch_duration_seconds_count{query="a\\"b"} 2
 offsets_batch_duration_seconds_sum{query="a\\"b"} 0.75
@@ -48,7 +48,7 @@ def test_figures_are_written_as_prometheus_reads_them(metrics: Metrics, tmp_path
     metrics.write(tmp_path / "metrics.prom")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.prom"]
     assert (tmp_path / "metrics.prom").read_text() == EXPECTED
-    with pytest.raises(MetricsUnavailable, match="cannot be written to"):
+    with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
         metrics.write(tmp_path / "none" / "metrics.prom")
 
 
@@ -61,7 +61,7 @@ def test_figures_are_told_over_http(metrics: Metrics) -> None:
         with pytest.raises(urllib.error.HTTPError) as no:
             urllib.request.urlopen(f"{at}/other", timeout=10)
         no.value.close()
-        with pytest.raises(MetricsUnavailable, match="cannot be told at"):
+        with pytest.raises(MetricsUnavailable, match="cannot serve metrics at"):
             MetricsServer(metrics, "127.0.0.1", server.port)
 
 

@@ -102,8 +102,8 @@ class _Finder:
         folder = _LOG_FOLDER.fullmatch(parent.rpartition("/")[2])
         if folder is None or _SEGMENT_FILE.fullmatch(info.base_name) is None:
             raise NoSegments(
-                f"{self._path} is no segment file: these are named <20 digits>.log and lie in a folder "
-                f"{OFFSETS_TOPIC}-<number>, which tells their log partition"
+                f"{self._path} is not a segment file: name a file <20 digits>.log in a folder "
+                f"{OFFSETS_TOPIC}-<number>; the number is its log partition"
             )
         partition = int(folder[1])
         for index, other in enumerate(self._found.folders):  # files of one folder make one LogFolder
@@ -195,6 +195,6 @@ class _Finder:
     def _agreed(self, what: str, known: str | None, found: str | None) -> str | None:
         if known is not None and found is not None and known != found:
             raise StoreMismatch(
-                f"{self._path} belongs to {what} {found}, the paths before it to {known}: ingest one log"
+                f"{self._path} belongs to {what} {found}, the earlier paths to {known}; ingest the files of one log"
             )
         return found if known is None else known

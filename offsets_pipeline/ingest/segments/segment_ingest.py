@@ -167,14 +167,13 @@ def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) 
         store, current_log_incarnation(store)
     ):  # `follow` resumes at the log's end: segments would move that end
         raise StoreMismatch(
-            f"{store.location} follows a broker's topic, and what its log lacks comes from there: "
-            "ingest the segments into another store"
+            f"cannot ingest segments into {store.location}: it follows a broker's topic; ingest them into another store"
         )
     known = store.properties
     if offsets_partitions not in (None, known.offsets_partitions):
         raise InvalidPartitionCount(
-            f"the log in {store.location} has {known.offsets_partitions} partitions, not {offsets_partitions}: "
-            "that is fixed with the store"
+            f"the log in {store.location} has {known.offsets_partitions} partitions, not {offsets_partitions}, and the "
+            "number cannot change; leave out --offsets-partitions, or name another store"
         )
     for what, of_store, of_source in (
         ("cluster", known.cluster_id, found.cluster_id),
@@ -182,7 +181,7 @@ def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) 
     ):
         if of_store is not None and of_source is not None and of_store != of_source:
             raise StoreMismatch(
-                f"{store.location} mirrors {what} {of_store}, the segments belong to {of_source}: name another store"
+                f"{store.location} mirrors {what} {of_store}, the segments belong to {of_source}; name another store"
             )
 
 
@@ -203,7 +202,7 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
     beyond = [partition for partition in sorted(found.partitions()) if partition >= count]
     if beyond:
         raise InvalidPartitionCount(
-            f"log partition {beyond[0]} is there, but a log of {count} partitions has 0 to {count - 1}: "
+            f"found log partition {beyond[0]}, but a log of {count} partitions has 0 to {count - 1}; "
             "give the broker's offsets.topic.num.partitions as --offsets-partitions"
         )
     placed = misplaced = 0
@@ -212,7 +211,7 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
         placed, misplaced = placed + at_home, misplaced + len(named) - at_home
     if misplaced > placed:
         raise InvalidPartitionCount(
-            f"{misplaced} of {placed + misplaced} groups do not belong where they lie in a log of {count} partitions: "
+            f"{misplaced} of {placed + misplaced} groups are in the wrong partition of a log of {count} partitions; "
             "give the broker's offsets.topic.num.partitions as --offsets-partitions"
         )
 
@@ -277,7 +276,7 @@ def _missing(overlap: DataFrame, log: DataFrame, cleaned: Offsets, location: str
     if conflict is not None:
         raise ConflictingLog(
             f"record {conflict['record_offset']} of log partition {conflict['log_partition']} in {conflict['source']} "
-            f"is not the record that {location} holds there: these segments are of another log; use another store"
+            f"differs from the record in {location}: the segments belong to another log; name another store"
         )
     return int(found["missing"]), int(found["left_out"])
 

@@ -151,7 +151,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
             damage = list(reader.damage)
             if overlapping:
                 damage.append(
-                    Damage(0, 0, f"{overlapping} records lie at offsets that the segment before it holds", b"")
+                    Damage(0, 0, f"{overlapping} records have record offsets that the segment before has, too", b"")
                 )
             torn = reader.torn_tail
             reports.append(

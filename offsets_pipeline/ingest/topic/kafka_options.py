@@ -34,12 +34,12 @@ _SECRET_OF_JAAS = re.compile(
 _GROUP_PREFIX, _DEFAULT_GROUP_PREFIX = "groupIdPrefix", "spark-kafka-source"
 # Options that the source sets itself, and why; users cannot override them.
 _OURS = {
-    "bootstrap.servers": "say it with --bootstrap-server",
-    "isolation.level": "the log takes what is committed",
-    "group.id": "who joins a group writes into the topic that is read here",
-    "group.instance.id": "who joins a group writes into the topic that is read here",
-    "enable.auto.commit": "who commits writes into the topic that is read here",
-    "auto.offset.reset": "the log says where reading goes on",
+    "bootstrap.servers": "use --bootstrap-server",
+    "isolation.level": "the log takes only committed records",
+    "group.id": "a consumer that joins a group writes to the topic that is read",
+    "group.instance.id": "a consumer that joins a group writes to the topic that is read",
+    "enable.auto.commit": "a commit would write to the topic that is read",
+    "auto.offset.reset": "reading resumes at the end of the log",
     "key.deserializer": "the log takes raw bytes",
     "value.deserializer": "the log takes raw bytes",
 }
@@ -58,7 +58,7 @@ class KafkaOptions:
         for given, value in options.items():
             name = given.removeprefix(_PREFIX)
             if name in _OURS:
-                raise ConfigError(f"the Kafka option {name} is not yours to set: {_OURS[name]}")
+                raise ConfigError(f"cannot set the Kafka option {name}: {_OURS[name]}")
             self._values[name] = self._resolved(name, value)
         self.group_prefix = self._values.pop(_GROUP_PREFIX, _DEFAULT_GROUP_PREFIX)
 
@@ -67,14 +67,16 @@ class KafkaOptions:
             variable = value.removeprefix(_ENVIRONMENT)
             found = os.environ.get(variable)
             if found is None:
-                raise ConfigError(f"the Kafka option {name} names the environment variable {variable}: it is not set")
+                raise ConfigError(
+                    f"cannot read the Kafka option {name}: the environment variable {variable} is not set; set it"
+                )
         elif value.startswith(_FILE):
             path = value.removeprefix(_FILE)
             try:
                 found = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is no text"
-                raise ConfigError(f"the Kafka option {name} names the file {path}: {reason}") from None
+                reason = error.strerror if isinstance(error, OSError) else "it is not text"
+                raise ConfigError(f"cannot read the Kafka option {name} from the file {path}: {reason}") from None
         else:
             if value and any(part in name for part in _SECRET_NAMES) and not name.endswith(_NO_SECRETS):
                 self._secrets |= _parts(name, value)
@@ -124,6 +126,6 @@ def parse_options(given: Iterable[str]) -> dict[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name.strip():
-            raise ConfigError("an --option is written NAME=VALUE, as security.protocol=SASL_SSL: this one has no =")
+            raise ConfigError("an --option has no =: write NAME=VALUE, such as security.protocol=SASL_SSL")
         options[name.strip()] = value
     return options

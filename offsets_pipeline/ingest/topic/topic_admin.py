@@ -67,7 +67,7 @@ def require_connector(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     if isinstance(jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider, JavaPackage):
         raise ConnectorMissing(
-            "Spark has no Kafka connector: run `make setup` for this project's environment, or give spark-submit "
+            "Spark has no Kafka connector; run `make setup` for this project's environment, or pass spark-submit "
             f"--packages {CONNECTOR}"
         )
 
@@ -246,22 +246,22 @@ def kafka_error(exception: Any, options: KafkaOptions, topic: str) -> OffsetsErr
     at = options.bootstrap_server
     if name in ("SaslAuthenticationException", "SslAuthenticationException", "AuthenticationException"):
         return AuthenticationFailed(
-            f"{at} refused to authenticate us ({said}): check security.protocol and sasl.* or ssl.*"
+            f"{at} rejected the credentials ({said}); check the options security.protocol, sasl.* and ssl.*"
         )
     if name == "GroupAuthorizationException":
         return NotAuthorized(
-            f"{at} does not allow Spark's consumers to ask for the offsets of their group ({said}): we need DESCRIBE "
-            f"on the groups {options.group_prefix}*; the option groupIdPrefix names others"
+            f"{at} does not allow Spark's consumers to read the offsets of their group ({said}); grant DESCRIBE "
+            f"on the groups {options.group_prefix}*, or name other groups with the option groupIdPrefix"
         )
     if name.endswith("AuthorizationException"):
-        return NotAuthorized(f"{at} does not allow us to read topic {topic} ({said}): we need DESCRIBE and READ on it")
+        return NotAuthorized(f"{at} does not allow reading topic {topic} ({said}); grant DESCRIBE and READ on it")
     if name in ("UnknownTopicOrPartitionException", "InvalidTopicException", "UnknownTopicIdException"):
         return NoSuchTopic(
-            f"there is no topic {topic} on {at}: name another, or wait until the cluster's first consumer made it"
+            f"{at} has no topic {topic}; name another one, or wait until the cluster's first consumer creates it"
         )
     if name in _UNREACHABLE or (name == "ConfigException" and _NO_ADDRESS in said):
         return BrokerUnreachable(
-            f"no broker answers at {at} ({said}): check the address, that it is up, and security.protocol"
+            f"no broker answers at {at} ({said}); check the address, the broker, and the option security.protocol"
         )
     return KafkaFailed(f"{at}: {name}: {said}")
 

@@ -187,7 +187,7 @@ class TopicIngest:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
-                raise TopicStopped(f"{said}, again and again")
+                raise TopicStopped(f"{said}; the query failed too often without reading")
             self._warn(f"{said}; trying again")
             waits = min(waits + 1, _MOST_WAITS)
             self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
@@ -409,8 +409,8 @@ class TopicIngest:
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
         for at in sorted(hanging.keys() - self._warned_of):
             self._warn(
-                f"log partition {at} is held back by a transaction, for at least {hanging[at] // 1000} s: nothing "
-                "behind it is seen until it ends (kafka-transactions.sh finds and aborts it)"
+                f"a transaction is open in log partition {at} for at least {hanging[at] // 1000} s, and later records "
+                "are not read until it ends; kafka-transactions.sh finds and aborts it"
             )
         self._warned_of = frozenset(hanging)
 

@@ -79,18 +79,17 @@ def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDe
     """Raise StoreMismatch or InvalidPartitionCount if this store mirrors another topic (R1, R4)."""
     if known.topic_name not in (None, name):
         raise StoreMismatch(
-            f"{location} mirrors topic {known.topic_name}, and this is topic {name}: check --topic, "
-            "or name another store"
+            f"{location} mirrors topic {known.topic_name}, not {name}; check --topic, or name another store"
         )
     if None not in (known.cluster_id, topic.cluster_id) and known.cluster_id != topic.cluster_id:
         raise StoreMismatch(
-            f"{location} mirrors cluster {known.cluster_id}, and this is cluster {topic.cluster_id}: "
+            f"{location} mirrors cluster {known.cluster_id}, not {topic.cluster_id}; "
             "check the address, or name another store"
         )
     if known.offsets_partitions != topic.partitions:
         raise InvalidPartitionCount(
-            f"topic {name} has {topic.partitions} partitions, the log in {location} {known.offsets_partitions}, which "
-            "is fixed with the store: groups lie in other partitions now; name another store"
+            f"topic {name} has {topic.partitions} partitions, the log in {location} has {known.offsets_partitions}, "
+            "and the number cannot change; name another store"
         )
 
 
@@ -161,9 +160,9 @@ def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int
         return "the log came from another source and may lack records of the topic"
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
-            return f"log partition {at} starts at {each.start} now, and was read up to {positions[at]}"
+            return f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"
         if each.end < positions[at]:
-            return f"log partition {at} ends at {each.end} now, and was read up to {positions[at]}"
+            return f"log partition {at} now ends at {each.end}, but was read up to {positions[at]}"
     return None
 
 
@@ -173,8 +172,8 @@ def _away(known: KnownLog, delete_retention_ms: int, now_ms: int) -> str | None:
     if complete.gap_ms(now_ms) <= delete_retention_ms:
         return None
     last = (
-        f"its first reading began at {shown_time(complete.since_ms)} and did not come to its end"
+        f"its first reading began at {shown_time(complete.since_ms)} and did not reach its end"
         if complete.last_ms is None
         else f"it was last read to its end at {shown_time(complete.last_ms)}"
     )
-    return f"{last}, longer ago than tombstones are kept (delete.retention.ms {delete_retention_ms})"
+    return f"{last}, longer ago than the topic keeps tombstones (delete.retention.ms {delete_retention_ms})"

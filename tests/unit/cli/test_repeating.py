@@ -47,7 +47,7 @@ def test_interval_is_in_seconds_or_a_duration() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "soon", "", "PT0S", "-PT1H", "PT0.0001S", "1h", "٣"])
 def test_what_is_no_interval_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not allowed; it takes seconds, or a duration as PT1H30M"):
+    with pytest.raises(click.BadParameter, match="is not a duration: write seconds, or ISO 8601 such as PT1H30M"):
         parsed(f"--every={text}")
 
 

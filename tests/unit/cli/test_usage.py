@@ -20,7 +20,7 @@ SAID = {
     "ingest-segments|--store|{store}": ("missing argument 'PATH...'"),
     "ingest-topic|--store|{store}": ("missing option '--bootstrap-server'"),
     "follow|--store|{store}|--bootstrap-server|127.0.0.1:1|--metrics-port|x": (
-        "invalid value for '--metrics-port': 'x' is no port"
+        "invalid value for '--metrics-port': 'x' is not an address: write PORT or HOST:PORT"
     ),
     "clean-log|--store|{store}|--older-than|-1": (
         "invalid value for '--older-than': '-1' is not allowed; it takes a whole"
@@ -28,9 +28,7 @@ SAID = {
     "clean-log|--store|{store}|--older-than|1.5": (
         "invalid value for '--older-than': '1.5' is not allowed; it takes a whole"
     ),
-    "clean-log|--store|{store}|--every|0": (
-        "invalid value for '--every': '0' is not allowed; it takes seconds, or a duration"
-    ),
+    "clean-log|--store|{store}|--every|0": ("invalid value for '--every': '0' is not a duration: write seconds, or"),
     "clean-log|--store|{store}|--dry-run|--every|5": ("--every is not allowed with --dry-run"),
     "maintain|--store|{store}|--every": ("option '--every' requires an argument"),
     "export-segments|--store|{store}|--to|{store}|--codec|gzip": (
@@ -48,11 +46,11 @@ SAID = {
         "no such option '--avialable-now'. Did you mean '--available-now'? See `offsets fold --help`."
     ),
     "commit|--store|{store}|--group|g|t=1": (
-        "invalid value for 'TOPIC:PARTITION=OFFSET...': 't=1' is not TOPIC:PARTITION=OFFSET"
+        "invalid value for 'TOPIC:PARTITION=OFFSET...': 't=1' is not of the form TOPIC:PARTITION=OFFSET"
     ),
     "commit|--store|{store}|--group|g": ("missing argument 'TOPIC:PARTITION=OFFSET...'"),
     "delete-offsets|--store|{store}|--group|g|a:b": (
-        "invalid value for 'TOPIC[:PARTITION]...': 'a:b' is not TOPIC or TOPIC:PARTITION"
+        "invalid value for 'TOPIC[:PARTITION]...': 'a:b' is not of the form TOPIC or TOPIC:PARTITION"
     ),
     "expire-offsets|--store|{store}|--dry-run|--within|1.5": (
         "invalid value for '--within': '1.5' is not allowed; it takes a whole"
@@ -71,7 +69,7 @@ SAID = {
             "--all-topics|--topic|t|--shift-by|1": "--all-topics is not allowed with --topic",
             "--all-topics|--to-latest|--positions|p|--bootstrap-server|b:1": "--positions is not allowed with",
             "--all-groups|--to-latest|--all-topics": "--all-groups is not allowed with --group",
-            "--topic|t:|--to-latest": "invalid value for '--topic': 't:' is not TOPIC or TOPIC:PARTITION,PARTITION...",
+            "--topic|t:|--to-latest": "invalid value for '--topic': 't:' is not of the form TOPIC or TOPIC:PARTITION,",
             "--to-latest|--export|--format|json": "--export is not allowed with --format",
         }.items()
     },

@@ -176,7 +176,7 @@ def test_what_acks_0_loses_is_counted(store: Path, caplog: pytest.LogCaptureFixt
         coordinator.commit_offsets("g", {("t", 0): -1})
         coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
         assert coordinator.gauges().lost == 1
-    assert "a commit with acks=0 is lost: -1 is no offset of t-0" in caplog.text
+    assert "lost a commit with acks=0: -1 is not an offset for t-0" in caplog.text
 
 
 def test_a_request_that_waits_too_long_is_not_written(
@@ -198,7 +198,7 @@ def test_a_request_that_waits_too_long_is_not_written(
 
 def test_a_request_that_is_being_written_may_yet_be(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(coordinator, monkeypatch)
-    with pytest.raises(RequestTimedOut, match="it may yet be written"):
+    with pytest.raises(RequestTimedOut, match="it may still be written"):
         coordinator.commit_offsets("g", {("t", 0): 1}, timeout_ms=200)
     gate.opened.set()
     coordinator.commit_offsets("g", {("t", 1): 1})

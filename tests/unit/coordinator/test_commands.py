@@ -56,10 +56,10 @@ def test_what_cannot_be_done_is_said_in_one_line(store: Path, capsys: pytest.Cap
     at = ["--store", str(store), "--group"]
     printed = ""
     for arguments, said in (
-        (["commit", *at, "active", "t:0=1"], "group 'active' has members: only they may commit"),
+        (["commit", *at, "active", "t:0=1"], "group 'active' has members: only members may commit"),
         (
             ["commit", *at, "idle", "t:0=2", "--retention-ms", "0"],
-            "a retention of 0 ms would delete the commit at once",
+            "retention_time_ms=0 is not allowed",
         ),
         (["delete-offsets", *at, "active", "t:0"], "group 'active' subscribes to t"),
         (["delete-offsets", *at, "nobody", "t:0"], "no group 'nobody'"),

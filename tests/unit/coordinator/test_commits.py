@@ -91,9 +91,7 @@ def test_the_default_retention_is_the_store_s_own(store: Path) -> None:  # R19
 def test_a_retention_that_deletes_the_commit_at_once_is_refused(store: Path, retention_time_ms: int) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 5})
-        with pytest.raises(
-            InvalidRequest, match=f"retention of {retention_time_ms} ms would delete the commit at once"
-        ):
+        with pytest.raises(InvalidRequest, match=f"retention_time_ms={retention_time_ms} is not allowed"):
             coordinator.commit_offsets("g", {("t", 0): 6}, retention_time_ms=retention_time_ms)
     assert committed(store) == {("g", "t", 0): 5}
 
@@ -257,7 +255,7 @@ def test_an_empty_group_id_is_as_good_as_any_but_where_a_broker_refuses_it(coord
         lambda: coordinator.txn_commit_offsets(7, 0, "", {("t", 0): 2}),
         lambda: coordinator.delete_offsets("", [("t", 0)]),
     ):
-        with pytest.raises(InvalidGroupId, match="an empty group id is only for"):
+        with pytest.raises(InvalidGroupId, match="does not allow an empty group id"):
             ask()
     assert coordinator.fetch_offsets("")[at()].offset == 1
     assert coordinator.remove_group("") == 1

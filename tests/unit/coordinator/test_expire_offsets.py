@@ -80,12 +80,12 @@ NOW, LATER = shown_time(NOW_MS), shown_time(NOW_MS + HOUR_MS)
 EXPIRING: list[list[Any]] = [
     ["now", NOW, "a", "t", 0, "R18c", COUNTED],
     ["now", NOW, "a", "t", 1, "R18c", COUNTED],
-    ["now", NOW, "a", None, None, "R21", "the group goes with the last of its offsets"],
+    ["now", NOW, "a", None, None, "R21", "the group is removed with its last offset"],
     ["now", NOW, "c", "t", 0, "R18c", COUNTED],
 ]
 COMING: list[list[Any]] = [
     ["later", LATER, "b", "t", 0, "R18c", OWN],
-    ["later", LATER, "b", None, None, "R21", "the group goes with the last of its offsets"],
+    ["later", LATER, "b", None, None, "R21", "the group is removed with its last offset"],
 ]
 KEPT: list[list[Any]] = [["held", NOW, "c", "u", 0, "R20", HELD]]
 
@@ -213,10 +213,10 @@ def test_partition_that_does_not_load_is_told_of_and_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--at", "0"), "--at is an option of forecasts: add --dry-run"),
-        (("--within", "0"), "--within is an option of forecasts: add --dry-run"),
-        (("--retention-minutes", "5", "--every"), "--retention-minutes is an option of forecasts: add --dry-run"),
-        (("--dry-run", "--at", "soon"), "'soon' is no time: write it as 2026-03-01T12:00:00Z, or in"),
+        (("--at", "0"), "--at needs --dry-run: only a forecast takes it"),
+        (("--within", "0"), "--within needs --dry-run: only a forecast takes it"),
+        (("--retention-minutes", "5", "--every"), "--retention-minutes needs --dry-run: only a forecast takes it"),
+        (("--dry-run", "--at", "soon"), "'soon' is not a time: write it like 2026-03-01T12:00:00Z, or in"),
         (("--dry-run", "--retention-minutes", "0"), "offsets_retention_minutes: 0 is not allowed; it takes a whole"),
     ],
 )

@@ -98,7 +98,7 @@ def test_of_two_writers_of_one_version_one_is_refused(store: Path) -> None:
     first, second = log_at(store), log_at(store)
     written(first, 0, 1)
     late = second.prepare(records(1, 2), NOW_MS)
-    with pytest.raises(WriteConflict, match="another writer wrote version 1"):
+    with pytest.raises(WriteConflict, match="another writer committed version 1"):
         second.write(late, durable=True)
     assert len(list((store / "log").glob("*.parquet"))) == 1  # what it wrote is gone again
     assert [row["record_offset"] for rows in second.catch_up() for row in rows.to_pylist()] == [0, 0]
@@ -238,7 +238,7 @@ def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
 def test_a_mirrored_store_has_another_coordinator(store: Path) -> None:  # R4
     path = store / "log" / "_delta_log" / f"{0:020d}.json"
     path.write_text(path.read_text().replace('"owned"', '"mirrored"'))
-    with pytest.raises(NotCoordinator, match="is a mirrored store: a broker is its coordinator"):
+    with pytest.raises(NotCoordinator, match="in a mirrored store only the broker writes"):
         Coordinator.open(store)
 
 
@@ -247,7 +247,7 @@ def test_a_store_is_opened_or_it_is_said_why_not(tmp_path: Path, store: Path) ->
         Coordinator.open(tmp_path / "nothing")
     with pytest.raises(NotAStore):
         Coordinator.open(tmp_path)
-    with pytest.raises(NotAStore, match="only Spark's catalog knows"):
+    with pytest.raises(NotAStore, match="a coordinator does not read Spark's catalog"):
         Coordinator.open("schema:ops")
     assert OwnedStore.open(store).properties.offsets_partitions == 3
     with pytest.raises(NoSuchStore):
@@ -256,15 +256,15 @@ def test_a_store_is_opened_or_it_is_said_why_not(tmp_path: Path, store: Path) ->
 
 def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
     assert OwnedStore.create(store, 3) == OwnedStore.open(store)
-    with pytest.raises(StoreMismatch, match="is a store already, with other properties"):
+    with pytest.raises(StoreMismatch, match="it has a store with other properties"):
         OwnedStore.create(store, 4)
     with pytest.raises(InvalidPartitionCount):
         OwnedStore.create(tmp_path / "none", 0)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").write_bytes(b"")
-    with pytest.raises(NotAStore, match="not empty and not a store"):
+    with pytest.raises(NotAStore, match="it is not empty; name a new"):
         OwnedStore.create(tmp_path / "other", 3)
-    with pytest.raises(NotAStore, match="is a file: name a new or empty folder"):
+    with pytest.raises(NotAStore, match="it is a file; name a new or empty folder"):
         OwnedStore.create(tmp_path / "other" / "photo.jpg", 3)
     half = tmp_path / "half"
     OwnedStore.create(half, 3)

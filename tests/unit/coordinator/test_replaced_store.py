@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.coordinator import Coordinator
     from offsets_pipeline.delta.data_file import AddFile
 
-REPLACED = "was deleted, restored or created anew while it was open: .* version 3; open it again"
+REPLACED = "was deleted, restored or created again while it was open: .* version 3, which was read; open it again"
 
 
 def restore(backup: Path, store: Path) -> None:

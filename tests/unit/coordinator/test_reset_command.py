@@ -68,8 +68,8 @@ def test_a_plan_changes_nothing(store: Path, positions: str, capsys: pytest.Capt
     out, err = capsys.readouterr()
     assert rows(out) == [HEADER, ["a", "t", "0", "10", "30"], ["a", "t", "1", "0", "5"]]
     assert err.splitlines() == [
-        "offsets: warning: t-0: 5 is lower than the earliest offset, 10, which is taken",
-        "offsets: warning: t-1: -20 is lower than the earliest offset, 0, which is taken",
+        "offsets: warning: t-0: 5 is lower than the earliest offset; using 10",
+        "offsets: warning: t-1: -20 is lower than the earliest offset; using 0",
         NOTHING_CHANGED,
     ]
     assert main([*at, "--to-latest", "--dry-run"]) == 0  # who asks for no more is told no more
@@ -123,7 +123,7 @@ def test_time_counts_back_from_now(
     assert main([*at, "--by-duration", "PT1H30M", "--dry-run"]) == 0
     assert capsys.readouterr() == ("t,0,50\n", "")
     assert main([*at, "--by-duration", "PT1H30M0.001S", "--dry-run"]) == 1
-    assert "positions.csv tells no offset of t-0 for 2026-11-20T11:59:59.999Z" in capsys.readouterr().err
+    assert "positions.csv has no offset of t-0 for 2026-11-20T11:59:59.999Z" in capsys.readouterr().err
 
 
 def test_no_record_is_older_than_1970(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,12 +175,12 @@ def test_active_groups_are_named_after_the_others_are_reset(store: Path, capsys:
     of_kip848(store, "kip848")
     at = ["reset-offsets", "--store", str(store), "--topic", "t:0", "--to-offset", "6", "--execute"]
     assert main([*at, "--group", "active"]) == 1
-    said = "offsets: error: only inactive groups are reset: 'active' is Stable"
-    assert capsys.readouterr() == ("", f"{said}\n")
+    message = "offsets: error: cannot reset groups with members: 'active' is Stable"
+    assert capsys.readouterr() == ("", f"{message}; stop the members first\n")
     assert main([*at, "--all-groups"]) == 1
     out, err = capsys.readouterr()
     assert rows(out) == [HEADER, ["a", "t", "0", "6", "30"], ["b", "t", "0", "6", "-"]]
-    assert err.splitlines()[-1] == f"{said}, 'kip848' is Stable"
+    assert err.splitlines()[-1] == f"{message}, 'kip848' is Stable; stop the members first"
     assert committed(store) == BEFORE | {("active", "t", 0): 1, ("a", "t", 0): 6, ("b", "t", 0): 6}
 
 
@@ -213,7 +213,7 @@ def test_a_group_that_gets_members_meanwhile_keeps_its_offsets(
     assert main(at) == 1
     out, err = capsys.readouterr()
     assert rows(out) == [HEADER, ["b", "u", "0", "6", "3"]]  # what was done
-    assert err.splitlines()[-1].startswith("offsets: error: group 'a' has members: only they may commit")
+    assert err.splitlines()[-1].startswith("offsets: error: group 'a' has members: only members may commit")
     assert committed(store) == BEFORE | {("b", "u", 0): 6}
 
 
@@ -224,18 +224,21 @@ def test_what_is_not_a_plan_changes_nothing_and_is_told_in_one_line(
     bad.write_text("t,0,5\nt,1,-5\n", encoding="utf-8")
     before = log_of(store)
     for line, said in (
-        ("--group a --all-topics --to-latest", "it is not known to which offset t-0 of group 'a' goes"),
-        (f"--group a --topic t:0,7 --to-latest --positions {positions}", f"{positions} knows no partition t-7"),
-        ("--group a --topic v --to-offset 1", "nothing is committed for topic 'v': name its partitions, as v:0,1"),
-        ("--group nobody --all-topics --to-offset 1", "no group 'nobody': name topics to make it"),
-        ("--group a --group b --topic t:0 --shift-by 1", "t-0 cannot be shifted: group 'b' has no offset committed"),
+        ("--group a --all-topics --to-latest", "cannot reset t-0 of group 'a'"),
+        (f"--group a --topic t:0,7 --to-latest --positions {positions}", f"{positions} has no partition t-7"),
+        (
+            "--group a --topic v --to-offset 1",
+            "no offset is committed for topic 'v'; name its partitions, such as v:0,1",
+        ),
+        ("--group nobody --all-topics --to-offset 1", "no group 'nobody'; check the name"),
+        ("--group a --group b --topic t:0 --shift-by 1", "cannot shift t-0: group 'b' has no committed offset"),
         (f"--group a --from-file {bad}", f"{bad}, line 2: offset -5 is negative"),
-        (f"--from-file {bad}", f"{bad} names no groups"),
-        (f"--group a --all-topics --from-file {bad}", "--from-file names the partitions: leave out --topic"),
+        (f"--from-file {bad}", f"{bad} does not name groups"),
+        (f"--group a --all-topics --from-file {bad}", "cannot combine --from-file with --topic or --all-topics"),
         ("--all-topics --to-offset 1", "cannot plan a reset: no group is named; add --group G"),
         ("--group a --to-offset 1", "cannot plan a reset: no partition is named; add --topic T"),
-        ("--group a --all-topics --to-datetime soon", "'soon' is no time"),
-        ("--group a --all-topics --by-duration 1h", "'1h' is no duration"),
+        ("--group a --all-topics --to-datetime soon", "'soon' is not a time"),
+        ("--group a --all-topics --by-duration 1h", "'1h' is not a duration"),
         ("--group a --all-topics --to-offset 1 --command-config f", "--command-config needs --bootstrap-server"),
     ):
         arguments = ["reset-offsets", "--store", str(store), "--execute", *line.split()]

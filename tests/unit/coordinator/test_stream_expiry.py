@@ -121,7 +121,7 @@ def test_store_out_of_reach_is_warned_of_and_the_next_run_tries_again(
     clock.advance_ms(INTERVAL_MS)
     running.wait(runs=1, warnings=1)
     (said,) = running.warnings
-    assert said.startswith(f"no offsets of {store} expired: ")
+    assert said.startswith(f"cannot expire offsets of {store}: ")
     assert said.endswith("; the next run tries again")
 
 
@@ -138,5 +138,5 @@ def test_storage_that_is_not_safe_is_warned_of_once(
     thread.join(DEADLINE_SECONDS)  # it ends by itself
     assert not thread.is_alive()
     assert running.warnings == [
-        "this stream expires no offsets: two writers could both succeed: put the store elsewhere"
+        "this stream does not expire offsets: two writers could both succeed: put the store elsewhere"
     ]

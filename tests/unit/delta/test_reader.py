@@ -43,7 +43,7 @@ def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callab
             action["protocol"] |= {"readerFeatures": features, "writerFeatures": features}
     commit.write_text("\n".join(map(json.dumps, actions)))
     table = DeltaTable(tmp_path)
-    with pytest.raises(UnsupportedTable, match=r"\(deletion vectors\); REORG TABLE"):
+    with pytest.raises(UnsupportedTable, match=r"\(deletion vectors\); run REORG TABLE"):
         read(table)
     assert issubclass(UnsupportedTable, UNREADABLE)  # so folds let Spark read the table
     assert answer("SELECT n FROM t", t=table).read_all()["n"].to_pylist() == [1]

@@ -208,12 +208,12 @@ def test_a_table_created_anew_is_not_written_to(folder: TableFolder, tmp_path: P
     Path(folder.folder).rename(tmp_path / "old")
     assert again(folder).create()
     append(again(folder), 5)
-    with pytest.raises(StoreReplaced, match="created anew"):
+    with pytest.raises(StoreReplaced, match="created again"):
         append(folder, 2, seen=seen)
     assert numbers(folder) == [5]
     assert folder.snapshot().rows()["log_partition"].to_pylist() == [5]
     shutil.rmtree(folder.folder)
-    with pytest.raises(StoreReplaced, match="was deleted, restored or created anew"):
+    with pytest.raises(StoreReplaced, match="was deleted, restored or created again"):
         folder.commit(seen=seen)
 
 
@@ -225,7 +225,7 @@ def test_old_commits_that_were_removed_are_a_conflict_and_no_damage(folder: Tabl
     DeltaTable(folder.folder).create_checkpoint()
     for version in range(3):
         commit_file(folder, version).unlink()
-    with pytest.raises(WriteConflict, match="no longer kept"):
+    with pytest.raises(WriteConflict, match="no longer has the commits since"):
         append(folder, 7, seen=seen)
     assert append(folder, 8) == 4
     commit_file(folder, 3).unlink()
@@ -338,7 +338,7 @@ def test_a_commit_whose_answer_was_lost_keeps_its_files(
     if answer in {"lost", "that of a second attempt"}:
         assert append(folder, 1) == 1
     else:
-        with pytest.raises(CommitUnknown, match="may have been written"):
+        with pytest.raises(CommitUnknown, match="may have been committed"):
             append(folder, 1)
     monkeypatch.setattr(storage, "read", read)
     assert numbers(folder) == [1]

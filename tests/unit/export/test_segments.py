@@ -174,7 +174,7 @@ def test_manifest_says_what_was_exported(tmp_path: Path) -> None:
     }
     assert_lists_what_is_there(tmp_path / "to")
     assert find_log([str(tmp_path / "to")]).partitions() == {0, 1, 2}  # an ingest does not look at it
-    with pytest.raises(TargetNotEmpty, match="holds a complete export"):
+    with pytest.raises(TargetNotEmpty, match="it has a complete export"):
         export_segments(StateReader(str(store)), tmp_path / "to")
 
 
@@ -278,7 +278,7 @@ def test_export_whose_process_was_killed_is_replaced_and_one_that_goes_on_is_lef
 def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 1, [append([(0, 5)])])
     (tmp_path / "a file").write_text("text")
-    for place, said in ((tmp_path, "is not empty"), (tmp_path / "a file", "is no local folder")):
+    for place, said in ((tmp_path, "is not empty"), (tmp_path / "a file", "is not a local folder")):
         with pytest.raises(TargetNotEmpty, match=said):
             export_segments(StateReader(str(store)), place)
     assert sorted(child.name for child in tmp_path.iterdir()) == ["a file", "store"]

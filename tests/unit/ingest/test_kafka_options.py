@@ -75,13 +75,13 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
 
 @pytest.mark.parametrize("name", ["group.id", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"])
 def test_options_that_the_reading_rests_on_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"the Kafka option {name.removeprefix('kafka.')} is not yours to set"):
+    with pytest.raises(ConfigError, match=f"cannot set the Kafka option {name.removeprefix('kafka.')}:"):
         KafkaOptions("b:9092", {name: "x"})
 
 
 def test_a_secret_that_is_not_there_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH", raising=False)
-    with pytest.raises(ConfigError, match="the environment variable NO_SUCH: it is not set"):
+    with pytest.raises(ConfigError, match="the environment variable NO_SUCH is not set"):
         KafkaOptions("b:9092", {"ssl.key.password": "env:NO_SUCH"})
     with pytest.raises(ConfigError, match="No such file"):
         KafkaOptions("b:9092", {"ssl.key.password": f"file:{tmp_path / 'none'}"})
@@ -89,7 +89,7 @@ def test_a_secret_that_is_not_there_is_refused_by_its_name(tmp_path: Path, monke
 
 def test_options_of_the_command_line_may_hold_equals_signs() -> None:
     assert parse_options(["a.b=c=d", " e =f"]) == {"a.b": "c=d", "e": "f"}
-    with pytest.raises(ConfigError, match="written NAME=VALUE") as refused:
+    with pytest.raises(ConfigError, match="write NAME=VALUE") as refused:
         parse_options(["open-sesame"])
     assert "sesame" not in str(refused.value)  # who forgot the name may have written the secret alone
 

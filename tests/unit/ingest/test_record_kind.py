@@ -40,7 +40,7 @@ def test_first_records_of_brokers_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("key", OTHERS)
 def test_records_of_another_topic_are_refused(key: bytes | None) -> None:
-    with pytest.raises(WrongRecords, match="topic t does not hold records of a group coordinator: 1 of the 1 first"):
+    with pytest.raises(WrongRecords, match="topic t does not have records of a group coordinator: 1 of the first 1"):
         look(key)
 
 
@@ -50,7 +50,7 @@ def test_what_most_records_are_decides() -> None:
     with pytest.raises(WrongRecords) as refused:
         look(COMMIT, b"user-17", None)
     assert str(refused.value) == (
-        "topic t does not hold records of a group coordinator: 2 of the 3 first records are others (record 8 of "
+        "topic t does not have records of a group coordinator: 2 of the first 3 records are others (record 8 of "
         "partition 0 has the key b'user-17'); name __consumer_offsets, or a copy of its log"
     )
 

@@ -71,12 +71,16 @@ def of_future(name: str, message: str | None = "said") -> OffsetsError:
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("SaslAuthenticationException", AuthenticationFailed, r"b:9092 refused to authenticate us \(said\)"),
-        ("SslAuthenticationException", AuthenticationFailed, "check security.protocol"),
-        ("TopicAuthorizationException", NotAuthorized, "to read topic the-topic .*: we need DESCRIBE and READ on it"),
-        ("ClusterAuthorizationException", NotAuthorized, "does not allow us"),
+        ("SaslAuthenticationException", AuthenticationFailed, r"b:9092 rejected the credentials \(said\)"),
+        ("SslAuthenticationException", AuthenticationFailed, "check the options security.protocol"),
+        (
+            "TopicAuthorizationException",
+            NotAuthorized,
+            "does not allow reading topic the-topic .*; grant DESCRIBE and READ on it",
+        ),
+        ("ClusterAuthorizationException", NotAuthorized, "does not allow reading topic"),
         ("GroupAuthorizationException", NotAuthorized, r"DESCRIBE on the groups spark-kafka-source\*"),
-        ("UnknownTopicOrPartitionException", NoSuchTopic, "there is no topic the-topic on b:9092"),
+        ("UnknownTopicOrPartitionException", NoSuchTopic, "b:9092 has no topic the-topic"),
         ("TimeoutException", BrokerUnreachable, r"no broker answers at b:9092 \(said\)"),
         ("DisconnectException", BrokerUnreachable, "no broker answers"),
         ("UnknownServerException", KafkaFailed, "^b:9092: UnknownServerException: said$"),

@@ -43,7 +43,7 @@ def test_a_first_reading_that_was_interrupted_goes_on_unless_it_began_too_long_a
     assert plan(begun) == Reading(0, {0: 25, 1: 12}, CompleteReads(NOW_MS - DAY_MS))
     late = plan(replace(begun, complete=CompleteReads(NOW_MS - DAY_MS - 1)))
     assert late.log_incarnation == 1
-    assert "its first reading began at 1970-01-09T23:59:59.999Z and did not come to its end" in str(late.anew)
+    assert "its first reading began at 1970-01-09T23:59:59.999Z and did not reach its end" in str(late.anew)
 
 
 def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
@@ -51,7 +51,7 @@ def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
     late = plan(replace(FOLLOWED, complete=CompleteReads(DAY_MS, NOW_MS - DAY_MS - 1)))
     assert (late.log_incarnation, late.starts) == (1, {0: 0, 1: 5})
     assert late.complete == CompleteReads(NOW_MS)
-    assert "longer ago than tombstones are kept (delete.retention.ms 86400000)" in str(late.anew)
+    assert "longer ago than the topic keeps tombstones (delete.retention.ms 86400000)" in str(late.anew)
 
 
 def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records() -> None:
@@ -68,9 +68,9 @@ def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records
         (
             FOLLOWED,
             {0: TopicBounds(26, 30, 30), 1: BOUNDS[1]},
-            "log partition 0 starts at 26 now",
+            "log partition 0 now starts at 26, but",
         ),
-        (FOLLOWED, {0: TopicBounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 ends at 24 now, and was read up to 25"),
+        (FOLLOWED, {0: TopicBounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 now ends at 24, but was read up to 25"),
     ],
 )
 def test_log_that_may_lack_records_is_read_again_from_its_beginning(
@@ -125,10 +125,10 @@ def test_what_is_not_the_rest_of_that_reading_is_planned_as_ever(
 def test_another_cluster_and_another_partition_count_are_refused() -> None:
     check_topic("store", "t", StoreProperties(MIRRORED, 2, None, None), TOPIC)
     check_topic("store", "t", StoreProperties(MIRRORED, 2, "cluster", "old"), TOPIC)  # the plan says what that means
-    with pytest.raises(StoreMismatch, match="store mirrors cluster other, and this is cluster cluster"):
+    with pytest.raises(StoreMismatch, match="store mirrors cluster other, not cluster; check"):
         check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TOPIC)
     check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TopicDescription(None, None, 2))  # untold
-    with pytest.raises(InvalidPartitionCount, match="topic t has 2 partitions, the log in store 50"):
+    with pytest.raises(InvalidPartitionCount, match="topic t has 2 partitions, the log in store has 50"):
         check_topic("store", "t", StoreProperties(MIRRORED, 50, None, None), TOPIC)
 
 
@@ -136,7 +136,7 @@ def test_a_topic_of_another_name_is_refused_whatever_its_id() -> None:
     named = StoreProperties(MIRRORED, 2, "cluster", "id", "t")
     check_topic("store", "t", named, TOPIC)
     check_topic("store", "t", replace(named, topic_id="old"), TOPIC)
-    with pytest.raises(StoreMismatch, match="store mirrors topic t, and this is topic typo: check --topic"):
+    with pytest.raises(StoreMismatch, match="store mirrors topic t, not typo; check --topic"):
         check_topic("store", "typo", named, TOPIC)
 
 

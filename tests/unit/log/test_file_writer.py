@@ -134,7 +134,7 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_what_the_table_forbids_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a record lies in no log partition"):
+    with pytest.raises(ValueError, match="a record has log partition"):
         written(tmp_path, rows(0, range(-1, 2)))
     batch = rows(0, range(2))
     no_source = batch.set_column(8, "source", pa.nulls(2, pa.string()))

@@ -31,8 +31,8 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 KNOWN = Positions("a.csv", {T0: Position(0, 50), T1: Position(100, 200), U0: Position(7, 7)})
 IDLE = {"g": GroupOffsets("Empty", {T0: 20, T1: 150})}
 NOT_COMPARED = (
-    "the new offsets are not compared with what the partitions hold "
-    "(--bootstrap-server or --positions tells where partitions begin and end)"
+    "the new offsets are not checked against the offsets of the partitions; "
+    "add --bootstrap-server or --positions, which give the first and last offsets of partitions"
 )
 
 
@@ -73,8 +73,8 @@ def test_offsets_are_held_within_what_the_partition_has(scenario: Scenario, t0: 
 
 def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
     assert plan_reset(IDLE, ToOffset(75), None, KNOWN).warnings == [
-        "t-0: 75 is higher than the latest offset, 50, which is taken",
-        "t-1: 75 is lower than the earliest offset, 100, which is taken",
+        "t-0: 75 is higher than the latest offset; using 50",
+        "t-1: 75 is lower than the earliest offset; using 100",
     ]
     for scenario in (ShiftBy(30), ShiftBy(-20)):  # up to the end, down to the first record
         assert plan_reset(IDLE, scenario, None, KNOWN).warnings == []
@@ -86,7 +86,7 @@ def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
 def test_without_positions_offsets_are_held_to_be_such_and_that_is_said() -> None:
     plan = plan_reset(IDLE, ShiftBy(-21), None, None)
     assert new_offsets(plan) == {("g", "t", 0): 0, ("g", "t", 1): 129}
-    assert plan.warnings == ["t-0: -1 is lower than the earliest offset, 0, which is taken", NOT_COMPARED]
+    assert plan.warnings == ["t-0: -1 is lower than the earliest offset; using 0", NOT_COMPARED]
     for scenario, offset in ((ToOffset(MAX_OFFSET), MAX_OFFSET), (ToOffset(MAX_OFFSET + 1), MAX_OFFSET)):
         assert new_offsets(plan_reset(IDLE, scenario, None, None))["g", "t", 0] == offset
     file = FromFile({"g": {U0: 3}})
@@ -124,7 +124,7 @@ def test_a_group_that_does_not_exist_is_planned_where_topics_are_named() -> None
         ("new", "t", 0): 0,
         ("new", "t", 1): 100,
     }
-    with pytest.raises(NoSuchGroup, match=r"^no group 'new': name topics to make it, or check the name$"):
+    with pytest.raises(NoSuchGroup, match=r"^no group 'new'; check the name, or name topics to create the group$"):
         plan_reset(nobody, ToEarliest(), None, KNOWN)
 
 
@@ -141,7 +141,7 @@ def test_groups_with_members_are_left_out_and_named_with_their_states() -> None:
 def test_an_empty_group_without_offsets_has_nothing_to_reset() -> None:
     plan = plan_reset({"g": GroupOffsets("Empty", {}), "h": GroupOffsets("Empty", {T0: 1})}, ToEarliest(), None, KNOWN)
     assert new_offsets(plan) == {("h", "t", 0): 0}
-    assert plan.warnings == ["group 'g' has no committed offset: there is nothing to reset"]
+    assert plan.warnings == ["group 'g' has no committed offset: nothing to reset"]
 
 
 # the first records at or after 1000 and 2000; none is as young as 3000
@@ -163,23 +163,36 @@ TIMED = Positions(
             1001,
             10,
             110,
-            ["t-0: 10 is the offset for 1970-01-01T00:00:01.000Z, the last time up to 1970-01-01T00:00:01.001Z"],
+            [
+                (
+                    "t-0: a.csv has no offset for 1970-01-01T00:00:01.001Z; using 10, "
+                    "the offset for 1970-01-01T00:00:01.000Z"
+                )
+            ],
         ),
         (
             1999,
             10,
             110,
-            ["t-0: 10 is the offset for 1970-01-01T00:00:01.000Z, the last time up to 1970-01-01T00:00:01.999Z"],
+            [
+                (
+                    "t-0: a.csv has no offset for 1970-01-01T00:00:01.999Z; using 10, "
+                    "the offset for 1970-01-01T00:00:01.000Z"
+                )
+            ],
         ),
         (2000, 30, 110, []),
-        (3000, 50, 199, ["t-0 has no record at or after 1970-01-01T00:00:03.000Z: the latest offset, 50, is taken"]),
+        (3000, 50, 199, ["t-0 has no record at or after 1970-01-01T00:00:03.000Z; using the latest offset, 50"]),
         (
             3001,
             50,
             199,
             [
-                "t-0 has no record at or after 1970-01-01T00:00:03.001Z: the latest offset, 50, is taken",
-                "t-1: 199 is the offset for 1970-01-01T00:00:03.000Z, the last time up to 1970-01-01T00:00:03.001Z",
+                "t-0 has no record at or after 1970-01-01T00:00:03.001Z; using the latest offset, 50",
+                (
+                    "t-1: a.csv has no offset for 1970-01-01T00:00:03.001Z; using 199, "
+                    "the offset for 1970-01-01T00:00:03.000Z"
+                ),
             ],
         ),
     ],
@@ -189,50 +202,56 @@ def test_time_gives_the_first_record_at_or_after_it_else_the_latest(
 ) -> None:
     plan = plan_reset(IDLE, ToTime(time_ms), None, TIMED)
     assert new_offsets(plan) == {("g", "t", 0): t0, ("g", "t", 1): t1}
-    assert [said.removesuffix(" of which a.csv tells") for said in plan.warnings] == warnings
+    assert plan.warnings == warnings
 
 
 @pytest.mark.parametrize(
     ("scenario", "topics", "positions", "error", "said"),
     [
-        (ToEarliest(), None, None, InvalidReset, "it is not known to which offset t-0 of group 'g' goes: --bootstrap-"),
-        (ToLatest(), None, None, InvalidReset, "it is not known to which offset t-0 of group 'g' goes"),
-        (ToTime(5), None, None, InvalidReset, "it is not known to which offset t-0 of group 'g' goes"),
-        (ToCurrent(), [("t", (2,))], None, InvalidReset, "it is not known to which offset t-2 of group 'g' goes"),
+        (
+            ToEarliest(),
+            None,
+            None,
+            InvalidReset,
+            "cannot reset t-0 of group 'g': the scenario needs offsets of the partition; add --",
+        ),
+        (ToLatest(), None, None, InvalidReset, "cannot reset t-0 of group 'g'"),
+        (ToTime(5), None, None, InvalidReset, "cannot reset t-0 of group 'g'"),
+        (ToCurrent(), [("t", (2,))], None, InvalidReset, "cannot reset t-2 of group 'g'"),
         (
             ShiftBy(1),
             [("t", (2,))],
             None,
             InvalidReset,
-            "t-2 cannot be shifted: group 'g' has no offset committed for it",
+            "cannot shift t-2: group 'g' has no committed offset for it",
         ),
-        (ShiftBy(1), [("u", None)], KNOWN, InvalidReset, "u-0 cannot be shifted: group 'g' has no offset"),
+        (ShiftBy(1), [("u", None)], KNOWN, InvalidReset, "cannot shift u-0: group 'g' has no committed offset"),
         (
             ToTime(999),
             None,
             TIMED,
             InvalidReset,
-            "a.csv tells no offset of t-0 for 1970-01-01T00:00:00.999Z, nor for a",
+            "a.csv has no offset of t-0 for 1970-01-01T00:00:00.999Z or an",
         ),
-        (ToTime(5), None, KNOWN, InvalidReset, "a.csv tells no offset of t-0 for 1970-01-01T00:00:00.005Z"),
-        (ToOffset(1), [("v", None)], KNOWN, UnknownTopicOrPartition, "a.csv knows no topic 'v'"),
-        (ToOffset(1), [("t", (0, 2))], KNOWN, UnknownTopicOrPartition, "a.csv knows no partition t-2"),
-        (ToCurrent(), [("t", (2,))], KNOWN, UnknownTopicOrPartition, "a.csv knows no partition t-2"),
+        (ToTime(5), None, KNOWN, InvalidReset, "a.csv has no offset of t-0 for 1970-01-01T00:00:00.005Z"),
+        (ToOffset(1), [("v", None)], KNOWN, UnknownTopicOrPartition, "a.csv has no topic 'v'"),
+        (ToOffset(1), [("t", (0, 2))], KNOWN, UnknownTopicOrPartition, "a.csv has no partition t-2"),
+        (ToCurrent(), [("t", (2,))], KNOWN, UnknownTopicOrPartition, "a.csv has no partition t-2"),
         (
             FromFile({"g": {TopicPartition("t", 2): 1}}),
             None,
             KNOWN,
             UnknownTopicOrPartition,
-            "a.csv knows no partition t-2",
+            "a.csv has no partition t-2",
         ),
         (
             ToOffset(1),
             [("t", None), ("v", None)],
             None,
             InvalidReset,
-            "nothing is committed for topic 'v': name its par",
+            "no offset is committed for topic 'v'; name its par",
         ),
-        (ToOffset(1), [("t", (2**31,))], None, UnknownTopicOrPartition, "2147483648 is no partition of topic 't'"),
+        (ToOffset(1), [("t", (2**31,))], None, UnknownTopicOrPartition, "2147483648 is not a partition of topic 't'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

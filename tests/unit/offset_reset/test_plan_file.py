@@ -82,21 +82,21 @@ def test_what_editors_and_kafka_make_of_it_is_read(tmp_path: Path, text: str | b
     [
         ("t,0,5\nt,1,-1\n", ["g"], 2, "offset -1 is negative"),
         ("t,0,5\nt,-1,5\n", ["g"], 2, "partition -1 is negative"),
-        ("t,0,5\nt,1,\n", ["g"], 2, "offset '' is no whole number"),
-        ("t,0,5\nt,1,1_0\n", ["g"], 2, "offset '1_0' is no whole number"),
-        ("t,0,5\nt,1,٣\n", ["g"], 2, "offset '٣' is no whole number"),
-        ("topic,partition,offset\nt,0,5\n", ["g"], 1, "partition 'partition' is no whole number"),
-        ("t,2147483648,5\n", ["g"], 1, "2147483648 is no partition of topic 't': partitions count from 0"),
+        ("t,0,5\nt,1,\n", ["g"], 2, "offset '' is not a whole number"),
+        ("t,0,5\nt,1,1_0\n", ["g"], 2, "offset '1_0' is not a whole number"),
+        ("t,0,5\nt,1,٣\n", ["g"], 2, "offset '٣' is not a whole number"),
+        ("topic,partition,offset\nt,0,5\n", ["g"], 1, "partition 'partition' is not a whole number"),
+        ("t,2147483648,5\n", ["g"], 1, "2147483648 is not a partition of topic 't': partitions count from 0"),
         ("t,0,9223372036854775808\n", ["g"], 1, "offset 9223372036854775808 is above 2^63-1"),
-        (",0,5\n", ["g"], 1, "'' is no name of a topic"),
+        (",0,5\n", ["g"], 1, "'' is not a topic name"),
         ("t,0\n", ["g"], 1, "2 fields: it takes topic,partition,offset or group,topic,partition,offset"),
-        ("t,0,5\ng,t,1,5\n", ["g"], 2, "4 fields: it takes topic,partition,offset, as the lines before"),
-        ("g,t,1,5\n\nt,0,5\n", [], 3, "3 fields: it takes group,topic,partition,offset, as the lines before"),
+        ("t,0,5\ng,t,1,5\n", ["g"], 2, "4 fields: it takes topic,partition,offset, like the lines before"),
+        ("g,t,1,5\n\nt,0,5\n", [], 3, "3 fields: it takes group,topic,partition,offset, like the lines before"),
         ("t,0,5\nt,0,5\n", ["g"], 2, "t-0 of group 'g' has a line already"),
-        ('t,0,5\n"t"x,1,5\n', ["g"], 2, "no CSV: "),
-        ('t,0,5\n"t,1,5\n', ["g"], 2, "no CSV: "),
-        ('"t\nu",0,5\nt,x,5\n', ["g"], 3, "partition 'x' is no whole number"),
-        ("g" * 40_000 + ",t,0,5\n", [], 1, "a group id has 32767 bytes at the most"),
+        ('t,0,5\n"t"x,1,5\n', ["g"], 2, "it is not CSV: "),
+        ('t,0,5\n"t,1,5\n', ["g"], 2, "it is not CSV: "),
+        ('"t\nu",0,5\nt,x,5\n', ["g"], 3, "partition 'x' is not a whole number"),
+        ("g" * 40_000 + ",t,0,5\n", [], 1, "a group id has at most 32767 bytes"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(
@@ -112,15 +112,15 @@ def test_a_line_that_cannot_be_read_is_named(
 def test_a_file_that_fits_no_group_is_refused(tmp_path: Path) -> None:
     path = plan_file(tmp_path, "t,0,5\n")
     for groups in ([], ["g", "h"]):
-        with pytest.raises(InvalidReset, match="names no groups: say with --group which one its offsets are for"):
+        with pytest.raises(InvalidReset, match="does not name groups; name the group of its offsets with --group"):
             read_plan(path, groups)
     with pytest.raises(InvalidReset, match="has no line for group 'g'"):
         read_plan(plan_file(tmp_path, "h,t,0,5\n"), ["h", "g"])
-    with pytest.raises(MalformedFile, match="holds no offsets"):
+    with pytest.raises(MalformedFile, match="has no offsets"):
         read_plan(plan_file(tmp_path, "\n"), ["g"])
-    with pytest.raises(MalformedFile, match="cannot be read: it is not in UTF-8"):
+    with pytest.raises(MalformedFile, match=r"cannot read .*: it is not UTF-8"):
         read_plan(plan_file(tmp_path, b"\xff\n"), ["g"])
-    with pytest.raises(MalformedFile, match="cannot be read: Is a directory"):
+    with pytest.raises(MalformedFile, match=r"cannot read .*: Is a directory"):
         read_plan(tmp_path, ["g"])
     with pytest.raises(NoSuchPath, match="no such file: "):
         read_plan(tmp_path / "none", ["g"])

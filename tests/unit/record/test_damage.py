@@ -195,7 +195,7 @@ def test_repeated_offsets_are_damage() -> None:
     reader, found = read(batch(0) + batch(3) + batch(3) + batch(6))
     assert found == offsets(0, 3, 6)
     assert spans(reader) == [(2 * SIZE, SIZE)]
-    assert reader.damage[0].reason == "base offset 3 is not above 5, the last offset before it"
+    assert reader.damage[0].reason == "base offset 3 is not above the last offset before it, 5"
 
 
 def test_a_batch_that_joins_the_one_before_it_is_right() -> None:
@@ -228,7 +228,7 @@ def test_of_two_batches_that_contradict_each_other_the_next_one_decides() -> Non
     reader, found = read(batch(0) + batch(100) + batch(3) + batch(6))
     assert found == offsets(0, 3, 6)
     assert spans(reader) == [(SIZE, SIZE)]
-    assert "above those of the batches behind" in reader.damage[0].reason
+    assert "above those of later batches" in reader.damage[0].reason
     assert reader.end_offset == 9
 
 

@@ -166,7 +166,7 @@ def test_bytes_behind_the_value_are_damage() -> None:
     broken = struct.pack(">qiI", 1, len(body) + 4, zlib.crc32(body)) + body
     reader, rows = read(message(0, b"k", b"v") + broken)
     assert [offset for offset, *_ in rows] == [0]
-    assert ["4 bytes behind the value" in damage.reason for damage in reader.damage] == [True]
+    assert ["4 bytes after the value" in damage.reason for damage in reader.damage] == [True]
 
 
 @pytest.mark.parametrize("key_size", [5, -7, 2**31 - 1])
