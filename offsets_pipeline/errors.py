@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 class OffsetsError(Exception):
     """Base class of this package's errors."""
 
+    #: Whether a retry of the same call may succeed.
     retriable: ClassVar[bool] = False
-    """Whether a retry of the same call may succeed."""
-
+    #: Kafka's name of the error; None if Kafka has no such error (R24).
     kafka_name: ClassVar[str | None] = None
-    """Kafka's name of the error; None if Kafka has no such error (R24)."""
 
 
 class ConfigError(OffsetsError):
@@ -41,7 +40,7 @@ class NoSuchCheckpoint(OffsetsError):
 
 
 class NotAStore(OffsetsError):
-    """The path has other files than a store's, or an incomplete store."""
+    """The path has no store, an incomplete store, or a store of another format version."""
 
 
 class StoreMismatch(OffsetsError):
@@ -57,7 +56,7 @@ class TargetNotEmpty(OffsetsError):
 
 
 class UnsupportedTable(OffsetsError):
-    """A table requires of its readers or writers a Delta feature that this program does not support."""
+    """A table requires a Delta feature that this program does not support."""
 
 
 class DamagedTable(OffsetsError):
@@ -204,7 +203,7 @@ class NotCoordinator(OffsetsError):
 
 
 class StoreReplaced(NotCoordinator):
-    """The store was deleted, restored or created anew while a coordinator had it open."""
+    """The store was deleted, restored or created again while a coordinator had it open."""
 
     retriable = False
 
@@ -243,7 +242,7 @@ class InvalidRequest(OffsetsError):
 
 
 class InvalidGroupId(OffsetsError):
-    """A group id is not a text, or the key of a record cannot hold it."""
+    """A group id is not text, or is too long for the key of a record."""
 
     kafka_name = "INVALID_GROUP_ID"
 
@@ -360,14 +359,14 @@ def first_line(error: Exception) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """An exception in one line: the message of an error of this package, class and message of any other."""
-    ours = error if isinstance(error, OffsetsError) else raised_on_executor(error)
+    """An exception in one line: message of an error of this package, class and message of a foreign exception."""
+    ours = raised_on_executor(error)
     if ours is not None:
         return str(ours)
     lines = str(error).strip().splitlines() or [""]
-    # Py4J puts a line of its own before the message of the JVM
-    said = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
-    return f"{type(error).__name__}: {said}"
+    # Py4J writes its own line before the JVM's message
+    message = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    return f"{type(error).__name__}: {message}"
 
 
 @contextmanager
@@ -392,9 +391,7 @@ def raised_on_executor(error: Exception) -> OffsetsError | None:
     kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
     for name, message in reversed(found):
         if name in kinds:
-            ours = kinds[name].__new__(kinds[name])
-            ours.args = (message,)
-            return ours
+            return kinds[name].__new__(kinds[name], message)  # the message is complete: skip __init__
     return None
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
 @click.option("--leader-epoch", type=int, metavar="N", help="Leader epoch of the last consumed record.")
 @click.option(
-    "--retention-ms", type=int, metavar="MS", help="The offsets expire after this time (default: -1, as settings say)."
+    "--retention-ms", type=int, metavar="MS", help="Time until the offsets expire (default: -1, the store's retention)."
 )
 def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - CommitOptions
     """Commit offsets of a group to an owned store."""
@@ -88,22 +88,20 @@ def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
 @click.option("--to-offset", type=int, metavar="N", help="To an offset, limited to the partition's start and end.")
 @click.option("--shift-by", type=int, metavar="N", help="By N, backwards if negative; limited in the same way.")
 @click.option("--to-datetime", metavar="T", help="To the first record at or after a time: ISO 8601.")
-@click.option("--by-duration", metavar="D", help="To the first record of the last D: ISO 8601, as PT1H30M.")
+@click.option("--by-duration", metavar="D", help="To the first record of the last D: ISO 8601, such as PT1H30M.")
 @click.option("--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka.")
 @click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker that has the topics.")
 @click.option(
     "--positions",
     type=PATH,
     metavar="FILE",
-    help="In place of a broker: CSV with the header topic,partition,earliest,latest, and a column for each time with "
-    "the offset of the first record at or after it.",
+    help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
+    "offset of the first record at or after it.",
 )
-@click.option(
-    "--command-config", type=PATH, metavar="FILE", help="Properties of the broker's client, those of librdkafka."
-)
+@click.option("--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (librdkafka).")
 @click.option("--execute", is_flag=True, help="Commit the offsets.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan (default).")
-@format_option(help_="Format of the plan; csv is that of --export.")
+@format_option(help_="Format of the plan; csv is the format of --export.")
 @click.option("--export", is_flag=True, help="CSV without a header, for Kafka's --from-file.")
 def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ResetOptions
     """Plan a reset of groups' offsets, and commit it with --execute.

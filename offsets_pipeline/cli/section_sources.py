@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     "--offsets-partitions",
     type=int,
     metavar="N",
-    help="Number of log partitions (default: number of folders, if those of 0 to k-1 are there).",
+    help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
 )
 def ingest_segments(store: str, settings: Settings, paths: tuple[str, ...], offsets_partitions: int | None) -> int:
     """Append a broker's segment files to the log.
 
-    Skips records that the log has already. Damaged bytes go to the table quarantine.
+    Skips records that the log already has. Damaged bytes go to the table quarantine.
     """
     from offsets_pipeline.cli import ingest_command
 
@@ -56,10 +56,10 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
                 "options",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="Option of Kafka's clients, as security.protocol=SASL_SSL. The value env:NAME or file:PATH reads "
-                "a secret from there. May be repeated.",
+                help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH "
+                "names a secret. May be repeated.",
             ),
-            click.option("--available-now", is_flag=True, help="End when all records of now are read."),
+            click.option("--available-now", is_flag=True, help="End when all records up to now are read."),
             click.option(
                 "--metrics-file",
                 type=FILE,
@@ -80,7 +80,7 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
 def ingest_topic(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - TopicOptions
     """Append a broker's offsets topic to the log, as it grows.
 
-    Runs until SIGTERM or Ctrl-C, or with --available-now until all records of now are read.
+    Runs until SIGTERM or Ctrl-C. With --available-now it ends when all records up to now are read.
     """
     from offsets_pipeline.cli import follow_command
 

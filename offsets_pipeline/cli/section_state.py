@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @command(STATE, "offsets fold --store store", "offsets fold --store store --available-now")
-@click.option("--available-now", is_flag=True, help="End when all records of now are folded.")
+@click.option("--available-now", is_flag=True, help="End when all records up to now are folded.")
 @click.option("--checkpoint", type=PATH, metavar="FOLDER", help="Checkpoint of the stream (default: in the store).")
 def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | None) -> int:  # noqa: FBT001
     """Fold the log into the state tables, as a stream.

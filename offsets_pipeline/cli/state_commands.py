@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def fold(location: str, settings: Settings, checkpoint: str | None, *, available_now: bool) -> int:
-    """Fold the log until stopped, or what is there; returns the exit status."""
+    """Fold the log until stopped, or all that it has now; returns the exit status."""
     total = expired_offsets = expired_groups = 0
 
     def on_batch(batch_id: int, records: int) -> None:

@@ -112,7 +112,7 @@ INTERVAL = _Interval("duration", read_interval)
 
 def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
-    help_ = "Run again and again, until SIGTERM or Ctrl-C: every so many seconds, or a duration as PT1H30M"
+    help_ = "Repeat at this interval until SIGTERM or Ctrl-C: seconds, or a duration such as PT1H30M"
     if default is None:
         return click.option("--every", type=INTERVAL, metavar="DURATION", help=f"{help_}.")
     return click.option(

@@ -182,7 +182,7 @@ class Appender:
             self.figures.conflicts += 1
             with self._changed:
                 self._waiting.extendleft(request for request, _ in reversed(round_.taken))
-        except Exception as error:  # noqa: BLE001 - whoever waits has to be told, and the next round may go well
+        except Exception as error:  # noqa: BLE001 - the waiting requests get the error, and the next round may succeed
             round_.refuse()
             self._fail([request for request, _ in round_.taken], error)
         else:
@@ -217,7 +217,7 @@ class Appender:
                 rows = self._log.accept(append, text)
                 if rows is not None:
                     self._replay(rows)
-        except Exception:  # noqa: BLE001 - it is a defect; opening the coordinator anew mends what it left
+        except Exception:  # noqa: BLE001 - a defect; opening the coordinator again repairs the state
             _LOG.exception(
                 "cannot replay version %s of the log, which was written; open the coordinator again", append.version
             )

@@ -89,7 +89,7 @@ class StreamExpiry:
             return False
         except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
             warn(f"cannot expire offsets of {self._location}: {in_one_line(error)}; the next run tries again")
-            self._close_coordinator()  # the next run opens the log anew
+            self._close_coordinator()  # the next run opens the log again
             return True
         if self._on_expiry is not None and (run.offsets or run.groups):
             self._on_expiry(run.offsets, run.groups)

@@ -71,7 +71,7 @@ class OwnedLog:
     """The table `log` of an owned store, as of ``version``. Not thread-safe, except where a method says so.
 
     ``ends`` has the log end offset of every log partition. `catch_up` advances to the newest version. Each look at the
-    log checks that the commit of ``version`` is unchanged. If the store was restored or created anew, that commit
+    log checks that the commit of ``version`` is unchanged. If the store was restored or created again, that commit
     differs or is missing (docs/adr/0013).
     """
 

@@ -103,7 +103,7 @@ def with_feature(folder: str, feature: str) -> UnsupportedTable:
 
 
 def with_deletion_vectors(folder: str) -> UnsupportedTable:
-    """Return the error about a table of which rows were deleted without rewriting files."""
+    """Return the error about a table whose files still contain deleted rows."""
     return UnsupportedTable(
         f"cannot read the table {folder} without Spark: its files have deleted rows that were not rewritten "
         f"(deletion vectors); run REORG TABLE delta.`{folder}` APPLY (PURGE)"

@@ -6,7 +6,7 @@ log_partitions          where each log partition starts and ends
 committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
 group_records           the last value and the last tombstone of each key of a group's records (R14)
 groups                  one row a group, described from its records (R33, R34)
-topics                  names of topic ids, as far as the sources told (R35)
+topics                  names of topic ids that the sources had (R35)
 quarantine              what did not decode, with the reason and the raw bytes (R6)
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
@@ -60,7 +60,7 @@ class Table:
 
     def schema(self) -> StructType:
         """The table's schema for Spark."""
-        # where there is no Spark, the tables are no less what they are
+        # this module must work without Spark
         from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
         from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ _STATE_PROPERTIES = {
     # Every batch of a stream writes: what a query may still read is kept for a day, and history is the log's to tell.
     "delta.deletedFileRetentionDuration": "interval 24 hours",
     "delta.logRetentionDuration": "interval 24 hours",
-    # Whoever opens the table reads so many small commits at the most; Delta's 10 costs every tenth batch a second.
+    # A reader that opens the table reads at most this many small commits; Delta's 10 costs every tenth batch a second.
     "delta.checkpointInterval": "50",
 }
 
@@ -93,7 +93,7 @@ _LOG_INCARNATION = Column(
 _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
 _MISPLACED = Column(
-    "misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False
+    "misplaced", _BOOLEAN, "in another log partition than by R1; readers do not return it", nullable=False
 )
 
 _INCARNATION = Column(
@@ -145,7 +145,7 @@ LOG = Table(
         "delta.enableDeletionVectors": "false",
         # a stream that was away for longer reads the log from its start
         "delta.logRetentionDuration": "interval 7 days",
-        # statistics for skipping files, on where a record lies; never on the raw bytes
+        # statistics for skipping files: position and time, never the raw bytes
         "delta.dataSkippingStatsColumns": "log_partition,record_offset,log_incarnation,appended_at",
         "delta.constraints.a_record_lies_in_a_log_partition": "log_partition >= 0 AND record_offset >= 0",
         "delta.constraints.control_type_is_known": "coalesce(control_type, 'OTHER') IN ('COMMIT', 'ABORT', 'OTHER')",
@@ -160,21 +160,27 @@ LOG_PARTITIONS = Table(
     (
         _LOG_PARTITION,
         _LOG_INCARNATION,
-        Column("start_offset", _LONG, "the log's start: its first record lies here or later", nullable=False),
+        Column(
+            "start_offset", _LONG, "log start offset: the first record has this offset or a higher one", nullable=False
+        ),
         Column(
             "end_offset",
             _LONG,
-            "the log's end: one behind its last record offset; of a topic: up to where it was read",
+            "log end offset: last record offset plus one; for a topic, the first offset that was not read",
             nullable=False,
         ),
-        Column("updated_at", _TIMESTAMP, "when this was last seen to change", nullable=False),
-        Column("cleaned_to", _LONG, "the log is complete from here on; before it a cleaning may have removed records"),
-        Column("complete_since", _TIMESTAMP, "of a topic: from then on no record that says what holds was missed"),
-        Column("read_at", _TIMESTAMP, "of a topic: when all of it that is stable was last seen to be in the log"),
-        Column("stable_offset", _LONG, "of a topic: what lies here or later waits for an open transaction"),
-        Column("topic_end_offset", _LONG, "of a topic: its end, stable or not, when it was last looked at"),
+        Column("updated_at", _TIMESTAMP, "time of the last change of this row", nullable=False),
+        Column("cleaned_to", _LONG, "a cleaning may have removed records before this offset"),
         Column(
-            "open_since", _TIMESTAMP, "of a topic: since when a transaction holds the stable offset back; else null"
+            "complete_since", _TIMESTAMP, "for a topic: since then the ingest missed no record that decides an answer"
+        ),
+        Column("read_at", _TIMESTAMP, "for a topic: last time at which the log had all stable records"),
+        Column(
+            "stable_offset", _LONG, "for a topic: last stable offset; records from here on wait for an open transaction"
+        ),
+        Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look, stable or not"),
+        Column(
+            "open_since", _TIMESTAMP, "for a topic: since when a transaction holds back the stable offset; else null"
         ),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
@@ -246,7 +252,7 @@ GROUPS = Table(
         Column("group_epoch", _INT, "of any other group"),
         Column("assignment_epoch", _INT, "of any other group"),
         Column("leader", _STRING, "member id of a classic group's leader"),
-        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, where the log tells"),
+        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
         Column("members", pa.list_(_MEMBER), "its members, by member id"),
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
@@ -274,7 +280,7 @@ QUARANTINE = Table(
         _LOG_PARTITION,
         _LOG_INCARNATION,
         Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
-        Column("source", _STRING, "file a stretch lies in, within its log partition's folder; null for a record"),
+        Column("source", _STRING, "file of the byte range, in the folder of its log partition; null for a record"),
         Column("position", _LONG, "byte position of a stretch in its file"),
         Column("length", _LONG, "length of a stretch in bytes"),
         Column("reason", _STRING, "what was expected and what was found", nullable=False),
@@ -317,7 +323,7 @@ FOLD_PROGRESS = Table(
     ),
     _STATE_PROPERTIES
     | {
-        # rewritten as a whole by every batch, and a checkpoint lists what is kept
+        # each batch rewrites the whole table, and a checkpoint lists removed files that are kept
         "delta.deletedFileRetentionDuration": "interval 1 hours",
         "delta.logRetentionDuration": "interval 1 hours",
     },

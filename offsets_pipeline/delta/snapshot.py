@@ -80,7 +80,7 @@ class Snapshot:
 
     @property
     def is_long(self) -> bool:
-        """Whether so many files changed since deltalake read the log that it should read it again."""
+        """Whether deltalake should read the log again, because many files changed since it last did."""
         return len(self._changed) > _MAX_CHANGED_FILES
 
     def transaction(self, application: str) -> int:

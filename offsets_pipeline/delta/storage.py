@@ -1,4 +1,4 @@
-"""The storage that a table lies on: reading files by name, and creating a file only if its name is free.
+"""Storage of a table: reads files by name, and creates a file only if its name is free.
 
 A Delta commit is a file named after its version. A writer commits by creating that file if it is absent, so at most one
 writer gets a version. `storage_of` decides which storage offers that; docs/storage.md has the same table for users.

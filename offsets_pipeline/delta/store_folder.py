@@ -1,4 +1,4 @@
-"""The tables of a store in one folder: creating them, and reading what is fixed with the store. No Spark."""
+"""The tables of a store in one folder: creates them, and reads the store's properties. No Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OTHERS = [table for table in TABLES if table is not LOG]
 
 
 def properties_of(folder: str) -> StoreProperties:
-    """Return what is fixed with the store in a folder, a path or a URI as Arrow has it.
+    """Return the properties of the store in a folder, given as a path or as a URI of Arrow.
 
     Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
     DamagedTable if the log's table is damaged, UnsupportedTable if it has a feature that this program does not support.

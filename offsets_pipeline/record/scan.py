@@ -4,9 +4,9 @@ Checksums do not cover a batch's offset and length. So the scanner checks them a
 (R2), and offsets in one segment span at most an int32. When two neighbours contradict each other, the batch after them
 decides which one is wrong. So the scanner yields a batch only after it has checked the next one.
 
-Damaged bytes may look like the headers of many batches, each of which claims a great length. The scanner computes their
-checksums one by one until this has cost as much as reading the file a few times. Then it computes them together,
-window by window (checksums.py). So damage of any kind slows a scan only by a limited factor.
+Damaged bytes may look like the headers of many batches with great lengths. The scanner computes their checksums one
+by one until this has cost as much as reading the file a few times. Then it computes them together, window by window
+(checksums.py). So damage of any kind slows a scan only by a limited factor.
 """
 
 import zlib

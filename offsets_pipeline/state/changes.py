@@ -131,7 +131,7 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
 
     Args:
         effects: Batches of EFFECT_SCHEMA, each of one kind.
-        folders: Where the files go, and what is known.
+        folders: Target folders, and the known state.
     """
     changes = Changes()
     by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)

@@ -173,7 +173,7 @@ class _Rebuild:
         def reserve() -> int:
             table = self._store.table(OFFSETS.name)
             snapshot = table.snapshot()
-            written = (  # also if another state table was lost and created anew
+            written = (  # also if another state table was lost and created again
                 int(file.partition["incarnation"])
                 for each in STATE_TABLES
                 for file in self._store.table(each.name).snapshot().files()
@@ -202,7 +202,7 @@ class _Rebuild:
                 return self._progress.swap(self._progress.partitions | moved)
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
-                # a compaction may have dropped what is older than the newest incarnation
+                # a compaction may have dropped rows of older state incarnations
                 if self._progress.log_incarnation > self._log_incarnation or self._progress.incarnation > incarnation:
                     raise
                 moved |= self._catch_up(moved)

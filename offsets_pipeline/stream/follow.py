@@ -71,7 +71,7 @@ class Follower:
         def until_it_ends() -> None:
             try:
                 run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised by who waits
+            except Exception as error:  # noqa: BLE001 - the waiting thread raises it
                 self._errors.append(error)
             finally:
                 self._stopped.set()
