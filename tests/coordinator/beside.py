@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.session import build_session
@@ -33,8 +34,8 @@ def say(text: str) -> None:
 def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
     while not ended.is_set():
         cleaned = clean_log(store, settings, SystemClock())
-        maintain_store(store, SystemClock(), settings=settings)
-        say(f"removed {cleaned.removed}")
+        (log,) = (each for each in maintain_store(store, SystemClock(), settings=settings) if each.table == LOG.name)
+        say(f"removed {cleaned.removed} files {log.files_before} {log.files}")
 
 
 def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
