@@ -39,9 +39,17 @@ def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
 
 
 def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
-    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False)
+    folded = threading.Event()
+
+    def after_batch(_: int, records: int) -> None:
+        say(f"folded {records}")
+        folded.set()
+
+    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False, on_batch=after_batch)
     while not ended.wait(RELOAD_EVERY_SECONDS):
-        say(f"reloaded {reload_partitions(store, None, settings, SystemClock())}")
+        if folded.is_set():  # a reload overtakes the batch that the stream folds meanwhile
+            folded.clear()
+            say(f"reloaded {reload_partitions(store, None, settings, SystemClock())}")
     stream.stop()
     stream.await_end()
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from offsets_pipeline.delta import snapshot as snapshot_module
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_EPOCH, LOG_PARTITIONS
 from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -115,6 +116,17 @@ def test_a_commit_of_others_is_seen_in_the_next_snapshot(folder: TableFolder) ->
     assert (before.version, after.version) == (0, 2)
     assert {file.name for file in after.files()} == data_files(folder)
     assert before.files() == []
+
+
+def test_commits_are_seen_however_many_files_changed_since_the_log_was_read(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "_MAX_CHANGED_FILES", 2)
+    for number in range(8):
+        append(again(folder), number)
+        found = folder.snapshot()
+        assert found.version == number + 1
+        assert {file.name for file in found.files()} == data_files(folder)
 
 
 def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
