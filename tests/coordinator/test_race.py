@@ -133,7 +133,7 @@ def test_what_is_acknowledged_outlives_upkeep_folds_and_reloads_beside_it(
     writer.kill()
     writer.wait()
     rounds: dict[str, list[str]] = {}
-    for line in "\n".join(each.read_text() for each in said.values()).splitlines():
+    for line in (line for each in said.values() for line in each.read_text().splitlines()):
         rounds.setdefault(line.split()[0], []).append(line)
     counts = {what: len(rounds.get(what, ())) for what in ("removed", "folded", "reloaded")}
     assert all(count > 1 for count in counts.values()), rounds
