@@ -545,12 +545,21 @@ MUTATIONS = [
         DOOR_FILE,
         "            return self.storage.read(path) == text  # it may be there",
         "            return False  # it may be there",
-        APPENDS,
+        DOOR,
     ),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),
-    Mutation("DOOR", TABLES, DOOR_FILE, "self._newest is None or self._newest.is_long", "self._newest is None", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        """newest = None if self._newest is None or self._newest.is_long else self._newest
+        if newest is not None:""",
+        """newest = self._newest
+        if newest is not None and not newest.is_long:""",
+        DOOR,
+    ),
     Mutation(
         "DOOR",
         TABLES,

@@ -33,9 +33,12 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 APP = "an application"
 
@@ -200,6 +203,53 @@ def test_what_this_program_does_not_write_is_refused(folder: TableFolder, when: 
         append(folder, 1, seen=seen)
     assert data_files(folder) == set()
     assert not commit_file(folder, 2).exists()
+
+
+def protocol(reader: int, *features: str) -> dict[str, Any]:
+    names = {"readerFeatures": list(features)} if reader == 3 else {}
+    return {"protocol": {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(features), **names}}
+
+
+@pytest.mark.parametrize(
+    ("action", "requirement"),
+    [
+        (lambda _: protocol(4), "reader version 4"),
+        (lambda _: protocol(3, "typeWidening"), "the reader feature 'typeWidening'"),
+        (
+            lambda seen: {
+                "metaData": {**seen.metadata, "configuration": {**seen.properties, "delta.columnMapping.mode": "name"}}
+            },
+            "column mapping",
+        ),
+        (
+            lambda seen: {
+                "add": {
+                    **seen.files()[0].removal(),
+                    "modificationTime": 0,
+                    "dataChange": True,
+                    "deletionVector": SECOND_ROW,
+                }
+            },
+            "deletion vectors",
+        ),
+    ],
+    ids=["reader version", "reader feature", "column mapping", "deletion vectors"],
+)
+def test_files_that_only_spark_can_read_are_refused_once_the_table_is_open(
+    folder: TableFolder, action: Callable[[Snapshot], dict[str, Any]], requirement: str
+) -> None:
+    append(folder, 1, 2)
+    commit_by_hand(folder, action(folder.snapshot()))
+    with pytest.raises(UnsupportedTable, match=requirement):
+        folder.snapshot().files()
+
+
+def test_table_that_a_commit_made_another_is_not_written_to(folder: TableFolder) -> None:
+    seen = folder.snapshot()
+    commit_by_hand(folder, {"metaData": {**seen.metadata, "id": "of another table"}})
+    with pytest.raises(StoreReplaced, match="created anew"):
+        append(folder, 1, seen=seen)
+    assert data_files(folder) == set()
 
 
 def test_rows_of_an_append_only_table_stay(folder: TableFolder) -> None:
