@@ -1,9 +1,12 @@
 """Change one rule at a time and see whether a test notices: for each rule a mutation of each replay that has it.
 
-    python scripts/mutations.py [R12 ...]
+    python scripts/mutations.py [R12 | STATE | DOOR ...]
+
+STATE breaks the writer of the state tables (docs/adr/0016), DOOR the access to Delta tables (docs/adr/0015).
 
 A mutation replaces one text in one file of a copy of the project. The tests named with it run until the first fails.
-The program prints a table and exits with 1 if a mutation survives or its text is no longer in the file.
+The program prints a table and exits with 1 if a mutation survives or its text is no longer in the file. First it runs
+the same tests without a mutation: a test that fails anyway notices nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("offsets_pipeline", "tests", "docs", "pyproject.toml")
@@ -31,10 +37,18 @@ CLEANING = (f"{UNIT}/test_survivors.py", PROPERTY[1], *REPLAYS)
 RECORD = ("tests/unit/record/test_decode.py", "tests/unit/record/test_commit_columns.py", *RULES)
 RETENTION = ("tests/unit/coordinator/test_expiration.py", "tests/property/test_retention_properties.py")
 COORDINATOR = ("tests/unit/coordinator",)
+STATE_UNIT = "tests/unit/state"
+STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
+STATE_WRITER = (STATE_UNIT, STATE_ON_SPARK)
+OVERTAKEN = (f"{STATE_ON_SPARK}::test_reload_has_what_a_stream_folded_since_it_read_the_log",)
+DOOR = ("tests/unit/delta",)
+APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
-COLUMNS, ROWS, BOTH, COORDINATES = "columns", "rows", "both", "coordinator"
+COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
+MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
+STORAGE, DOOR_FILE = "delta/storage.py", "delta/table_folder.py"
 
 
 class Mutation(NamedTuple):
@@ -367,6 +381,230 @@ MUTATIONS = [
         "np.unique(last)",
         COMPACTION,
     ),
+    # --- the one writer of the state
+    Mutation("STATE", FOLDS, MERGE, "ON {same} AND d.version > b.version", "ON {same}", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, " AND b.version >= d.version", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "b.version >= d.version", "b.version > d.version", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC) AS place", "ORDER BY version) AS place", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "ORDER BY {self.version} DESC",
+        "ORDER BY {self.version}",
+        (f"{STATE_ON_SPARK}::test_fold_that_another_overtook_writes_late_and_changes_nothing",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "greatest(coalesce(value_offset, -1), coalesce(tombstone_offset, -1))",
+        "coalesce(value_offset, -1)",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, MERGE, 'return f"incarnation = {next(iter(partitions))}"', 'return "TRUE"', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "(incarnation = {incarnation} AND log_partition IN",
+        "(log_partition IN",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        CHANGES,
+        '        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known\n',
+        "        later = row\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        CHANGES,
+        'max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)',
+        'row["tombstone_offset"]',
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, CHANGES, "is_base=self.known is None", "is_base=True", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        CHANGES,
+        "in_key_order(table, of_partitions(rows, partitions))",
+        "in_key_order(table, rows)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        CHANGES,
+        "named | (_groups(commits) - known.existing(_groups(commits) - named))",
+        "named",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if not changes.files:", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        """remove=self._snapshot.files(),
+            seen=self._snapshot,
+            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},""",
+        "remove=self._table.snapshot().files(), seen=self._table.snapshot(),",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", OVERTAKEN),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "known.log_incarnation == self._log_incarnation and known.folded_to > each.folded_to",
+        "False",
+        (STATE_UNIT, "tests/streaming", "tests/spark/test_clean_log.py"),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        " or self._progress.incarnation > incarnation:",
+        ":",
+        (f"{STATE_ON_SPARK}::test_reload_that_a_later_one_overtook_starts_again",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "NO_INCARNATION, *written) + 1",
+        "NO_INCARNATION, *written)",
+        (f"{STATE_ON_SPARK}::test_readers_see_an_incarnation_only_once_all_of_it_is_there",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "        _append(store, changes)\n        note_quarantine",
+        "        note_quarantine",
+        (f"{STATE_ON_SPARK}::test_two_folds_of_the_same_rows_count_them_once",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "pending=each.pending,",
+        "pending=before[at].pending,",
+        (f"{STATE_ON_SPARK}::test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "    if changes.behind:\n",
+        "    if False:\n",
+        ("tests/streaming/test_steps.py", "tests/streaming", "tests/spark"),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "progress.log_incarnation < active_incarnation(store):  # the first fold, too",
+        "False:  # the first fold, too",
+        ("tests/streaming/test_epochs.py",),
+    ),
+    # --- the door to Delta tables
+    Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
+    Mutation("DOOR", TABLES, STORAGE, 'mode="create", use_multipart', 'mode="overwrite", use_multipart', DOOR),
+    Mutation("DOOR", TABLES, STORAGE, "if seen != self._seen:", "if not self._seen:", APPENDS),
+    Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
+    Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "                conflicts.check(other)\n", "                pass\n", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in self.applications', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in self.removed', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "                if self.changes_metadata:", "                if False:", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "gone and is_change and seen.is_append_only", "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "self.is_unchanged(version - 1, previous) and self", "self", APPENDS),
+    Mutation(
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        "            return self.storage.read(path) == text  # it may be there",
+        "            return False  # it may be there",
+        DOOR,
+    ),
+    Mutation(
+        "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        """newest = None if self._newest is None or self._newest.is_long else self._newest
+        if newest is not None:""",
+        """newest = self._newest
+        if newest is not None and not newest.is_long:""",
+        DOOR,
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        "        except OffsetsError:\n            self.remove_uncommitted(add)\n",
+        "        except OffsetsError:\n",
+        DOOR,
+    ),
+    Mutation(
+        "DOOR", TABLES, "delta/snapshot.py", '_changed[action["remove"]["path"]] = None', "_has_vectors |= False", DOOR
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/snapshot.py",
+        "        if reason is not None:\n",
+        "        if False:\n",
+        (*DOOR, "tests/unit/coordinator/test_table_features.py"),
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/snapshot.py",
+        "        if self._has_vectors:\n",
+        "        if False:\n",
+        (*DOOR, "tests/unit/coordinator/test_table_features.py"),
+    ),
+    Mutation("DOOR", TABLES, "delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/protocol.py",
+        'if protocol["minWriterVersion"] > _WRITER_VERSION:',
+        "if False:",
+        (*DOOR, "tests/unit/coordinator/test_table_features.py"),
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/protocol.py",
+        'if protocol["minReaderVersion"] > _READER_VERSION:',
+        "if False:",
+        (*DOOR, "tests/unit/coordinator/test_table_features.py"),
+    ),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "is_change=False, operation", "is_change=True, operation", DOOR),
 ]
 
 
@@ -379,14 +617,18 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = _copied(Path(folder))
-        print(f"{'rule':5}{'where':12}{'result':10}{'seconds':>8}  file: noticed by")
+        failing = failed_test(copy, list(dict.fromkeys(test for each in chosen for test in each.tests)))
+        if failing is not None:
+            print(f"without a mutation {failing} fails")
+            return 1
+        print(f"{'rule':6}{'where':12}{'result':10}{'seconds':>8}  file: noticed by")
         for mutation in chosen:
             begun = time.monotonic()
             result, noticed_by = run(mutation, copy)
             bad += result != "noticed"
             seconds = time.monotonic() - begun
             print(
-                f"{mutation.rule:5}{mutation.engine:12}{result:10}{seconds:8.1f}  {mutation.file}: {noticed_by}",
+                f"{mutation.rule:6}{mutation.engine:12}{result:10}{seconds:8.1f}  {mutation.file}: {noticed_by}",
                 flush=True,
             )
     print(f"{len(chosen)} mutations, {bad} survived or no longer apply")
@@ -401,15 +643,21 @@ def run(mutation: Mutation, project: Path) -> tuple[str, str]:
         return "stale", f"{mutation.old!r} occurs {source.count(mutation.old)} times"
     path.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
     try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutation.tests]
-        environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        noticed_by = failed_test(project, mutation.tests)
     finally:
         path.write_text(source, encoding="utf-8")
+    return ("survived", "") if noticed_by is None else ("noticed", noticed_by)
+
+
+def failed_test(project: Path, tests: Sequence[str]) -> str | None:
+    """The first of these tests that fails; None if all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
-        return "survived", ""
-    noticed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "noticed", noticed[0] if noticed else f"pytest ended with {done.returncode}"
+        return None
+    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0] if failed else f"pytest ended with {done.returncode}"
 
 
 def _copied(folder: Path) -> Path:

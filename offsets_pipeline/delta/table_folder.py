@@ -91,8 +91,8 @@ class TableFolder:
         """
         if version is not None:
             return load(self.folder, self.table, self.commit_file, version)
-        newest = self._newest
-        if newest is not None and not newest.is_long:
+        newest = None if self._newest is None or self._newest.is_long else self._newest
+        if newest is not None:
             try:
                 newest, _ = self._read_on(newest)
             except (WriteConflict, StoreReplaced):

@@ -120,7 +120,8 @@ class _Cleaning:
     def clean(self, *, dry_run: bool) -> Cleaned:
         chosen = sorted(filter(self._may_lose, self._files), key=_in_order)
         results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
-        others = [file for file in self._files if file not in chosen]
+        names = {file.name for file in chosen}
+        others = [file for file in self._files if file.name not in names]
         written = [AddFile(**file) for result in results for file in result["files"]]
         looked_at = [each for result in results for each in result["rewritten"]]
         changed = [chosen[each["file"]] for each in looked_at if each["dropped"] or each["superseded"]]
@@ -211,9 +212,8 @@ class _Cleaning:
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rewriter = Rewriter(files, bounds, place)
             rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
-            for file, positions in groupby(rows, key=itemgetter(0)):
-                rewriter.add(file, [each for _, each in positions])
-            new = [asdict(file) for file in rewriter.close()]
+            positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
+            new = [asdict(file) for file in rewriter.rewrite(positions)]
             said = json.dumps({"rewritten": [asdict(each) for each in rewriter.rewritten], "files": new})
             yield pa.RecordBatch.from_pydict({"said": [said]})
 

@@ -190,12 +190,20 @@ class Rewriter:
     def __init__(self, files: FilesOfTable, bounds: Bounds, place: LogFilePlace | None) -> None:
         self._files = files
         self._bounds = bounds
-        self._writer = None if place is None else LogFileWriter(place)
-        self._waiting: list[pa.Table] = []
+        self._place = place
         self.rewritten: list[Rewritten] = []
 
-    def add(self, file: int, positions: Iterable[bytes]) -> None:
-        """Rewrite a file; ``positions`` are those of its candidates that stay."""
+    def rewrite(self, positions: Iterable[tuple[int, Iterable[bytes]]]) -> list[AddFile]:
+        """Rewrite files; returns the new ones. ``positions`` are those of the candidates that stay, by file."""
+        tables = (rows for file, stay in positions for rows in self._remaining(file, stay))
+        writer = None if self._place is None else LogFileWriter(self._place)
+        for rows in gathered(tables, size_bytes=SORT_BYTES):
+            if writer is not None:
+                write_in_order(writer, rows)
+        return [] if writer is None else writer.close()
+
+    def _remaining(self, file: int, positions: Iterable[bytes]) -> Iterator[pa.Table]:
+        """Yield the rows that stay of a file that loses some; none if nothing is to be written."""
         with working_on(partial(self._files.path, file)), self._files.open(file) as parquet:
             place = parquet.read(columns=_PLACE, use_threads=False)
             keep = ~self._bounds.candidates(place)
@@ -205,30 +213,15 @@ class Rewriter:
             superseded = _superseded(parquet, place, self._bounds)
             self.rewritten.append(Rewritten(file, len(keep), dropped, int(superseded.sum())))
             keep &= ~superseded
-            if self._writer is not None and not keep.all():
-                self._copy(parquet, keep)
+            if self._place is not None and not keep.all():
+                yield from _filtered(parquet, keep)
 
-    def close(self) -> list[AddFile]:
-        """Write the remaining rows; returns the new files."""
-        if self._writer is None:
-            return []
-        self._write()
-        return self._writer.close()
 
-    def _copy(self, parquet: pq.ParquetFile, keep: Bools) -> None:
-        start = 0
-        for group in range(parquet.num_row_groups):
-            stays = keep[start : start + parquet.metadata.row_group(group).num_rows]
-            start += len(stays)
-            if not stays.any():
-                continue
+def _filtered(parquet: pq.ParquetFile, keep: Bools) -> Iterator[pa.Table]:
+    start = 0
+    for group in range(parquet.num_row_groups):
+        stays = keep[start : start + parquet.metadata.row_group(group).num_rows]
+        start += len(stays)
+        if stays.any():
             rows = parquet.read_row_group(group, use_threads=False).select(SCHEMA.names)
-            self._waiting.append(rows.filter(pa.array(stays)).cast(SCHEMA))
-            if sum(each.nbytes for each in self._waiting) > SORT_BYTES:
-                self._write()
-
-    def _write(self) -> None:
-        if not self._waiting or self._writer is None:
-            return
-        tables, self._waiting = self._waiting, []
-        write_in_order(self._writer, tables)
+            yield rows.filter(pa.array(stays)).cast(SCHEMA)

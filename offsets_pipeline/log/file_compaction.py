@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace, LogFileWriter, log_partitions_of
+from offsets_pipeline.semantics.compaction import gathered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
     from offsets_pipeline.delta import AddFile, StoredFile, TableFolder
 
 #: Size of the rows that are sorted together in memory: enough for the rows of many small files.
@@ -22,20 +25,19 @@ def rewritten(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
     Raises DamagedTable if a file is missing or corrupt, OSError.
     """
     writer = LogFileWriter(LogFilePlace(folder.folder, 0))
-    waiting: list[pa.Table] = []
-    for file in files:
-        with folder.open_file(file, read_dictionary=["key", "source"]) as parquet:
-            for group in range(parquet.num_row_groups):
-                waiting.append(parquet.read_row_group(group, use_threads=False).select(SCHEMA.names).cast(SCHEMA))
-                if sum(each.nbytes for each in waiting) > SORT_BYTES:
-                    write_in_order(writer, waiting)
-                    waiting = []
-    write_in_order(writer, waiting)
+    for rows in gathered(_row_groups(folder, files), size_bytes=SORT_BYTES):
+        write_in_order(writer, rows)
     return writer.close()
 
 
-def write_in_order(writer: LogFileWriter, tables: list[pa.Table]) -> None:
+def _row_groups(folder: TableFolder, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
+    for file in files:
+        with folder.open_file(file, read_dictionary=["key", "source"]) as parquet:
+            for group in range(parquet.num_row_groups):
+                yield parquet.read_row_group(group, use_threads=False).select(SCHEMA.names).cast(SCHEMA)
+
+
+def write_in_order(writer: LogFileWriter, rows: pa.Table) -> None:
     """Write the rows in the order of log partition and record offset."""
-    if tables:
-        for of_partition in log_partitions_of(pa.concat_tables(tables).sort_by(_IN_ORDER).combine_chunks()):
-            writer.write(of_partition)
+    for of_partition in log_partitions_of(rows.sort_by(_IN_ORDER).combine_chunks()):
+        writer.write(of_partition)

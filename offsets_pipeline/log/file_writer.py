@@ -64,6 +64,7 @@ class LogFileWriter:
         self._place = place
         self._system, self._folder = open_path(place.folder)
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
         self._file: _OpenFile | None = None
         self._written: list[AddFile] = []
 
@@ -71,11 +72,11 @@ class LogFileWriter:
         """Add rows of one log partition."""
         if not rows.num_rows:
             return
-        waiting = sum(each.nbytes for each in self._waiting)
         goes_on = not self._waiting or self._waiting[-1]["log_partition"][0] == rows["log_partition"][0]
-        if waiting > (_ROW_GROUP_BYTES if goes_on else _SMALL_ROW_GROUP_BYTES):
+        if self._waiting_bytes > (_ROW_GROUP_BYTES if goes_on else _SMALL_ROW_GROUP_BYTES):
             self._end_row_group()
         self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
 
     def close(self) -> list[AddFile]:
         """Write the remaining rows; returns all files."""
@@ -88,7 +89,8 @@ class LogFileWriter:
             return
         if self._file is None:
             self._file = _OpenFile(self._system, self._folder)
-        rows, self._waiting = pa.Table.from_batches(self._waiting), []
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
         if self._file.write(_with_constants(rows, self._place)) > _FILE_BYTES:
             self._end_file()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -78,14 +79,19 @@ def are_commits(keys: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The tables, concatenated to tables of at least this many rows, or of fewer rows if these are large."""
+def gathered(
+    tables: Iterable[pa.Table], rows: float = math.inf, size_bytes: int = _GATHERED_BYTES
+) -> Iterator[pa.Table]:
+    """The tables, concatenated to tables of at least this many rows, or of fewer rows if these have so many bytes."""
     waiting: list[pa.Table] = []
+    held_rows = held_bytes = 0  # of `waiting`: to add them up for each table takes quadratic time
     for table in tables:
         waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= rows or sum(each.nbytes for each in waiting) >= _GATHERED_BYTES:
+        held_rows += table.num_rows
+        held_bytes += table.nbytes
+        if held_rows >= rows or held_bytes >= size_bytes:
             yield pa.concat_tables(waiting)
-            waiting = []
+            waiting, held_rows, held_bytes = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.session import build_session
@@ -33,14 +34,22 @@ def say(text: str) -> None:
 def upkeep(store: Store, settings: Settings, ended: threading.Event) -> None:
     while not ended.is_set():
         cleaned = clean_log(store, settings, SystemClock())
-        maintain_store(store, SystemClock(), settings=settings)
-        say(f"removed {cleaned.removed}")
+        (log,) = (each for each in maintain_store(store, SystemClock(), settings=settings) if each.table == LOG.name)
+        say(f"removed {cleaned.removed} files {log.files_before} {log.files}")
 
 
 def folds(store: Store, settings: Settings, ended: threading.Event) -> None:
-    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False)
+    folded = threading.Event()
+
+    def after_batch(_: int, records: int) -> None:
+        say(f"folded {records}")
+        folded.set()
+
+    stream = start_fold(store, replace(settings, fold=FOLD), SystemClock(), available_now=False, on_batch=after_batch)
     while not ended.wait(RELOAD_EVERY_SECONDS):
-        say(f"reloaded {reload_partitions(store, None, settings, SystemClock())}")
+        if folded.is_set():  # a reload overtakes the batch that the stream folds meanwhile
+            folded.clear()
+            say(f"reloaded {reload_partitions(store, None, settings, SystemClock())}")
     stream.stop()
     stream.await_end()
 

@@ -36,6 +36,7 @@ class Writer:
 
     def __init__(self, store: Path, name: str, commits: int, acks: int) -> None:
         self.acknowledged: list[tuple[str, int]] = []
+        self.latencies_ms: list[float] = []  # from one acknowledgement of a group to its next
         self._process = subprocess.Popen(
             [*START, str(WRITER), str(store), name, str(commits), str(acks)],
             stdin=subprocess.PIPE,
@@ -69,10 +70,20 @@ class Writer:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
+        last: dict[str, float] = {}
         for line in self._process.stdout:
             if line.endswith("\n"):  # killed in the midst of a line, it said nothing
                 group_id, offset = line.split()
                 self.acknowledged.append((group_id, int(offset)))
+                now = time.monotonic()
+                if group_id in last:
+                    self.latencies_ms.append(1000 * (now - last[group_id]))
+                last[group_id] = now
+
+    def describe_latency(self) -> str:
+        """The median and the 99th percentile of the time of a commit: each group commits without a rest."""
+        ordered = sorted(self.latencies_ms)
+        return f"p50 {ordered[len(ordered) // 2]:.1f} ms, p99 {ordered[len(ordered) * 99 // 100]:.1f} ms"
 
 
 def commits_in(store: Path) -> Iterator[tuple[str, int, int]]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from offsets_pipeline.delta import snapshot as snapshot_module
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -32,9 +33,12 @@ from offsets_pipeline.errors import (
     UnsupportedTable,
     WriteConflict,
 )
+from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 APP = "an application"
 
@@ -117,6 +121,17 @@ def test_a_commit_of_others_is_seen_in_the_next_snapshot(folder: TableFolder) ->
     assert before.files() == []
 
 
+def test_commits_are_seen_however_many_files_changed_since_the_log_was_read(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "_MAX_CHANGED_FILES", 2)
+    for number in range(8):
+        append(again(folder), number)
+        found = folder.snapshot()
+        assert found.version == number + 1
+        assert {file.name for file in found.files()} == data_files(folder)
+
+
 def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
     folder = TableFolder(str(tmp_path / "committed_offsets"), COMMITTED_OFFSETS)
     folder.create()
@@ -188,6 +203,53 @@ def test_what_this_program_does_not_write_is_refused(folder: TableFolder, when: 
         append(folder, 1, seen=seen)
     assert data_files(folder) == set()
     assert not commit_file(folder, 2).exists()
+
+
+def protocol(reader: int, *features: str) -> dict[str, Any]:
+    names = {"readerFeatures": list(features)} if reader == 3 else {}
+    return {"protocol": {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": list(features), **names}}
+
+
+@pytest.mark.parametrize(
+    ("action", "requirement"),
+    [
+        (lambda _: protocol(4), "reader version 4"),
+        (lambda _: protocol(3, "typeWidening"), "the reader feature 'typeWidening'"),
+        (
+            lambda seen: {
+                "metaData": {**seen.metadata, "configuration": {**seen.properties, "delta.columnMapping.mode": "name"}}
+            },
+            "column mapping",
+        ),
+        (
+            lambda seen: {
+                "add": {
+                    **seen.files()[0].removal(),
+                    "modificationTime": 0,
+                    "dataChange": True,
+                    "deletionVector": SECOND_ROW,
+                }
+            },
+            "deletion vectors",
+        ),
+    ],
+    ids=["reader version", "reader feature", "column mapping", "deletion vectors"],
+)
+def test_files_that_only_spark_can_read_are_refused_once_the_table_is_open(
+    folder: TableFolder, action: Callable[[Snapshot], dict[str, Any]], requirement: str
+) -> None:
+    append(folder, 1, 2)
+    commit_by_hand(folder, action(folder.snapshot()))
+    with pytest.raises(UnsupportedTable, match=requirement):
+        folder.snapshot().files()
+
+
+def test_table_that_a_commit_made_another_is_not_written_to(folder: TableFolder) -> None:
+    seen = folder.snapshot()
+    commit_by_hand(folder, {"metaData": {**seen.metadata, "id": "of another table"}})
+    with pytest.raises(StoreReplaced, match="created anew"):
+        append(folder, 1, seen=seen)
+    assert data_files(folder) == set()
 
 
 def test_rows_of_an_append_only_table_stay(folder: TableFolder) -> None:

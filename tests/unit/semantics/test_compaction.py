@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.semantics import compaction
+from offsets_pipeline.semantics.compaction import codes_of, gathered, last_of_each, paired
 
 FIXED = settings(max_examples=150)
 
@@ -59,3 +60,27 @@ def test_pairs_are_equal_where_both_are(rows: list[tuple[int, int]]) -> None:
     codes = paired(int64s([code for code, _ in rows]), int64s([other for _, other in rows])).tolist()
     assert len(set(zip(codes, rows, strict=True))) == len(set(codes)) == len(set(rows))
     assert all(0 <= code <= max(8 * len(rows), 1) for code in codes)
+
+
+def test_tables_are_gathered_up_to_rows_or_bytes() -> None:
+    tables = [pa.table({"a": pa.array(range(count), pa.int64())}) for count in (1, 2, 3, 4)]
+    assert [each.num_rows for each in gathered(tables, rows=3)] == [3, 3, 4]
+    assert [each.num_rows for each in gathered(tables, size_bytes=32)] == [6, 4]
+    assert [each.num_rows for each in gathered(tables)] == [10]
+    assert list(gathered([])) == []
+
+
+def test_many_small_files_are_gathered_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sized: list[int] = []
+
+    class File:
+        num_rows = 1
+
+        @property
+        def nbytes(self) -> int:
+            sized.append(1)
+            return 8
+
+    monkeypatch.setattr(compaction.pa, "concat_tables", list)
+    (together,) = gathered(File() for _ in range(100))
+    assert len(together) == len(sized) == 100
