@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NO_ERROR = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
 OFFSET_OUT_OF_RANGE = 1
+UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
 
 #: Another broker leads the partition, or in another epoch, or cannot serve it now: refresh the metadata and retry.
@@ -43,9 +44,7 @@ TRY_LATER = frozenset({
 })  # fmt: skip
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
 _NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
-_NOT_AUTHENTICATED = frozenset(
-    {33, 34, 58}
-)  # UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED
+_NOT_AUTHENTICATED = frozenset({UNSUPPORTED_SASL_MECHANISM, 34, 58})  # ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED
 
 
 def error_name(code: int) -> str:
@@ -54,7 +53,9 @@ def error_name(code: int) -> str:
     return str(kind.message) if kind.errno == code and kind.__name__ != "UnrecognizedBrokerError" else f"error {code}"
 
 
-def broker_error(code: int, at: str, action: str, needs: str = "DESCRIBE and READ on it") -> OffsetsError:
+def broker_error(
+    code: int, at: str, action: str, needs: str = "DESCRIBE and READ on it", topic: str | None = None
+) -> OffsetsError:
     """The error of this package for an error code.
 
     Args:
@@ -62,14 +63,17 @@ def broker_error(code: int, at: str, action: str, needs: str = "DESCRIBE and REA
         at: address of the broker.
         action: what the request was for, as "read topic orders"; the message contains it.
         needs: operations that the request needs, for the message of NotAuthorized.
+        topic: the topic that the request was about, for the message of NoSuchTopic.
     """
     name = error_name(code)
     if code in _NOT_AUTHORIZED:
         return NotAuthorized(f"{at} does not allow us to {action} ({name}): we need {needs}")
     if code in _NOT_AUTHENTICATED:
         return not_authenticated(at, name)
-    if code in _NO_TOPIC:
-        return NoSuchTopic(f"{at} cannot {action}: there is no such topic or partition ({name}); name another")
+    if code in _NO_TOPIC and topic is not None:
+        return NoSuchTopic(
+            f"there is no topic {topic} on {at}: name another, or wait until the cluster's first consumer made it"
+        )
     return KafkaFailed(f"{at} cannot {action}: {name}")
 
 

@@ -136,7 +136,7 @@ class Cluster:
             connection = self._any_connection()
             (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
             action = f"describe the configs of topic {name}"
-            self.check(found.error_code, connection, action, "DESCRIBE_CONFIGS on it")
+            self.check(found.error_code, connection, action, needs="DESCRIBE_CONFIGS on it", topic=name)
             return {each.name: each.value for each in found.configs}
 
         return self._retried(ask)
@@ -164,7 +164,7 @@ class Cluster:
             topic: name of the topic.
             partitions: partitions to ask about.
             ask: sends one request, and returns an error code and an answer for each partition.
-            action: what the request is for, for errors.
+            action: what the request is for, as "list the offsets", for errors.
         """
         wanted = set(partitions)
         answers: dict[int, _Answer] = {}
@@ -180,7 +180,7 @@ class Cluster:
                     else:
                         error = error or (code, connection)
             if error is not None:
-                self.check(*error, action)
+                self.check(*error, f"{action} of topic {topic}", topic=topic)
             if answers.keys() < wanted:
                 missing = min(wanted - answers.keys())
                 raise _Retry(unreachable(self.settings.at, f"partition {missing} of topic {topic} has no leader"))
@@ -204,11 +204,19 @@ class Cluster:
             raise unreachable(self.settings.at, f"the cluster has no broker {node_id} now")
         return Connection(self.settings, broker.host, broker.port)
 
-    def check(self, code: int, connection: Connection, action: str, needs: str = "DESCRIBE and READ on it") -> None:
+    def check(
+        self,
+        code: int,
+        connection: Connection,
+        action: str,
+        *,
+        needs: str = "DESCRIBE and READ on it",
+        topic: str | None = None,
+    ) -> None:
         """Raise the error of an error code other than 0; the request is retried if that may help."""
         if code == NO_ERROR:
             return
-        error = broker_error(code, connection.at, action, needs)
+        error = broker_error(code, connection.at, action, needs, topic)
         if code in STALE_METADATA or code in TRY_LATER:
             raise _Retry(error, code)
         raise error
@@ -248,7 +256,7 @@ class Cluster:
         found = {}
         for topic in answer.topics:
             if names is not None:
-                self.check(topic.error_code, connection, f"describe topic {topic.name}", "DESCRIBE on it")
+                self.check(topic.error_code, connection, f"read topic {topic.name}", topic=topic.name)
             found[topic.name] = _topic_metadata(topic)
         return found
 

@@ -20,6 +20,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
+    UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
     broker_error,
     error_name,
@@ -155,9 +156,11 @@ class Connection:
             return
         handshake = SaslHandshakeRequest(mechanism=login.mechanism)
         answer = self._exchange(handshake, self.version_of(handshake, 1))
-        if answer.error_code != NO_ERROR:
+        if answer.error_code == UNSUPPORTED_SASL_MECHANISM:
             enabled = ", ".join(answer.mechanisms) or "none"
             raise not_authenticated(self.at, f"it has no SASL mechanism {login.mechanism}, but {enabled}")
+        if answer.error_code != NO_ERROR:
+            raise not_authenticated(self.at, error_name(answer.error_code))
         try:
             lifetime_ms = self._exchange_tokens(login.start(host))
         except OffsetsError:

@@ -170,7 +170,7 @@ class Fetcher:
         place = (
             f"topic {self._topic.name}" if partition is None else f"partition {partition} of topic {self._topic.name}"
         )
-        return broker_error(code, self._connection.at, f"read {place}", "READ on it")
+        return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
 
 
 def whole_batches(data: bytes) -> tuple[int, int | None]:

@@ -1,7 +1,7 @@
 """Key stores of Java: PEM, PKCS12 and JKS files as PEM texts, which Python's ssl takes.
 
-keytool has written PKCS12 files since Java 9, also under names that end in .jks. So the content decides what a file
-is, and the option ssl.*.type is only compared with it.
+keytool has written PKCS12 files since Java 9, also under names that end in .jks, and Java reads either kind as JKS.
+So the content decides what a file is, not the option ssl.*.type.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import hashlib
 import hmac
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from ssl import DER_cert_to_PEM_cert
 from typing import TYPE_CHECKING
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from offsets_pipeline.errors import ConfigError, NoSuchPath
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-_JKS_MAGIC, _JKS_SALT = 0xFEEDFEED, b"Mighty Aphrodite"
+_JKS_MAGIC, _JKS_SALT = b"\xfe\xed\xfe\xed", b"Mighty Aphrodite"
 _JKS_KEY, _JKS_CERTIFICATE = 1, 2
 _SHA1_BYTES = 20
 _KINDS = ("PEM", "PKCS12", "JKS")
@@ -39,41 +41,36 @@ class KeyMaterial:
     key: str | None
 
 
-def read_key_store(
-    option: str, path: Path, kind: str | None, password: str | None, key_password: str | None
-) -> KeyMaterial:
-    """Read a key store or trust store.
+def read_key_store(prefix: str, given: Mapping[str, str], *, with_key: bool) -> KeyMaterial:
+    """Read the file of ssl.keystore.location or ssl.truststore.location.
 
     Args:
-        option: Kafka's option that names the file, for messages.
-        path: the file.
-        kind: PEM, PKCS12 or JKS; None: as the content says.
-        password: of the store.
-        key_password: of the private key in a JKS file; None: the store's password.
+        prefix: ssl.keystore or ssl.truststore.
+        given: Kafka's options.
+        with_key: whether to read a private key too.
 
     Raises NoSuchPath, and ConfigError for a wrong password and for a file of another kind.
     """
+    path, kind = Path(given[f"{prefix}.location"]), given.get(f"{prefix}.type", "JKS")
+    password = given.get(f"{prefix}.password")
+    if kind.upper() not in _KINDS:
+        raise ConfigError(f"the Kafka option {prefix}.type is {kind!r}: it takes {', '.join(_KINDS)}")
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise NoSuchPath(f"the Kafka option {option} names {path}: no such file") from None
+        raise NoSuchPath(f"the Kafka option {prefix}.location names {path}: no such file") from None
     except OSError as error:
-        raise ConfigError(f"the Kafka option {option} names {path}: {error.strerror}") from None
-    # keytool calls a store JKS that is PKCS12, and reads it; PEM files are never read so
-    if kind is not None and kind.upper() not in _KINDS:
-        raise ConfigError(
-            f"the Kafka option {option.replace('location', 'type')} is {kind!r}: it takes {', '.join(_KINDS)}"
-        )
+        raise ConfigError(f"the Kafka option {prefix}.location names {path}: {error.strerror}") from None
     try:
         if _PEM_START in data:
             return _read_pem(data.decode("ascii"))
-        if data[:4] == struct.pack(">I", _JKS_MAGIC):
-            return _read_jks(data, password, key_password)
-        return _read_pkcs12(data, password)
-    except (ValueError, struct.error, IndexError) as error:
+        if data[:4] == _JKS_MAGIC:
+            return _read_jks(data, password, given.get("ssl.key.password") or password or "", with_key=with_key)
+        return _read_pkcs12(data, password, with_key=with_key)
+    except (ValueError, UnsupportedAlgorithm, struct.error, IndexError) as error:
         raise ConfigError(
-            f"the Kafka option {option} names {path}, which cannot be read as a PEM, PKCS12 or JKS store: "
-            f"check the file and {option.replace('location', 'password')} ({error})"
+            f"the Kafka option {prefix}.location names {path}, which cannot be read as a PEM, PKCS12 or JKS store: "
+            f"check the file and {prefix}.password ({error})"
         ) from None
 
 
@@ -89,14 +86,12 @@ def _read_pem(text: str) -> KeyMaterial:
     return KeyMaterial("\n".join(certificates), keys[0] if keys else None)
 
 
-def _read_pkcs12(data: bytes, password: str | None) -> KeyMaterial:
+def _read_pkcs12(data: bytes, password: str | None, *, with_key: bool) -> KeyMaterial:
     store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     found = [each.certificate for each in (*filter(None, [store.cert]), *store.additional_certs)]
     pem = serialization.Encoding.PEM
     certificates = "".join(each.public_bytes(pem).decode() for each in found)
-    if store.key is None:
-        return KeyMaterial(certificates, None)
-    return KeyMaterial(certificates, _key_as_pem(store.key))
+    return KeyMaterial(certificates, _key_as_pem(store.key) if with_key and store.key is not None else None)
 
 
 def _key_as_pem(key: PrivateKeyTypes) -> str:
@@ -105,7 +100,7 @@ def _key_as_pem(key: PrivateKeyTypes) -> str:
     ).decode()
 
 
-def _read_jks(data: bytes, password: str | None, key_password: str | None) -> KeyMaterial:
+def _read_jks(data: bytes, password: str | None, key_password: str, *, with_key: bool) -> KeyMaterial:
     """Read Java's own format: entries, and a SHA-1 over the password, a fixed text and the entries."""
     if password is not None and not hmac.compare_digest(
         _jks_digest(password, data[:-_SHA1_BYTES]), data[-_SHA1_BYTES:]
@@ -125,9 +120,9 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Ke
             encrypted = reader.block()
             (length,) = reader.take(">I")
             chain = [reader.certificate(version) for _ in range(length)]
-            if key is None:
-                key = _decrypted(encrypted, key_password or password or "")
-                chains = chain + chains
+            if key is None and with_key:
+                key = _decrypted(encrypted, key_password)
+            chains = chain + chains
         else:
             raise ValueError(f"entry of type {tag}")
     return KeyMaterial("".join(map(DER_cert_to_PEM_cert, chains)), key)

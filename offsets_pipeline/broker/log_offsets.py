@@ -78,7 +78,7 @@ def list_offsets(
             for each in found.partitions
         }
 
-    return cluster.ask_leaders(topic, times_ms, ask, f"list offsets of topic {topic}")
+    return cluster.ask_leaders(topic, times_ms, ask, "list the offsets")
 
 
 def bounds(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
@@ -120,7 +120,7 @@ def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -
             for each in found.partitions
         }
 
-    return cluster.ask_leaders(topic, leader_epochs, ask, f"find leader epochs of topic {topic}")
+    return cluster.ask_leaders(topic, leader_epochs, ask, "find the leader epochs")
 
 
 def _known_epoch(metadata: TopicMetadata, partition: int) -> int:

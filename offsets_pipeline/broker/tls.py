@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.key_stores import KeyMaterial, read_key_store
@@ -30,17 +29,19 @@ def tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
             "to accept a certificate of any host"
         )
     context.check_hostname = bool(identification)
-    trusted = _material(given, "ssl.truststore", "ssl.truststore.certificates", None)
+    # Java trusts each certificate of a trust store, also one that another authority issued
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trusted = _trusted(given)
     if trusted is None:
         context.load_default_certs()
     else:
         if not trusted.certificates:
-            raise ConfigError("the trust store of the Kafka option ssl.truststore.location has no certificates")
+            raise ConfigError("the trust store of the Kafka options ssl.truststore.* has no certificates")
         try:
             context.load_verify_locations(cadata=trusted.certificates)
         except ssl.SSLError as error:
             raise ConfigError(f"the trust store's certificates cannot be read: {error.reason}") from None
-    own = _material(given, "ssl.keystore", "ssl.keystore.certificate.chain", given.get("ssl.keystore.key"))
+    own = _own(given)
     if own is not None:
         _load_own(context, own, given.get("ssl.key.password"))
     return context
@@ -54,15 +55,18 @@ def _limit_versions(context: ssl.SSLContext, given: Mapping[str, str]) -> None:
     context.maximum_version = max(_VERSIONS[each] for each in enabled)
 
 
-def _material(given: Mapping[str, str], prefix: str, certificates: str, key: str | None) -> KeyMaterial | None:
-    """Keys and certificates of a store, from a file or from the options; None if there is none."""
-    location = given.get(f"{prefix}.location")
-    if location:
-        kind, key_password = given.get(f"{prefix}.type"), given.get("ssl.key.password")
-        return read_key_store(f"{prefix}.location", Path(location), kind, given.get(f"{prefix}.password"), key_password)
-    if certificates in given:
-        return KeyMaterial(given[certificates], key)
-    return None
+def _trusted(given: Mapping[str, str]) -> KeyMaterial | None:
+    if given.get("ssl.truststore.location"):
+        return read_key_store("ssl.truststore", given, with_key=False)
+    certificates = given.get("ssl.truststore.certificates")
+    return None if certificates is None else KeyMaterial(certificates, None)
+
+
+def _own(given: Mapping[str, str]) -> KeyMaterial | None:
+    if given.get("ssl.keystore.location"):
+        return read_key_store("ssl.keystore", given, with_key=True)
+    certificates, key = given.get("ssl.keystore.certificate.chain"), given.get("ssl.keystore.key")
+    return None if certificates is None and key is None else KeyMaterial(certificates or "", key)
 
 
 def _load_own(context: ssl.SSLContext, own: KeyMaterial, password: str | None) -> None:
