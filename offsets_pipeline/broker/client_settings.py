@@ -40,7 +40,7 @@ _NUMBERS = {
     "receive.buffer.bytes": 0,
     "send.buffer.bytes": 0,
 }
-_GENERAL = {"bootstrap.servers", "security.protocol", "client.id", "client.rack", *_NUMBERS}
+_GENERAL = {"bootstrap.servers", "security.protocol", "client.id", *_NUMBERS}
 _OF_TLS = {
     "ssl.truststore.location",
     "ssl.truststore.password",
@@ -85,7 +85,6 @@ class ClientSettings:
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str
-    rack_id: str
     setup_seconds: float
     request_seconds: float
     api_seconds: float
@@ -118,7 +117,6 @@ def client_settings(options: KafkaOptions) -> ClientSettings:
     return ClientSettings(
         bootstrap=_addresses(given["bootstrap.servers"]),
         client_id=given.get("client.id", _DEFAULT_CLIENT_ID),
-        rack_id=given.get("client.rack", ""),
         setup_seconds=numbers["socket.connection.setup.timeout.ms"] / 1000,
         request_seconds=numbers["request.timeout.ms"] / 1000,
         api_seconds=numbers["default.api.timeout.ms"] / 1000,

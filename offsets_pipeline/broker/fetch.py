@@ -80,7 +80,6 @@ class Fetcher:
     def __init__(self, cluster: Cluster, topic: TopicMetadata, node_id: int) -> None:
         self._topic = topic
         self._limits = cluster.settings.fetch
-        self._rack_id = cluster.settings.rack_id
         self._connection = cluster.connect(node_id)
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class Fetcher:
             session_epoch=_NO_SESSION_EPOCH,
             topics=[of_topic(topic=self._topic.name, topic_id=self._topic.uuid, partitions=partitions)],
             forgotten_topics_data=[],
-            rack_id=self._rack_id,
+            rack_id="",  # with a rack a leader may refer us to a follower
         )
 
     def _fetched(self, answer: Message, position: Position) -> Fetched:

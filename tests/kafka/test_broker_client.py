@@ -198,6 +198,23 @@ def test_a_position_outside_the_log_and_a_wrong_leader_epoch_are_told_apart(clus
         }
 
 
+def test_a_topic_that_was_created_anew_is_not_read_as_the_old_one(broker: LiveBroker, cluster: Cluster) -> None:
+    broker.create_topic("anew", 1)
+    broker.produce("anew", 0, 3)
+    old = cluster.topic("anew")
+    with Fetcher(cluster, old, 1) as fetcher:
+        assert fetcher.fetch({0: Position(0, None)})[0].next_offset == 3
+        broker.delete_topic("anew")
+        broker.create_topic("anew", 1)
+        broker.produce("anew", 0, 5)
+        assert fetcher.fetch({0: Position(0, None)})[0].problem is Problem.STALE_METADATA
+    new = cluster.topic("anew")
+    assert new.topic_id != old.topic_id
+    with Fetcher(cluster, new, 1) as fetcher:
+        assert fetcher.fetch({0: Position(0, None)})[0].next_offset == 5
+    broker.delete_topic("anew")
+
+
 def test_the_cluster_describes_itself_and_its_topics(broker: LiveBroker, cluster: Cluster) -> None:
     assert cluster.cluster_id() == broker.cluster_id()
     assert [(each.host, each.port) for each in cluster.brokers().values()] == [("127.0.0.1", broker.port)]

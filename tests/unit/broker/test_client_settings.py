@@ -46,7 +46,6 @@ def test_without_options_the_defaults_are_kafkas_and_the_timeouts_shorter() -> N
 def test_options_have_kafkas_names() -> None:
     found = settings({
         "kafka.client.id": "me",
-        "client.rack": "r",
         "request.timeout.ms": "1500",
         "fetch.min.bytes": "2",
         "fetch.max.wait.ms": "3",
@@ -54,7 +53,7 @@ def test_options_have_kafkas_names() -> None:
         "max.partition.fetch.bytes": "5",
         "receive.buffer.bytes": "-1",
     })  # fmt: skip
-    assert (found.client_id, found.rack_id, found.request_seconds) == ("me", "r", 1.5)
+    assert (found.client_id, found.request_seconds) == ("me", 1.5)
     assert (found.fetch, found.receive_buffer_bytes) == (FetchLimits(2, 3, 4, 5), 0)
 
 
