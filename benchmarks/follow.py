@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader

@@ -6,11 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.opened import start_spark
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.metrics import Metrics

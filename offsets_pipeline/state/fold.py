@@ -97,14 +97,12 @@ def _fold_once(
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     every = set(range(store.properties.offsets_partitions))
-    if progress.partitions.keys() != every or progress.log_incarnation < current_log_incarnation(
-        store
-    ):  # the first fold, too
+    is_older = progress.log_incarnation < current_log_incarnation(store)
+    if is_older or progress.partitions.keys() != every:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
-        changes = _fold_rows(
-            store, rows.where(F.col("log_incarnation") == progress.log_incarnation), progress, settings, clock
-        )
+        counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
+        changes = _fold_rows(store, counted, progress, settings, clock)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
@@ -192,12 +190,8 @@ class _Rebuild:
         for _ in range(_SWAPS):
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 known = self._progress.partitions.get(at)
-                if (
-                    known is not None
-                    and known.log_incarnation == self._log_incarnation
-                    and known.folded_to > each.folded_to
-                ):
-                    moved[at] = replace(each, folded_to=known.folded_to)
+                if known is not None and known.log_incarnation == self._log_incarnation:
+                    moved[at] = replace(each, folded_to=max(known.folded_to, each.folded_to))
             try:
                 return self._progress.swap(self._progress.partitions | moved)
             except WriteConflict:

@@ -162,6 +162,13 @@ class LiveBroker:
         ]
         self._admin.createAcls(allowed).all().get()
 
+    def add_scram_user(self, user: str, password: str) -> None:
+        """Add a user who logs in by SCRAM, with either hash."""
+        admin = self._jvm.org.apache.kafka.clients.admin
+        for mechanism in (admin.ScramMechanism.SCRAM_SHA_256, admin.ScramMechanism.SCRAM_SHA_512):
+            credential = admin.UserScramCredentialUpsertion(user, admin.ScramCredentialInfo(mechanism, 4096), password)
+            self._admin.alterUserScramCredentials([credential]).all().get()
+
     def committed_records(self) -> list[tuple[int, int]]:
         """Log partition and record offset of all that a read_committed consumer gets of the offsets topic, in order."""
         kafka = self._jvm.org.apache.kafka

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import (
@@ -20,7 +21,6 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     StoreMismatch,
 )
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 #: Kafka's default, used if the user may not read the topic's configuration.

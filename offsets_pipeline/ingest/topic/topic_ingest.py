@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
     from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
 
 # Spark's newer way to fetch the ends of partitions silently ignores internal topics.

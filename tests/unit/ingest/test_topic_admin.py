@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -19,7 +20,6 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     OffsetsError,
 )
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_admin import DELETE_RETENTION_MS, TopicAdmin, TopicDescription, kafka_error
 
 if TYPE_CHECKING:

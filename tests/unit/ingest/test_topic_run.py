@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import FoldSettings, Settings
 from offsets_pipeline.errors import (
@@ -24,7 +25,6 @@ from offsets_pipeline.errors import (
     TopicStopped,
     WriteConflict,
 )
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver, _QueryFailedError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.config import KafkaSettings, load_settings
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.ingest.topic.kafka_options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
     from pathlib import Path

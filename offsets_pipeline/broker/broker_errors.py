@@ -1,0 +1,91 @@
+"""Errors that brokers answer with, as errors of this package.
+
+Kafka's protocol has an error code in each answer, and often one for each partition. This module knows which codes mean
+that the client's metadata is out of date, and which error of this package each other code is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka.errors import for_code
+
+from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
+
+if TYPE_CHECKING:
+    from offsets_pipeline.errors import OffsetsError
+
+NO_ERROR = 0
+UNKNOWN_TOPIC_OR_PARTITION = 3
+OFFSET_OUT_OF_RANGE = 1
+UNSUPPORTED_SASL_MECHANISM = 33
+UNSUPPORTED_VERSION = 35
+
+#: Another broker leads the partition, or in another epoch, or cannot serve it now: refresh the metadata and retry.
+STALE_METADATA = frozenset({
+    UNKNOWN_TOPIC_OR_PARTITION,  # a broker may not know a new topic yet
+    5,  # LEADER_NOT_AVAILABLE
+    6,  # NOT_LEADER_OR_FOLLOWER
+    9,  # REPLICA_NOT_AVAILABLE
+    56,  # KAFKA_STORAGE_ERROR: the log folder failed, so another replica will lead
+    74,  # FENCED_LEADER_EPOCH
+    75,  # UNKNOWN_LEADER_EPOCH
+    78,  # OFFSET_NOT_AVAILABLE: a new leader does not know its high watermark yet
+    100,  # UNKNOWN_TOPIC_ID
+    103,  # INCONSISTENT_TOPIC_ID
+})  # fmt: skip
+#: The broker cannot answer now; the same request may succeed later.
+TRY_LATER = frozenset({
+    7,  # REQUEST_TIMED_OUT
+    13,  # NETWORK_EXCEPTION
+    14,  # COORDINATOR_LOAD_IN_PROGRESS
+    15,  # COORDINATOR_NOT_AVAILABLE
+    89,  # THROTTLING_QUOTA_EXCEEDED
+})  # fmt: skip
+_NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID
+_NOT_AUTHORIZED = frozenset({29, 30, 31, 53})  # topic, group, cluster, transactional id
+_NOT_AUTHENTICATED = frozenset({UNSUPPORTED_SASL_MECHANISM, 34, 58})  # ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code, as UNKNOWN_TOPIC_OR_PARTITION; the number if the client does not know it."""
+    kind = for_code(code)
+    return str(kind.message) if kind.errno == code and kind.__name__ != "UnrecognizedBrokerError" else f"error {code}"
+
+
+def broker_error(
+    code: int, at: str, action: str, needs: str = "DESCRIBE and READ on it", topic: str | None = None
+) -> OffsetsError:
+    """The error of this package for an error code.
+
+    Args:
+        code: error code of an answer, not 0.
+        at: address of the broker.
+        action: what the request was for, as "read topic orders"; the message contains it.
+        needs: operations that the request needs, for the message of NotAuthorized.
+        topic: the topic that the request was about, for the message of NoSuchTopic.
+    """
+    name = error_name(code)
+    if code in _NOT_AUTHORIZED:
+        return NotAuthorized(f"{at} does not allow us to {action} ({name}): we need {needs}")
+    if code in _NOT_AUTHENTICATED:
+        return not_authenticated(at, name)
+    if code in _NO_TOPIC and topic is not None:
+        return NoSuchTopic(
+            f"there is no topic {topic} on {at}: name another, or wait until the cluster's first consumer made it"
+        )
+    return KafkaFailed(f"{at} cannot {action}: {name}")
+
+
+def unreachable(at: str, reason: str) -> BrokerUnreachable:
+    """No broker answers at the address."""
+    return BrokerUnreachable(
+        f"no broker answers at {at} ({reason}): check the address, that it is up, and security.protocol"
+    )
+
+
+def not_authenticated(at: str, reason: str) -> AuthenticationFailed:
+    """The broker rejects the client's credentials, or the client rejects the broker's certificate."""
+    return AuthenticationFailed(
+        f"{at} refused to authenticate us ({reason}): check security.protocol and sasl.* or ssl.*"
+    )

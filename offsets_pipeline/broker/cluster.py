@@ -1,0 +1,334 @@
+"""A Kafka cluster: its brokers, its topics, and requests to the broker that can answer them."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from offsets_pipeline.broker.broker_errors import (
+    NO_ERROR,
+    STALE_METADATA,
+    TRY_LATER,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    broker_error,
+    unreachable,
+)
+from offsets_pipeline.broker.client_settings import client_settings
+from offsets_pipeline.broker.connection import Connection, Message
+from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
+
+_TOPIC_RESOURCE = 2
+_NONE = -1  # leader or leader epoch
+_MAX_BACKOFF_SECONDS = 1.0
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Id and address of a broker."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeader:
+    """Node id and epoch of a partition's leader; None if it has no leader, or the broker tells no epoch."""
+
+    node_id: int | None
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """Id and partitions of a topic. The id is in Kafka's notation; None if the cluster has no topic ids."""
+
+    name: str
+    topic_id: str | None
+    partitions: dict[int, PartitionLeader]
+
+    @property
+    def uuid(self) -> uuid.UUID | None:
+        """The topic's id as Kafka's protocol has it."""
+        return None if self.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(self.topic_id + "=="))
+
+
+class Cluster:
+    """A client of one cluster, with one connection to each broker that it asks. Threads may share it.
+
+    It asks the broker that can answer, refreshes the metadata and retries while a partition has no leader, moves to
+    another broker, or a connection breaks, for default.api.timeout.ms. It connects with the first request. Close it
+    with `close`, or use it in `with`.
+
+    Every request may raise BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.settings = client_settings(options)
+        self._lock = threading.RLock()
+        self._connections: dict[int, Connection] = {}
+        self._any: Connection | None = None
+        self._brokers: dict[int, Broker] = {}
+        self._cluster_id: str | None = None
+        self._topics: dict[str, TopicMetadata] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            for connection in (*self._connections.values(), *filter(None, [self._any])):
+                connection.close()
+            self._connections, self._any = {}, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- metadata
+
+    def cluster_id(self) -> str | None:
+        """The id of the cluster; None if it has none."""
+        self.brokers()
+        return self._cluster_id
+
+    def brokers(self) -> dict[int, Broker]:
+        """The brokers that are up, by node id."""
+        if not self._brokers:
+            self._retried(lambda: self._metadata([]))
+        return dict(self._brokers)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
+
+        def ask() -> TopicMetadata:
+            found = self._metadata([name])
+            return found[name]
+
+        return self._retried(ask, unless=(UNKNOWN_TOPIC_OR_PARTITION,))
+
+    def topic_ids(self) -> dict[str, str | None]:
+        """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
+        found = self._retried(lambda: self._metadata(None))
+        return {name: each.topic_id for name, each in found.items()}
+
+    def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
+        """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(keys)
+        )
+
+        def ask() -> dict[str, str | None]:
+            connection = self._any_connection()
+            (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
+            action = f"describe the configs of topic {name}"
+            self.check(found.error_code, connection, action, needs="DESCRIBE_CONFIGS on it", topic=name)
+            return {each.name: each.value for each in found.configs}
+
+        return self._retried(ask)
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """Lowest and highest version that a broker supports of each request, by API key."""
+        return self._retried(lambda: dict(self._any_connection().api_versions))
+
+    def finalized_features(self) -> dict[str, int]:
+        """Levels of the cluster's features, such as transaction.version; empty before Kafka 2.7."""
+        return self._retried(lambda: dict(self._any_connection().finalized_features))
+
+    # --- requests
+
+    def ask_leaders(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        ask: Callable[[Connection, TopicMetadata, list[int]], Mapping[int, tuple[int, _Answer]]],
+        action: str,
+    ) -> dict[int, _Answer]:
+        """Ask the leader of each partition, one request to each broker, and again where the metadata was out of date.
+
+        Args:
+            topic: name of the topic.
+            partitions: partitions to ask about.
+            ask: sends one request, and returns an error code and an answer for each partition.
+            action: what the request is for, as "list the offsets", for errors.
+        """
+        wanted = set(partitions)
+        answers: dict[int, _Answer] = {}
+
+        def ask_rest() -> dict[int, _Answer]:
+            metadata = self._metadata([topic])[topic]
+            error: tuple[int, Connection] | None = None
+            for node_id, at_node in _by_leader(metadata, wanted - answers.keys()).items():
+                connection = self._connection_to(node_id)
+                for partition, (code, answer) in ask(connection, metadata, at_node).items():
+                    if code == NO_ERROR:
+                        answers[partition] = answer
+                    else:
+                        error = error or (code, connection)
+            if error is not None:
+                self.check(*error, f"{action} of topic {topic}", topic=topic)
+            if answers.keys() < wanted:
+                missing = min(wanted - answers.keys())
+                raise _Retry(unreachable(self.settings.at, f"partition {missing} of topic {topic} has no leader"))
+            return answers
+
+        return self._retried(ask_rest)
+
+    def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
+        """Ask every broker that is up."""
+
+        def ask_each() -> list[_Answer]:
+            self._metadata([])
+            return [ask(self._connection_to(node_id)) for node_id in sorted(self._brokers)]
+
+        return self._retried(ask_each)
+
+    def connect(self, node_id: int) -> Connection:
+        """A new connection to a broker; the caller closes it. Raises BrokerUnreachable if there is no such broker."""
+        broker = self.brokers().get(node_id)
+        if broker is None:
+            raise unreachable(self.settings.at, f"the cluster has no broker {node_id} now")
+        return Connection(self.settings, broker.host, broker.port)
+
+    def check(
+        self,
+        code: int,
+        connection: Connection,
+        action: str,
+        *,
+        needs: str = "DESCRIBE and READ on it",
+        topic: str | None = None,
+    ) -> None:
+        """Raise the error of an error code other than 0; the request is retried if that may help."""
+        if code == NO_ERROR:
+            return
+        error = broker_error(code, connection.at, action, needs, topic)
+        if code in STALE_METADATA or code in TRY_LATER:
+            raise _Retry(error, code)
+        raise error
+
+    def _retried(self, ask: Callable[[], _Answer], unless: tuple[int, ...] = ()) -> _Answer:
+        """Call again after errors that a retry may heal, until default.api.timeout.ms have passed."""
+        deadline = time.monotonic() + self.settings.api_seconds
+        backoff = self.settings.backoff_seconds
+        while True:
+            try:
+                return ask()
+            except _Retry as error:
+                failed: OffsetsError = error.error
+                if error.code in unless:
+                    raise failed from None
+            except BrokerUnreachable as error:
+                if not self._brokers:
+                    raise  # no bootstrap address answers
+                failed = error
+            with self._lock:
+                self._drop_closed()
+            if time.monotonic() + backoff >= deadline:
+                raise failed from None
+            time.sleep(backoff)
+            backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
+
+    def _metadata(self, names: list[str] | None) -> dict[str, TopicMetadata]:
+        """Ask any broker for the brokers and these topics; None: all topics."""
+        topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        connection = self._any_connection()
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        answer = connection.send(request)
+        self.check(answer.error_code or NO_ERROR, connection, "tell its metadata")
+        with self._lock:
+            self._cluster_id = answer.cluster_id
+            self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
+        found = {}
+        for topic in answer.topics:
+            if names is not None:
+                self.check(topic.error_code, connection, f"read topic {topic.name}", topic=topic.name)
+            found[topic.name] = _topic_metadata(topic)
+        return found
+
+    def _any_connection(self) -> Connection:
+        """A connection to any broker: an open one, or a new one to the first address that answers."""
+        with self._lock:
+            self._drop_closed()
+            for connection in (self._any, *self._connections.values()):
+                if connection is not None:
+                    return connection
+            self._any = self._bootstrapped()
+            return self._any
+
+    def _bootstrapped(self) -> Connection:
+        known = [(each.host, each.port) for each in self._brokers.values()]
+        failed: BrokerUnreachable | None = None
+        deadline = time.monotonic() + self.settings.api_seconds
+        for host, port in dict.fromkeys([*self.settings.bootstrap, *known]):
+            try:
+                return Connection(self.settings, host, port)
+            except BrokerUnreachable as error:
+                failed = error
+                if time.monotonic() >= deadline:
+                    break
+        assert failed is not None  # noqa: S101 - there is at least one address
+        raise failed
+
+    def _connection_to(self, node_id: int) -> Connection:
+        with self._lock:
+            self._drop_closed()
+            if node_id not in self._connections:
+                self._connections[node_id] = self.connect(node_id)
+            return self._connections[node_id]
+
+    def _drop_closed(self) -> None:
+        self._connections = {node_id: each for node_id, each in self._connections.items() if not each.is_closed}
+        if self._any is not None and self._any.is_closed:
+            self._any = None
+
+
+class _Retry(Exception):
+    """An answer that a retry may heal; `error` is raised when the time is over."""
+
+    def __init__(self, error: OffsetsError, code: int = NO_ERROR) -> None:
+        super().__init__(str(error))
+        self.error, self.code = error, code
+
+
+def _by_leader(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, list[int]]:
+    """Partitions of each leader; leaves out partitions without one."""
+    found: dict[int, list[int]] = {}
+    for partition in sorted(partitions):
+        leader = metadata.partitions.get(partition)
+        if leader is not None and leader.node_id is not None:
+            found.setdefault(leader.node_id, []).append(partition)
+    return found
+
+
+def _topic_metadata(topic: Message) -> TopicMetadata:
+    return TopicMetadata(
+        name=topic.name,
+        topic_id=None if topic.topic_id is None else _in_kafkas_notation(topic.topic_id),
+        partitions={
+            each.partition_index: PartitionLeader(_or_none(each.leader_id), _or_none(each.leader_epoch))
+            for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        },
+    )
+
+
+def _or_none(number: int | None) -> int | None:
+    return None if number is None or number == _NONE else number
+
+
+def _in_kafkas_notation(topic_id: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -1,0 +1,200 @@
+"""Key stores of Java: PEM, PKCS12 and JKS files as PEM texts, which Python's ssl takes.
+
+keytool has written PKCS12 files since Java 9, also under names that end in .jks, and Java reads either kind as JKS.
+So the content decides what a file is, not the option ssl.*.type.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from ssl import DER_cert_to_PEM_cert
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from offsets_pipeline.errors import ConfigError, NoSuchPath
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+_JKS_MAGIC, _JKS_SALT = b"\xfe\xed\xfe\xed", b"Mighty Aphrodite"
+_JKS_KEY, _JKS_CERTIFICATE = 1, 2
+_SHA1_BYTES = 20
+_KINDS = ("PEM", "PKCS12", "JKS")
+_PEM_START = b"-----BEGIN "
+_PEM_KEY = "PRIVATE KEY-----"
+
+
+@dataclass(frozen=True)
+class KeyMaterial:
+    """Certificates as PEM, and a private key as PEM or None. A key from a PEM file may still be encrypted."""
+
+    certificates: str
+    key: str | None
+
+
+def read_key_store(prefix: str, given: Mapping[str, str], *, with_key: bool) -> KeyMaterial:
+    """Read the file of ssl.keystore.location or ssl.truststore.location.
+
+    Args:
+        prefix: ssl.keystore or ssl.truststore.
+        given: Kafka's options.
+        with_key: whether to read a private key too.
+
+    Raises NoSuchPath, and ConfigError for a wrong password and for a file of another kind.
+    """
+    path, kind = Path(given[f"{prefix}.location"]), given.get(f"{prefix}.type", "JKS")
+    password = given.get(f"{prefix}.password")
+    if kind.upper() not in _KINDS:
+        raise ConfigError(f"the Kafka option {prefix}.type is {kind!r}: it takes {', '.join(_KINDS)}")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise NoSuchPath(f"the Kafka option {prefix}.location names {path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"the Kafka option {prefix}.location names {path}: {error.strerror}") from None
+    try:
+        if _PEM_START in data:
+            return _read_pem(data.decode("ascii"))
+        if data[:4] == _JKS_MAGIC:
+            return _read_jks(data, password, given.get("ssl.key.password") or password or "", with_key=with_key)
+        return _read_pkcs12(data, password, with_key=with_key)
+    except (ValueError, UnsupportedAlgorithm, struct.error, IndexError) as error:
+        raise ConfigError(
+            f"the Kafka option {prefix}.location names {path}, which cannot be read as a PEM, PKCS12 or JKS store: "
+            f"check the file and {prefix}.password ({error})"
+        ) from None
+
+
+def _read_pem(text: str) -> KeyMaterial:
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("-----BEGIN "):
+            blocks.append([])
+        if blocks:
+            blocks[-1].append(line)
+    keys = ["\n".join(block) for block in blocks if block[0].endswith(_PEM_KEY)]
+    certificates = ["\n".join(block) for block in blocks if not block[0].endswith(_PEM_KEY)]
+    return KeyMaterial("\n".join(certificates), keys[0] if keys else None)
+
+
+def _read_pkcs12(data: bytes, password: str | None, *, with_key: bool) -> KeyMaterial:
+    store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    found = [each.certificate for each in (*filter(None, [store.cert]), *store.additional_certs)]
+    pem = serialization.Encoding.PEM
+    certificates = "".join(each.public_bytes(pem).decode() for each in found)
+    return KeyMaterial(certificates, _key_as_pem(store.key) if with_key and store.key is not None else None)
+
+
+def _key_as_pem(key: PrivateKeyTypes) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+def _read_jks(data: bytes, password: str | None, key_password: str, *, with_key: bool) -> KeyMaterial:
+    """Read Java's own format: entries, and a SHA-1 over the password, a fixed text and the entries."""
+    if password is not None and not hmac.compare_digest(
+        _jks_digest(password, data[:-_SHA1_BYTES]), data[-_SHA1_BYTES:]
+    ):
+        raise ValueError("the password is wrong")
+    reader = _JksReader(data)
+    _, version, count = reader.take(">III")
+    chains: list[bytes] = []
+    key: str | None = None
+    for _ in range(count):
+        (tag,) = reader.take(">I")
+        reader.text()  # alias
+        reader.take(">Q")  # time of creation
+        if tag == _JKS_CERTIFICATE:
+            chains.append(reader.certificate(version))
+        elif tag == _JKS_KEY:
+            encrypted = reader.block()
+            (length,) = reader.take(">I")
+            chain = [reader.certificate(version) for _ in range(length)]
+            if key is None and with_key:
+                key = _decrypted(encrypted, key_password)
+            chains = chain + chains
+        else:
+            raise ValueError(f"entry of type {tag}")
+    return KeyMaterial("".join(map(DER_cert_to_PEM_cert, chains)), key)
+
+
+def _jks_digest(password: str, data: bytes) -> bytes:
+    return hashlib.sha1(password.encode("utf-16-be") + _JKS_SALT + data, usedforsecurity=False).digest()
+
+
+def _decrypted(encrypted: bytes, password: str) -> str:
+    """Decrypt a key of a JKS store: XOR with a chain of SHA-1 digests that starts at a salt."""
+    # DER: SEQUENCE { SEQUENCE { algorithm }, OCTET STRING }; the algorithm has only one value
+    content = _octets(encrypted)
+    salt, body, check = content[:_SHA1_BYTES], content[_SHA1_BYTES:-_SHA1_BYTES], content[-_SHA1_BYTES:]
+    secret = password.encode("utf-16-be")
+    stream, digest = b"", salt
+    while len(stream) < len(body):
+        digest = hashlib.sha1(secret + digest, usedforsecurity=False).digest()
+        stream += digest
+    plain = bytes(a ^ b for a, b in zip(body, stream, strict=False))
+    if hashlib.sha1(secret + plain, usedforsecurity=False).digest() != check:
+        raise ValueError("the password of the private key is wrong")
+    return _key_as_pem(serialization.load_der_private_key(plain, None))
+
+
+def _octets(der: bytes) -> bytes:
+    """The octet string of an EncryptedPrivateKeyInfo."""
+    _, start, _ = _der(der, 0)
+    _, _, after = _der(der, start)
+    _, begin, end = _der(der, after)
+    return der[begin:end]
+
+
+def _der(data: bytes, position: int) -> tuple[int, int, int]:
+    """Tag, start and end of the content of the DER value at a position."""
+    tag, length, start = data[position], data[position + 1], position + 2
+    if length & 0x80:
+        count = length & 0x7F
+        length, start = int.from_bytes(data[start : start + count], "big"), start + count
+    return tag, start, start + length
+
+
+class _JksReader:
+    """Fields of a JKS file, in order."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._position = data, 0
+
+    def take(self, layout: str) -> tuple[int, ...]:
+        """Numbers of a fixed layout."""
+        values = struct.unpack_from(layout, self._data, self._position)
+        self._position += struct.calcsize(layout)
+        return values
+
+    def block(self) -> bytes:
+        """Bytes after their length, an int32."""
+        (length,) = self.take(">I")
+        return self._next(length)
+
+    def text(self) -> bytes:
+        """A text after its length, an int16."""
+        (length,) = self.take(">H")
+        return self._next(length)
+
+    def certificate(self, version: int) -> bytes:
+        """A certificate as DER."""
+        if version > 1:
+            self.text()  # its type: X.509
+        return self.block()
+
+    def _next(self, length: int) -> bytes:
+        start, self._position = self._position, self._position + length
+        if self._position > len(self._data):
+            raise ValueError("it is cut short")
+        return self._data[start : self._position]

@@ -1,0 +1,128 @@
+"""Record offsets of a topic's partitions: start, last stable and end offset, offsets by time, ends of leader epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.connection import Connection
+
+EARLIEST, LATEST = -2, -1
+_NONE = -1
+_CONSUMER = -1  # replica id
+
+
+class Isolation(IntEnum):
+    """Kafka's isolation levels: the end of the log is the high watermark, or the last stable offset."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Log start offset, last stable offset and high watermark of a partition."""
+
+    start: int
+    stable: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The leader epoch found, and the record offset at which it ends; None if the leader has no such epoch."""
+
+    leader_epoch: int | None
+    end_offset: int | None
+
+
+def list_offsets(
+    cluster: Cluster,
+    topic: str,
+    times_ms: Mapping[int, int],
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> dict[int, int | None]:
+    """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
+
+    The offset is None if no record is that young. Raises the errors of `Cluster`.
+    """
+
+    def ask(
+        connection: Connection, metadata: TopicMetadata, partitions: list[int]
+    ) -> dict[int, tuple[int, int | None]]:
+        of_topic = ListOffsetsRequest.ListOffsetsTopic
+        wanted = [
+            of_topic.ListOffsetsPartition(
+                partition_index=partition,
+                current_leader_epoch=_known_epoch(metadata, partition),
+                timestamp=times_ms[partition],
+            )
+            for partition in partitions
+        ]
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=int(isolation),
+            topics=[of_topic(name=topic, partitions=wanted)],
+            timeout_ms=int(cluster.settings.request_seconds * 1000),
+        )
+        return {
+            each.partition_index: (each.error_code, None if each.offset == _NONE else each.offset)
+            for found in connection.send(request).topics
+            for each in found.partitions
+        }
+
+    return cluster.ask_leaders(topic, times_ms, ask, "list the offsets")
+
+
+def bounds(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
+    """Log start offset, last stable offset and high watermark of each partition. Raises the errors of `Cluster`."""
+    wanted = list(partitions)
+    starts = list_offsets(cluster, topic, dict.fromkeys(wanted, EARLIEST))
+    stable = list_offsets(cluster, topic, dict.fromkeys(wanted, LATEST), Isolation.READ_COMMITTED)
+    ends = list_offsets(cluster, topic, dict.fromkeys(wanted, LATEST))
+    return {each: Bounds(starts[each] or 0, stable[each] or 0, ends[each] or 0) for each in wanted}
+
+
+def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
+    """The end of a leader epoch in each partition, or of the largest epoch below it that the leader has.
+
+    A reader whose position is above the end has read records that a new leader does not have. Raises the errors of
+    `Cluster`.
+    """
+
+    def ask(connection: Connection, metadata: TopicMetadata, partitions: list[int]) -> dict[int, tuple[int, EpochEnd]]:
+        of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        wanted = [
+            of_topic.OffsetForLeaderPartition(
+                partition=partition,
+                current_leader_epoch=_known_epoch(metadata, partition),
+                leader_epoch=leader_epochs[partition],
+            )
+            for partition in partitions
+        ]
+        request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
+        return {
+            each.partition: (
+                each.error_code,
+                EpochEnd(
+                    None if each.leader_epoch == _NONE else each.leader_epoch,
+                    None if each.end_offset == _NONE else each.end_offset,
+                ),
+            )
+            for found in connection.send(request).topics
+            for each in found.partitions
+        }
+
+    return cluster.ask_leaders(topic, leader_epochs, ask, "find the leader epochs")
+
+
+def _known_epoch(metadata: TopicMetadata, partition: int) -> int:
+    epoch = metadata.partitions[partition].epoch
+    return _NONE if epoch is None else epoch

@@ -1,0 +1,108 @@
+"""Open transactions of a topic's partitions: which producer holds back the last stable offset, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
+
+from offsets_pipeline.broker.broker_errors import NO_ERROR
+from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.connection import Connection, Message
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open transaction with records in a partition; times are in ms since 1970.
+
+    `transactional_id` and `started_ms` are None if the broker does not tell them: it is older than Kafka 3.0, or we
+    may not DESCRIBE the transactional id.
+    """
+
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_write_ms: int
+    transactional_id: str | None = None
+    started_ms: int | None = None
+
+
+def open_transactions(cluster: Cluster, topic: str, partitions: Iterable[int]) -> list[OpenTransaction]:
+    """The open transactions of these partitions, by partition and first offset.
+
+    Needs READ on the topic. Raises the errors of `Cluster`; KafkaFailed for a broker older than Kafka 2.8.
+    """
+
+    def ask(
+        connection: Connection, _: TopicMetadata, at_leader: list[int]
+    ) -> dict[int, tuple[int, list[OpenTransaction]]]:
+        of_topic = DescribeProducersRequest.TopicRequest
+        request = DescribeProducersRequest(topics=[of_topic(name=topic, partition_indexes=at_leader)])
+        return {
+            each.partition_index: (each.error_code, _open(each))
+            for found in connection.send(request).topics
+            for each in found.partitions
+        }
+
+    by_partition = cluster.ask_leaders(topic, partitions, ask, "describe the producers")
+    found = [each for at_partition in by_partition.values() for each in at_partition]
+    if not found:
+        return []
+    transactional_ids = _transactional_ids(cluster, {each.producer_id for each in found})
+    told = [
+        replace(each, transactional_id=transactional_id, started_ms=started_ms)
+        for each in found
+        for transactional_id, started_ms in [transactional_ids.get(each.producer_id, (None, None))]
+    ]
+    return sorted(told, key=lambda each: (each.partition, each.first_offset))
+
+
+def _open(partition: Message) -> list[OpenTransaction]:
+    return [
+        OpenTransaction(
+            partition.partition_index,
+            each.producer_id,
+            each.producer_epoch,
+            each.current_txn_start_offset,
+            each.last_timestamp,
+        )
+        for each in partition.active_producers
+        if each.current_txn_start_offset != _NONE
+    ]
+
+
+def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tuple[str, int | None]]:
+    """Transactional id and start of the transaction of each producer, as far as the brokers tell.
+
+    Every broker coordinates some transactions, and leaves out those that we may not DESCRIBE.
+    """
+
+    def ask(connection: Connection) -> dict[int, tuple[str, int | None]]:
+        listed = connection.send(ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids)))
+        cluster.check(listed.error_code, connection, "list the transactions")
+        producers = {each.transactional_id: each.producer_id for each in listed.transaction_states}
+        if not producers:
+            return {}
+        described = connection.send(DescribeTransactionsRequest(transactional_ids=list(producers)))
+        return {
+            producers[each.transactional_id]: (
+                each.transactional_id,
+                None if each.transaction_start_time_ms == _NONE else each.transaction_start_time_ms,
+            )
+            for each in described.transaction_states
+            if each.error_code == NO_ERROR and each.transactional_id in producers
+        }
+
+    try:
+        return {producer_id: told for at_broker in cluster.ask_all(ask) for producer_id, told in at_broker.items()}
+    except (BrokerUnreachable, KafkaFailed, NotAuthorized):
+        return {}

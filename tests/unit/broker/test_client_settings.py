@@ -1,0 +1,183 @@
+"""Kafka's client options become settings of a connection, or are refused by name without their secrets."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.broker.client_settings import FetchLimits, client_settings
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.errors import ClientMissing, ConfigError, NoSuchPath
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offsets_pipeline.broker.client_settings import ClientSettings
+
+SASL = {"security.protocol": "SASL_PLAINTEXT"}
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+URL = "sasl.oauthbearer.token.endpoint.url"
+
+
+def settings(options: Mapping[str, str], address: str = "b:9092") -> ClientSettings:
+    return client_settings(KafkaOptions(address, options))
+
+
+def sasl(options: Mapping[str, str]) -> dict[str, object]:
+    login = settings(SASL | options).sasl
+    assert login is not None
+    return login.settings
+
+
+def test_without_options_the_defaults_are_kafkas_and_the_timeouts_shorter() -> None:
+    found = settings({})
+    assert (found.tls, found.sasl, found.client_id, found.at) == (None, None, "offsets-pipeline", "b:9092")
+    assert (found.setup_seconds, found.request_seconds, found.api_seconds) == (10, 10, 15)
+    assert found.fetch == FetchLimits(min_bytes=1, max_wait_ms=500, max_bytes=52428800, max_partition_bytes=1048576)
+
+
+def test_options_have_kafkas_names() -> None:
+    found = settings({
+        "kafka.client.id": "me",
+        "request.timeout.ms": "1500",
+        "fetch.min.bytes": "2",
+        "fetch.max.wait.ms": "3",
+        "fetch.max.bytes": "4",
+        "max.partition.fetch.bytes": "5",
+        "receive.buffer.bytes": "-1",
+    })  # fmt: skip
+    assert (found.client_id, found.request_seconds) == ("me", 1.5)
+    assert (found.fetch, found.receive_buffer_bytes) == (FetchLimits(2, 3, 4, 5), 0)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("a:1,b.example.com:9092", [("a", 1), ("b.example.com", 9092)]),
+        (" PLAINTEXT://a:1 , [::1]:2", [("a", 1), ("::1", 2)]),
+        ("SASL_SSL://[fe80::1%eth0]:3", [("fe80::1%eth0", 3)]),
+    ],
+)
+def test_addresses_are_written_as_for_kafkas_clients(address: str, expected: list[tuple[str, int]]) -> None:
+    assert list(settings({}, address).bootstrap) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("b", "'b' is not HOST:PORT"), ("b:0", "'b:0' is not"), ("b:70000", "is not"), (",", "no address")],
+)
+def test_an_address_that_is_none_is_refused(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings({}, address)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max.poll.records": "1"}, r"the Kafka option max\.poll\.records is not supported: remove it"),
+        ({"security.protocol": "TLS"}, "takes PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"request.timeout.ms": "soon"}, r"request\.timeout\.ms is 'soon': it takes a whole number"),
+        ({"request.timeout.ms": "-1"}, "takes a whole number"),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "takes https, or nothing"),
+        ({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"}, "takes TLSv1.2, TLSv1.3"),
+        (
+            {"security.protocol": "SSL", "ssl.truststore.certificates": "none"},
+            "trust store's certificates cannot be read",
+        ),
+        ({"security.protocol": "SSL", "ssl.keystore.key": "wrong-word"}, "needs a private key and its certificate"),
+        (
+            SASL | {"sasl.mechanism": "DIGEST-MD5"},
+            "takes PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI, AWS",
+        ),
+        (SASL | {"sasl.mechanism": "PLAIN"}, "needs the option username in the Kafka option sasl.jaas.config"),
+        (SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "wrong-word"}, "is no JAAS entry"),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{PLAIN} required wrong-word;"},
+            "option that is not NAME",
+        ),
+        (SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{SCRAM} required;"}, "name PlainLoginModule"),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.client.callback.handler.class": "my.Handler"},
+            "Java class that this",
+        ),
+        (SASL | {"sasl.mechanism": "OAUTHBEARER"}, r"token\.endpoint\.url, an address that starts with https://"),
+        (SASL | {"sasl.mechanism": "OAUTHBEARER", URL: "ftp://t"}, "starts with https"),
+        (SASL | {"sasl.mechanism": "OAUTHBEARER", URL: "https://t"}, "needs clientId and clientSecret"),
+    ],
+)
+def test_a_wrong_option_is_named_in_one_line_without_its_secrets(options: Mapping[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        settings(options)
+    assert "\n" not in str(raised.value)
+    assert "wrong-word" not in str(raised.value)
+
+
+def test_a_jaas_entry_is_read_as_java_reads_it() -> None:
+    entry = f'\n  {PLAIN}  required\n username=\'m e\' password="a\\"b;\\\\c" other=plain\n;\n'
+    found = sasl({"sasl.mechanism": "plain", "sasl.jaas.config": entry})
+    assert (found["sasl_plain_username"], found["sasl_plain_password"]) == ("m e", 'a"b;\\c')
+    of_oauth = f'{OAUTH} required clientId="i" clientSecret="s" scope="x" extension_logicalCluster="c";'
+    provider = sasl({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": of_oauth, URL: "https://t"})
+    assert provider["sasl_oauth_token_provider"].extensions() == {"logicalCluster": "c"}  # type: ignore[attr-defined]
+    assert "open" not in repr(settings(SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config":
+                                               f'{PLAIN} required username="me" password="open";'}).sasl)  # fmt: skip
+
+
+def test_mechanisms_that_need_a_package_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = importlib.import_module
+
+    def without(name: str) -> object:
+        if name in ("gssapi", "botocore"):
+            raise ImportError(name)
+        return imported(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ClientMissing, match="SASL GSSAPI needs the package gssapi, which is not installed"):
+        sasl({"sasl.kerberos.service.name": "kafka"})
+    with pytest.raises(ClientMissing, match="SASL AWS_MSK_IAM needs the package botocore"):
+        sasl({"sasl.mechanism": "AWS_MSK_IAM"})
+    monkeypatch.setattr(importlib, "import_module", lambda _: None)
+    kerberos = "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true serviceName=broker;"
+    assert sasl({"sasl.jaas.config": kerberos})["sasl_kerberos_service_name"] == "broker"
+    with pytest.raises(ConfigError, match=r"needs the Kafka option sasl\.kerberos\.service\.name"):
+        sasl({"sasl.mechanism": "GSSAPI"})
+
+
+def test_tls_checks_the_broker_unless_an_option_says_otherwise() -> None:
+    found = settings({"security.protocol": "ssl", "ssl.enabled.protocols": "TLSv1.3"}).tls
+    assert found is not None
+    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (found.minimum_version, found.maximum_version) == (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)
+    found = settings({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""}).tls
+    assert found is not None
+    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
+
+
+def test_a_key_store_that_is_missing_or_none_is_named(tmp_path: Path) -> None:
+    tls = {"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "t.jks")}
+    with pytest.raises(NoSuchPath, match=r"the Kafka option ssl\.truststore\.location names .*t\.jks: no such file"):
+        settings(tls)
+    for content in (b"", b"no store", b"\xfe\xed\xfe\xed\x00\x00\x00\x02\x00\x00\x00\x01", b"-----BEGIN \xff"):
+        (tmp_path / "t.jks").write_bytes(content)
+        with pytest.raises(
+            ConfigError, match=r"cannot be read as a PEM, PKCS12 or JKS store: check the file and ssl\.trust"
+        ):
+            settings(tls)
+    with pytest.raises(ConfigError, match="'BKS': it takes PEM, PKCS12, JKS"):
+        settings(tls | {"ssl.truststore.type": "BKS"})
+
+
+def test_options_reach_a_task_of_spark_with_their_secrets() -> None:
+    options = KafkaOptions("b:9092", {"sasl.jaas.config": f'{PLAIN} required username="me" password="open-sesame";',
+                                      "sasl.mechanism": "PLAIN", **SASL})  # fmt: skip
+    found = client_settings(pickle.loads(pickle.dumps(options)))
+    assert found.sasl is not None
+    assert found.sasl.settings["sasl_plain_password"] == "open-sesame"
+    assert found.without_secrets("a open-sesame") == "a ***"

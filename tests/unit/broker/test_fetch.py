@@ -1,0 +1,226 @@
+"""What becomes of a broker's answers to a fetch, and of its connection; a broker of our own answers as told."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.fetch import Fetched, Fetcher, Position, Problem, whole_batches
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.broker.log_offsets import bounds
+from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic, NotAuthorized
+from offsets_pipeline.record.segment import read_segment
+from tests.unit.broker.fake_broker import TOPIC, VERSIONS, FakeBroker, fake_broker, fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.unit.broker.fake_broker import Answer
+
+FETCH, METADATA, API_VERSIONS = FetchRequest.API_KEY, MetadataRequest.API_KEY, ApiVersionsRequest.API_KEY
+OPTIONS = {"request.timeout.ms": "2000", "default.api.timeout.ms": "3000", "retry.backoff.ms": "1"}
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with fake_broker() as broker:
+        yield broker
+
+
+def cluster_of(broker: FakeBroker, **more: str) -> Cluster:
+    options = OPTIONS | {name.replace("_", "."): value for name, value in more.items()}
+    return Cluster(KafkaOptions(broker.address, options))
+
+
+def fetch(broker: FakeBroker, *answers: Answer, offset: int = 7) -> Fetched:
+    """What comes of so many fetches of partition 0; that of the last."""
+    before = broker.count(FETCH)
+    broker.answers[FETCH] = lambda number: answers[number - before]
+    with cluster_of(broker) as cluster, Fetcher(cluster, cluster.topic(TOPIC), 1) as fetcher:
+        found = [fetcher.fetch({0: Position(offset, 3)}) for _ in answers]
+    return found[-1][0]
+
+
+def segment_of(captures: Path, capture: str) -> bytes:
+    return max((path.read_bytes() for path in captures.glob(f"{capture}/segments/*/*.log")), key=len)
+
+
+@pytest.mark.parametrize(
+    "capture", ["4.2.0-classic", "2.4.1-old-ibp0.10.0-fmt0.10.0-codec1", "2.4.1-old-ibp0.9.0-fmt0.9.0"]
+)
+def test_a_last_batch_that_is_cut_off_is_left_for_the_next_fetch(
+    captures: Path, broker: FakeBroker, capture: str
+) -> None:
+    segment = segment_of(captures, capture)
+    _, _, ends = batch_ends(segment)
+    assert len(ends) > 2
+    for index in (0, len(ends) // 2):
+        whole, cut = ends[index], (ends[index] + ends[index + 1]) // 2
+        found = fetch(broker, fetched(segment[:cut]), offset=0)
+        assert found.records == segment[:whole]
+        reader = read_segment(found.records, source="fetched")
+        assert list(reader.batches())
+        assert (found.next_offset, reader.torn_tail) == (reader.end_offset, None)
+
+
+def batch_ends(segment: bytes) -> tuple[int, int | None, list[int]]:
+    """The whole of a segment, and the end of each of its batches, by their lengths."""
+    ends, position = [], 0
+    while position < len(segment):
+        position += 12 + int.from_bytes(segment[position + 8 : position + 12], "big")
+        ends.append(position)
+    return (*whole_batches(segment), ends)
+
+
+def test_a_batch_larger_than_the_limits_comes_whole(captures: Path, broker: FakeBroker) -> None:
+    segment = segment_of(captures, "4.2.0-classic")
+    large = b"".join(itertools.repeat(segment, 64 * 1024 * 1024 // len(segment)))  # above fetch.max.bytes
+    end, _ = whole_batches(large)
+    found = fetch(broker, fetched(large))
+    assert (len(found.records), end) == (len(large), len(large))
+
+
+def test_a_first_batch_that_is_cut_off_is_told(captures: Path, broker: FakeBroker) -> None:
+    with pytest.raises(
+        KafkaFailed, match=r"part of a batch for partition 0 .* record offset 7: set max.partition.fetch"
+    ):
+        fetch(broker, fetched(segment_of(captures, "4.2.0-classic")[:50]))
+
+
+def test_the_offsets_of_an_answer_are_told_and_a_position_does_not_go_back(captures: Path, broker: FakeBroker) -> None:
+    assert fetch(broker, fetched()) == Fetched(b"", 7, 100, 90, 5)
+    assert fetch(broker, fetched(None)).records == b""
+    assert fetch(broker, fetched(segment_of(captures, "4.2.0-classic")), offset=10_000).next_offset == 10_000
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [(code, Problem.STALE_METADATA) for code in (3, 5, 6, 7, 9, 56, 74, 75, 78, 100, 103)]
+    + [(1, Problem.OUT_OF_RANGE)],
+)
+def test_errors_that_new_metadata_or_another_position_heals_are_problems(
+    broker: FakeBroker, code: int, problem: Problem
+) -> None:
+    assert fetch(broker, fetched(error_code=code)) == Fetched(b"", 7, None, None, None, problem)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (29, NotAuthorized, rf"does not allow us to read partition 0 of topic {TOPIC} \(TOPIC_AUTHORIZATION_FAILED\)"),
+        (2, KafkaFailed, rf"cannot read partition 0 of topic {TOPIC}: CORRUPT_MESSAGE"),
+        (-1, KafkaFailed, "UNKNOWN"),
+        (999, KafkaFailed, "error 999"),
+    ],
+)
+def test_other_errors_are_raised(broker: FakeBroker, code: int, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=rf"^{broker.address} .*{said}"):
+        fetch(broker, fetched(error_code=code))
+
+
+def test_the_next_request_waits_as_long_as_the_broker_throttles(broker: FakeBroker) -> None:
+    fetch(broker, fetched(throttle_ms=300), fetched())
+    first = next(i for i, (key, _, _) in enumerate(broker.requests) if key == FETCH)
+    assert broker.requests[first + 1][2] - broker.answered[first] >= 0.3
+
+
+def test_an_older_broker_is_asked_in_its_own_versions(broker: FakeBroker) -> None:
+    unsupported = ApiVersionsResponse(
+        error_code=35, api_keys=[ApiVersionsResponse.ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=1)]
+    )
+    broker.answers[API_VERSIONS] = lambda number: unsupported if number == 0 else broker.api_versions()
+    assert fetch(broker, fetched()).high_watermark == 100
+    assert [version for key, version, _ in broker.requests if key == API_VERSIONS][:2] == [4, 1]
+    assert {key: version for key, version, _ in broker.requests if key != API_VERSIONS} == {FETCH: 12, METADATA: 9}
+
+
+def test_a_broker_older_than_fetches_of_batches_is_refused(broker: FakeBroker) -> None:
+    broker.answers[API_VERSIONS] = lambda _: broker.api_versions(VERSIONS | {FETCH: (0, 3)})
+    with pytest.raises(KafkaFailed, match=rf"^{broker.address} does not support FetchRequest in versions 4 to "):
+        fetch(broker, fetched())
+
+
+def test_what_is_no_broker_is_unreachable(broker: FakeBroker) -> None:
+    broker.answers[API_VERSIONS] = lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with pytest.raises(BrokerUnreachable, match=rf"no broker answers at {broker.address} \(it answers, but not as"):
+        fetch(broker, fetched())
+
+
+def test_a_broker_that_does_not_answer_in_time_is_unreachable(broker: FakeBroker) -> None:
+    never = threading.Event()
+    broker.answers[API_VERSIONS] = lambda _: b"" if never.wait(10) else b"late"
+    with (
+        cluster_of(broker, request_timeout_ms="200") as cluster,
+        pytest.raises(BrokerUnreachable, match="it did not answer in time"),
+    ):
+        cluster.cluster_id()
+    never.set()
+
+
+def test_a_fetch_that_waits_ends_when_the_fetcher_is_closed(broker: FakeBroker) -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    def answer(_: int) -> bytes:
+        asked.set()
+        never.wait(10)
+        return b""
+
+    broker.answers[FETCH] = answer
+    errors: list[Exception] = []
+    with (
+        cluster_of(broker, request_timeout_ms="10000") as cluster,
+        Fetcher(cluster, cluster.topic(TOPIC), 1) as fetcher,
+    ):
+
+        def wait() -> None:
+            try:
+                fetcher.fetch({0: Position(0, 3)})
+            except BrokerUnreachable as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert asked.wait(10)
+        fetcher.close()
+        thread.join(5)
+        assert not thread.is_alive()
+    never.set()
+    assert len(errors) == 1
+
+
+def test_a_connection_that_breaks_is_replaced_and_a_leader_that_moves_is_waited_for(broker: FakeBroker) -> None:
+    moves = {1: lambda: broker.metadata(leader=-1), 2: lambda: broker.metadata(leader=2)}
+    broker.answers[METADATA] = lambda number: moves.get(number, broker.metadata)()
+    with cluster_of(broker) as cluster:
+        assert cluster.topic(TOPIC).partitions[0].node_id == 1
+        assert cluster.topic(TOPIC).partitions[0].node_id is None
+        for each in broker._open:
+            each.shutdown(2)  # of sockets: both ways
+        with pytest.raises(KafkaFailed, match="does not support ListOffsetsRequest"):
+            bounds(cluster, TOPIC, [0])
+        assert broker.count(METADATA) == 4  # the third names a broker that is not there
+
+
+@pytest.mark.parametrize(("code", "kind"), [(3, NoSuchTopic), (17, NoSuchTopic), (29, NotAuthorized)])
+def test_a_topic_that_metadata_refuse_is_told_at_once(broker: FakeBroker, code: int, kind: type[Exception]) -> None:
+    broker.answers[METADATA] = lambda _: broker.metadata(error_code=code)
+    with cluster_of(broker) as cluster, pytest.raises(kind, match=f"topic {TOPIC}"):
+        cluster.topic(TOPIC)
+    assert broker.count(METADATA) == 1
+
+
+def test_the_addresses_are_tried_one_after_the_other(broker: FakeBroker) -> None:
+    with Cluster(KafkaOptions(f"127.0.0.1:1,{broker.address}", OPTIONS)) as cluster:
+        assert cluster.cluster_id() == "c"
+    with (
+        Cluster(KafkaOptions("127.0.0.1:1,127.0.0.1:2", OPTIONS)) as cluster,
+        pytest.raises(BrokerUnreachable, match=r"^no broker answers at 127.0.0.1:2 \(Connection refused\): check the"),
+    ):
+        cluster.cluster_id()
