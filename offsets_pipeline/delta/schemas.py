@@ -316,6 +316,9 @@ FOLD_PROGRESS = Table(
         _LOG_INCARNATION,
         Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
+        Column(
+            "compacted_to", _LONG, "each base row of the state tables is of a record before this one", nullable=False
+        ),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),
         Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),

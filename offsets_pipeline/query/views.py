@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, named_by
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ _VIEWS = {
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
-            SELECT log_partition, group_id FROM {all_groups} WHERE {named}
-            GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
+            SELECT /*+ BROADCAST(h) */ log_partition, group_id FROM {all_groups}
+            LEFT SEMI JOIN (SELECT log_partition, group_id FROM {all_groups} WHERE {named} AND {hides_offsets}) h
+              USING (log_partition, group_id)
+            WHERE {named} GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
@@ -99,9 +101,9 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
-    named = named_by(names[FOLD_PROGRESS.name])
+    named, compacted_to = named_by(names[FOLD_PROGRESS.name]), compacted_to_by(names[FOLD_PROGRESS.name])
     names |= {"named": named, "all_groups": names[DESCRIBED.name]}
     for table in (OFFSETS, DESCRIBED):
-        names[table.name] = f"({table.newest_in_spark(names[table.name], named)})"
+        names[table.name] = f"({table.newest_in_spark(names[table.name], named, compacted_to)})"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     return {name: query.format(**names) for name, query in _VIEWS.items()}

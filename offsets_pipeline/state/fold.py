@@ -153,7 +153,8 @@ class _Rebuild:
         changes = self._replay(replayed, None)
         _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
-        moved = unknown | _moved(replayed, changes, self._clock)
+        written = _moved(replayed, changes, self._clock)
+        moved = unknown | {at: replace(each, compacted_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         self._swap(moved, incarnation)
         return changes

@@ -7,7 +7,7 @@ incarnation is not named here, not read (docs/adr/0008).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
+from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SCHEMA = FOLD_PROGRESS.arrow_schema()
 #: Incarnation of the state before the first fold: no row has it.
 NO_INCARNATION = 0
+_SWAPS = 20  # attempts of a compaction beside folds
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,15 @@ class PartitionProgress:
     """A row of `fold_progress`.
 
     ``incarnation`` is the state's, ``log_incarnation`` the log's. ``folded_to`` is the first record offset that is not
-    folded yet, ``pending`` are the transactional commits without a
-    marker (R11), ``folded_at_us`` is the time of the last fold in microseconds since 1970.
+    folded yet. Base rows are of records before ``compacted_to``. ``pending`` are the transactional commits without a
+    marker (R11). ``folded_at_us`` is the time of the last fold in microseconds since 1970.
     """
 
     log_partition: int
     log_incarnation: int = LOG_INCARNATION
     incarnation: int = NO_INCARNATION
     folded_to: int = 0
+    compacted_to: int = 0
     records: int = 0
     unknown_records: int = 0
     folded_at_us: int = 0
@@ -83,13 +86,44 @@ class FoldProgress:
         return {at: each.folded_to for at, each in self.partitions.items()}
 
     def swap(self, partitions: Mapping[int, PartitionProgress]) -> None:
-        """Commit these rows in place of all. Raises WriteConflict if another fold has swapped since this was read."""
+        """Commit these rows in place of all.
+
+        Raises WriteConflict if another fold has swapped since this was read. A compaction is not in the way.
+        """
+        try:
+            self._commit(partitions)
+        except WriteConflict:
+            newest = FoldProgress.read(self._table)
+            if _compacted(self.partitions, newest.partitions) != newest.partitions:
+                raise
+            newest.swap(_compacted(partitions, newest.partitions))
+
+    def compact_to(self, ends: Mapping[int, int]) -> None:
+        """Raise `compacted_to` of these log partitions, before base files with later rows are committed.
+
+        A log partition with a newer incarnation keeps its own: the base files are not of that. Raises WriteConflict if
+        folds came first too often.
+        """
+        raised = {at: replace(each, compacted_to=ends.get(at, 0)) for at, each in self.partitions.items()}
+        for attempt in range(_SWAPS):
+            newest = FoldProgress.read(self._table)
+            moved = _compacted(newest.partitions, raised)
+            if moved == newest.partitions:
+                return None
+            try:
+                return newest.swap(moved)
+            except WriteConflict:
+                if attempt == _SWAPS - 1:
+                    raise
+
+    def _commit(self, partitions: Mapping[int, PartitionProgress]) -> None:
         rows = [
             {
                 "log_partition": at,
                 "log_incarnation": each.log_incarnation,
                 "incarnation": each.incarnation,
                 "folded_to": each.folded_to,
+                "compacted_to": each.compacted_to,
                 "records": each.records,
                 "unknown_records": each.unknown_records,
                 "pending": each.pending,
@@ -103,6 +137,18 @@ class FoldProgress:
             seen=self._snapshot,
             advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},
         )
+
+
+def _compacted(
+    partitions: Mapping[int, PartitionProgress], others: Mapping[int, PartitionProgress]
+) -> dict[int, PartitionProgress]:
+    """These partitions with the higher `compacted_to` of both; an incarnation takes none from another one."""
+    found = dict(partitions)
+    for at in partitions.keys() & others.keys():
+        if partitions[at].incarnation == others[at].incarnation:
+            ends = partitions[at].compacted_to, others[at].compacted_to
+            found[at] = replace(partitions[at], compacted_to=max(ends))
+    return found
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
@@ -130,6 +176,7 @@ def _partition(row: Mapping[str, Any]) -> PartitionProgress:
         log_incarnation=row["log_incarnation"],
         incarnation=row["incarnation"],
         folded_to=row["folded_to"],
+        compacted_to=row["compacted_to"],
         records=row["records"],
         unknown_records=row["unknown_records"],
         folded_at_us=int(pc.cast(pa.scalar(row["folded_at"], pa.timestamp("us", tz="UTC")), pa.int64()).as_py()),

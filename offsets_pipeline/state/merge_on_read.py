@@ -64,25 +64,33 @@ class StateTable:
             SELECT {listed} FROM {delta} d LEFT ANTI JOIN {base} b ON {same} AND b.version >= d.version
         """
 
-    def newest_in_spark(self, name: str, named: str) -> str:
-        """The same for Spark alone, in which a small delta is broadcast.
+    def newest_in_spark(self, name: str, named: str, compacted_to: str) -> str:
+        """The same for Spark alone, in which the delta is broadcast and the base is read once.
 
-        Base rows whose key hash no delta row has are in the answer as they are. Only the others, and the delta, are
-        compared by their keys: two keys with one hash do no harm.
+        A delta row from ``compacted_to`` on, an SQL expression over `log_partition`, is newer than every base row. Only
+        a key whose delta rows are older is looked up in the base; usually there is none, and Spark drops that branch.
+
+        The join is by a hash, which Spark looks up five times as fast as a key of several columns. It compares the key
+        as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
         """
         listed, key = ", ".join(self.columns), ", ".join(self.key)
-        hashes = f"(SELECT DISTINCT xxhash64({key}) AS key_hash FROM {name} WHERE NOT base AND {named}) d"
-        base = f"(SELECT *, xxhash64({key}) AS key_hash FROM {name} WHERE base AND {named}) b"
+        same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
+        rows = f"(SELECT *, {self.version} AS version, xxhash64({key}) AS key_hash FROM {name} WHERE {named})"
+        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, base)"
         return f"""
-            SELECT /*+ BROADCAST(d) */ {listed} FROM {base} LEFT ANTI JOIN {hashes} ON b.key_hash = d.key_hash
+            SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
+            LEFT ANTI JOIN (SELECT {key}, version, key_hash FROM {rows} WHERE NOT base) d
+              ON b.key_hash = d.key_hash AND b.version <= d.version AND {same}
+            UNION ALL
+            SELECT {listed} FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base)
+            WHERE place = 1 AND version >= {compacted_to}
             UNION ALL
             SELECT {listed} FROM (
-                SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY {self.version} DESC) AS place FROM (
-                    SELECT {listed} FROM {name} WHERE NOT base AND {named}
-                    UNION ALL
-                    SELECT /*+ BROADCAST(d) */ {listed} FROM {base} LEFT SEMI JOIN {hashes} ON b.key_hash = d.key_hash
-                ) v
-            ) p WHERE place = 1
+                SELECT /*+ BROADCAST(d) */ *, {by_age} AS place FROM {rows} b
+                LEFT SEMI JOIN (SELECT * FROM {rows} WHERE NOT base AND version < {compacted_to}) d
+                  ON b.key_hash = d.key_hash AND {same}
+            )
+            WHERE place = 1 AND NOT base AND version < {compacted_to}
         """
 
     def _delta(self, name: str, named: str) -> str:
@@ -129,8 +137,15 @@ def named_rows(incarnations: Mapping[int, int]) -> str:
 
 def named_by(progress: str) -> str:
     """SQL condition, for Spark, for the rows of the incarnations that the table ``progress`` names."""
-    incarnations = (
-        "SELECT transform(array_sort(collect_list(struct(log_partition, incarnation))), each -> each.incarnation) "
-        f"FROM {progress}"
-    )
-    return f"incarnation = get(({incarnations}), log_partition)"
+    return f"incarnation = {_of_partition(progress)}.incarnation"
+
+
+def compacted_to_by(progress: str) -> str:
+    """SQL expression, for Spark, for `compacted_to` of a row's log partition in the table ``progress``."""
+    return f"{_of_partition(progress)}.compacted_to"
+
+
+def _of_partition(progress: str) -> str:
+    """The row of ``progress`` for a row's log partition. Spark runs equal subqueries of a query once."""
+    partitions = f"SELECT array_sort(collect_list(struct(log_partition, incarnation, compacted_to))) FROM {progress}"
+    return f"get(({partitions}), log_partition)"

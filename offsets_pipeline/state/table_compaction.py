@@ -18,10 +18,10 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation
+from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation, named_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.delta.data_file import AddFile
@@ -65,10 +65,11 @@ class Compactor:
         self._looking = self._thread.submit(self.compact_if_due)
 
     def compact_if_due(self) -> list[str]:
-        """Compact the tables that are due; returns their names."""
+        """Compact the tables if one is due; returns the names of those that were compacted."""
         incarnations = _progress(self._store).incarnations
         rested = self._has_rested()
-        due = [each for each in STATE_TABLES if rested or self._is_due(each)]
+        # All tables at once: `compacted_to` rises for all, and rows before it are the slow ones to read.
+        due = STATE_TABLES if rested or any(self._is_due(each) for each in STATE_TABLES) else ()
         compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
         if rested and len(compacted) == len(due):
             self._incarnations, self._replaced_at = incarnations, None
@@ -116,9 +117,9 @@ def sizes_of(store: Store, table: StateTable) -> Sizes:
 
 
 def compact(store: Store, table: StateTable, *, drop: bool = True, driver_bytes: int = _DRIVER_BYTES) -> bool:
-    """Put the rows that count into base files; returns False if another process compacted the table meanwhile.
+    """Put the rows that count into base files; returns False if other writers were in the way.
 
-    Then nothing was changed. Rows that folds append meanwhile stay delta rows. A table with files of no more than
+    Then no row was changed. Rows that folds append meanwhile stay delta rows. A table with files of no more than
     ``driver_bytes`` is compacted in the driver, a larger one in Spark tasks. ``drop``: drop what
     `fold_progress` does not name as well.
     """
@@ -127,7 +128,8 @@ def compact(store: Store, table: StateTable, *, drop: bool = True, driver_bytes:
     snapshot = folder.snapshot()
     live, dead = _divided(snapshot.files(), progress)
     removed = [*live, *(dead if drop else ())]
-    shares = _shares(snapshot, table, progress) if live else []
+    sizes = _partition_sizes(snapshot, table, progress) if live else []
+    shares = _shares(sizes)
     run = partial(_compacted, folder, snapshot.version, table, dict(progress.incarnations))
     if sum(file.size for file in live) <= driver_bytes or len(shares) < 2:
         files = [file for share in shares for file in run(share)]
@@ -135,6 +137,7 @@ def compact(store: Store, table: StateTable, *, drop: bool = True, driver_bytes:
         context = store.spark.sparkContext
         files = context.parallelize(shares, len(shares)).flatMap(run).collect()
     try:
+        progress.compact_to({each.log_partition: each.end for each in sizes})
         folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)
     except WriteConflict:
         return False
@@ -159,19 +162,33 @@ def _divided(files: Sequence[StoredFile], progress: FoldProgress) -> tuple[list[
     )
 
 
-def _shares(snapshot: Snapshot, table: StateTable, progress: FoldProgress) -> list[list[int]]:
+class _PartitionSize(NamedTuple):
+    """Rows of a log partition in a state table; ``end`` is behind the record offsets of all of them."""
+
+    log_partition: int
+    rows: int
+    end: int
+
+
+def _partition_sizes(snapshot: Snapshot, table: StateTable, progress: FoldProgress) -> list[_PartitionSize]:
+    """The rows that `fold_progress` names, by log partition in order."""
+    found = snapshot.query(
+        f"SELECT log_partition, count(*) AS held, max({table.version}) + 1 AS end FROM {table.name} "
+        f"WHERE {named_rows(progress.incarnations)} GROUP BY log_partition"
+    )
+    return sorted(_PartitionSize(row["log_partition"], row["held"], row["end"]) for row in found.read_all().to_pylist())
+
+
+def _shares(sizes: Iterable[_PartitionSize]) -> list[list[int]]:
     """The log partitions in shares of about a million rows."""
-    held = snapshot.query(f"SELECT log_partition, count(*) AS held FROM {table.name} GROUP BY log_partition")
     shares: list[list[int]] = []
     rows = _ROWS_AT_ONCE
-    for row in sorted(held.read_all().to_pylist(), key=lambda row: row["log_partition"]):
-        if row["log_partition"] not in progress.incarnations:
-            continue
-        if rows + row["held"] > _ROWS_AT_ONCE:
+    for each in sizes:
+        if rows + each.rows > _ROWS_AT_ONCE:
             shares.append([])
             rows = 0
-        shares[-1].append(row["log_partition"])
-        rows += row["held"]
+        shares[-1].append(each.log_partition)
+        rows += each.rows
     return shares
 
 
