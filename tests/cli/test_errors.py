@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong is answered with status 1 and one line, and leaves nothing behind."""
+"""Bad input ends with status 1 and one line, and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTURE = "4.2.0-kip848"
 
 
 class Place(NamedTuple):
-    """What there is to point at: names that the command lines below mention."""
+    """Files and stores that the command lines below name."""
 
     folder: Path
     names: Mapping[str, str]
@@ -192,7 +192,7 @@ def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
     assert versions(Path(place.names["store"])) == at
 
 
-def test_error_that_nobody_foresaw_is_answered_in_one_line(
+def test_unexpected_error_is_one_line(
     place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
