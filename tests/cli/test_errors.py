@@ -98,7 +98,7 @@ OTHERS = [
         "ingest-segments|--store|{new}|{file}": "{file} is not a segment file: name a file <20 digits>.log",
         "ingest-segments|--store|{new}|{bad_segment}": "",
         "ingest-segments|--store|{photos}|{segments}": "cannot open store {photos}: it has no table named log",
-        "ingest-segments|--store|{file}|{segments}": "cannot create a store in {file}: it is a file",
+        "ingest-segments|--store|{file}|{segments}": "cannot open store {file}: it has no table named log",
         "ingest-segments|--store|{owned}|{segments}": "{owned} is an owned store, but this command needs a",
         "ingest-segments|--store|{store}|{segments}|--offsets-partitions|6": (
             "the log in {store} has 5 partitions, not 6, and the number cannot change"

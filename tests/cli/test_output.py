@@ -114,8 +114,8 @@ def test_warning_counts_records_that_are_not_folded_yet(
             for line in out.splitlines():
                 json.loads(line)
             assert err == (
-                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet: "
-                f"`offsets fold --store {shlex.quote(str(location))} --available-now` folds them\n"
+                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet; "
+                f"run `offsets fold --store {shlex.quote(str(location))} --available-now`\n"
             )
     # a path with a backtick is a path
     assert workbench.fold(new) > 0

@@ -71,7 +71,7 @@ def test_log_of_another_topic_is_refused_and_no_store_is_made(workbench: Workben
         log.record(f"user-{number}".encode(), b"an order")
     segments = write_log(tmp_path / "segments", log.rows)
     with pytest.raises(
-        WrongRecords, match=r"20 of the 20 first records are others .record 0 of partition 0 has the key b'user-0'"
+        WrongRecords, match=r"20 of the first 20 records are others .record 0 of partition 0 has the key b'user-0'"
     ):
         workbench.ingest(tmp_path / "store", segments)
     assert not (tmp_path / "store").exists()
