@@ -97,9 +97,8 @@ def _fold_once(
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     every = set(range(store.properties.offsets_partitions))
-    if progress.partitions.keys() != every or progress.log_incarnation < current_log_incarnation(
-        store
-    ):  # the first fold, too
+    is_current = progress.log_incarnation >= current_log_incarnation(store)
+    if progress.partitions.keys() != every or not is_current:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
         changes = _fold_rows(
@@ -168,7 +167,7 @@ class _Rebuild:
         note_topics(self._store, changes.topics, settings)
 
     def _reserve_incarnation(self) -> int:
-        """A number for the incarnation that no other replay has or will have."""
+        """Reserve the number of a state incarnation, which no other replay gets."""
 
         def reserve() -> int:
             table = self._store.table(OFFSETS.name)
@@ -187,7 +186,7 @@ class _Rebuild:
     def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
-        Raises WriteConflict if another incarnation of the log or a newer incarnation took over.
+        Raises WriteConflict if another log incarnation or a newer state incarnation took over.
         """
         for _ in range(_SWAPS):
             for at, each in moved.items():  # the log has no record between the two ends, only a gap

@@ -94,7 +94,7 @@ OTHERS = [
     for line, said in {
         "ingest-segments|--store|{new}|{nothing}": "no such file or folder: {nothing}",
         "ingest-segments|--store|{new}|{segments}|{nothing}": "no such file or folder: {nothing}",
-        "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}: name segment files",
+        "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}; name segment files",
         "ingest-segments|--store|{new}|{file}": "{file} is not a segment file: name a file <20 digits>.log",
         "ingest-segments|--store|{new}|{bad_segment}": "",
         "ingest-segments|--store|{photos}|{segments}": "cannot open store {photos}: it has no table named log",
