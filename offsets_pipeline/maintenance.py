@@ -59,7 +59,7 @@ def maintain_store(
         settings: the program's settings; without them the log is not cleaned.
 
     Raises:
-        NoSuchCheckpoint: one of ``checkpoints`` holds no checkpoint.
+        NoSuchCheckpoint: one of ``checkpoints`` is not the checkpoint of a stream over the log.
         CannotClean: the log cannot be cleaned.
         WriteConflict: other writers that rewrite the log committed first too often.
     """

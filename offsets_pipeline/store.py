@@ -314,7 +314,7 @@ def _is_empty(spark: SparkSession, location: str) -> bool:
 
 
 def _is_half_made(spark: SparkSession, location: str) -> bool:
-    """Whether the schema holds only tables of a store, and no log: a creation has begun and not ended."""
+    """Whether the schema has only tables of a store, and no log: an unfinished creation."""
     names = {table.name for table in spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))}
     return names <= {table.name for table in TABLES} - {LOG.name}
 

@@ -1,8 +1,8 @@
-"""Our description of all groups against what a real broker answered about the same log.
+"""Compares our description of all groups with a real broker's answers about the same log.
 
 ``export`` is the document that `offsets describe --all-groups --format json` prints; ``oracle`` is a capture's oracle
 file. Offsets, and unless only these are asked for, listing, type, state, protocol type, assignor, group epoch and
-members, each where the broker's version told it.
+members, if the broker's version has them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Offsets = dict[tuple[str, int], tuple[int, int | None, str]]
 
 
 def compare(export: Answer, oracle: Answer, *, offsets_only: bool = False) -> list[str]:
-    """Each difference in words; none means that we answer what the broker answered."""
+    """Return the differences as text; an empty list means that both answers are equal."""
     return _Comparison(export["groups"], oracle, offsets_only=offsets_only).differences
 
 
@@ -98,7 +98,7 @@ class _Comparison:
 
 
 def _answered(group: Answer) -> bool:
-    """Whether the broker could answer: it could not where it failed to load the log partition."""
+    """Whether the broker could answer; it could not if it failed to load the log partition."""
     return isinstance(group.get("offsets") or [], list)
 
 

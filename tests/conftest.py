@@ -1,4 +1,4 @@
-"""What every test may use. Nothing here starts Spark until a test asks for the `spark` fixture."""
+"""Fixtures of all tests. Spark starts when a test first asks for the `spark` fixture."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ hypothesis.settings.load_profile(LONG if SEED else "repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave long tests out unless `-m` names them, whatever else it says."""
+    """Leave long tests out unless `-m` names them."""
     wanted = config.option.markexpr
     if LONG not in wanted:
         config.option.markexpr = f"({wanted}) and not {LONG}" if wanted else f"not {LONG}"
 
 
 def pytest_report_header() -> str | None:
-    """Tell the seed of random runs, so that one that fails can be repeated."""
+    """Print the seed of random tests, so that a failed run can be repeated."""
     return f"seed: {SEED} (`make test-long SEED={SEED}` repeats this run)" if SEED else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses Spark or a broker, so that `-m "not spark"` leaves exactly that out; the slowest folders first."""
+    """Mark tests that use Spark or a broker, so that `-m "not spark"` leaves them out; slowest folders first."""
     items.sort(key=_place_in_run)  # two workers: neither ends long after the other
     for item in items:
         for fixture in MARKED_FIXTURES:
@@ -65,13 +65,13 @@ def _place_in_run(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own settings file is not what the tests are about."""
+    """Tests ignore the developer's settings file."""
     monkeypatch.delenv("OFFSETS_CONF", raising=False)
 
 
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
-    """What a test sets for SIGTERM and SIGINT is put back."""
+    """Restores the handlers of SIGTERM and SIGINT after a test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():
@@ -108,7 +108,7 @@ def chance() -> random.Random:
 
 @pytest.fixture(scope="session")
 def captures() -> Path:
-    """The folder of recorded brokers' logs; its README says what each holds."""
+    """The folder of recorded brokers' logs; its README describes each."""
     return ROOT / "tests" / "data" / "captures"
 
 
@@ -142,7 +142,7 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def workbench(spark: SparkSession, settings: Settings) -> Workbench:
-    """What a test does with stores."""
+    """Operations on stores for tests."""
     from tests.spark.stores import Workbench  # noqa: PLC0415 (imports pyspark)
 
     return Workbench(spark, settings)
@@ -165,7 +165,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
 
 @pytest.fixture(scope="session")
 def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """An empty store of so many log partitions; made once a run: take a copy to change anything."""
+    """An empty store with this number of log partitions, created once per run: copy it before you change it."""
     from offsets_pipeline.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
 
     made: dict[int, Path] = {}

@@ -1,4 +1,4 @@
-"""Figures in Prometheus' text format, read back, and what they are to be by hand."""
+"""Reads metrics in Prometheus' text format, and computes the expected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that hold a log and no state, made without Spark: what an export reads."""
+"""Stores with a log and without state, made without Spark, for exports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def log_store(
 def log_table(
     records: pa.Table, log_partition: int | pa.Array, *, appended_at_ms: int = 0, log_incarnation: int = 0
 ) -> pa.Table:
-    """Rows of the table `log`, of records with what a segment tells of them."""
+    """Rows of the table `log` from records with the columns of a segment."""
     others = {
         "log_partition": log_partition,
         "source": "a test",
@@ -75,7 +75,7 @@ def log_table(
 
 
 def segment_records(folder: Path) -> dict[int, pa.Table]:
-    """What the segment files of each log partition hold, in the order of the files."""
+    """Records of the segment files of each log partition, in file order."""
     found: dict[int, list[pa.RecordBatch]] = {}
     for path in sorted(folder.glob("__consumer_offsets-*/*.log")):
         reader = read_segment(path.read_bytes(), source=str(path))

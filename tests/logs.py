@@ -45,7 +45,7 @@ def group_key(record_type: int, group: str, name: str = "") -> bytes:
 
 
 def group_value(record_type: int, version: int = 0, **fields: object) -> bytes:
-    """The value of a group's record; what is not given is nothing: 0, "", [] or null."""
+    """The value of a group's record; fields that are not given are 0, "", [] or null."""
     schema = MESSAGE_TYPES[record_type].values[0]
     nothing = {field.name: _nothing(field) for field in schema.fields if field.in_version(version)}
     return encode_value(record_type, DecodedValue(version, nothing | fields))
@@ -164,7 +164,7 @@ def segment_rows(folder: Path, log_partition: int | str = "*") -> dict[int, list
 
 @cache
 def oracle(name: str) -> dict[str, Any]:
-    """What the broker answered: after it reloaded this log, where that was recorded."""
+    """The broker's answers, from after a reload of this log if they were recorded."""
     restarted = CAPTURES / name / "oracle_after_restart.json"
     return _json(restarted if restarted.exists() else CAPTURES / name / "oracle.json")
 

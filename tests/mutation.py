@@ -1,4 +1,4 @@
-"""Mutated segments with right checksums: what a hostile or broken writer may leave in a file (seeded)."""
+"""Mutated segments with right checksums, as a hostile or broken writer could write them (seeded)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _recoded(part: bytes, codec: Codec) -> bytes:
 
 
 def repaired(part: bytes) -> bytes:
-    """The batch or message with the length that it has, and the checksum of what it holds."""
+    """The batch or message with its right length and checksum."""
     data = bytearray(part)
     struct.pack_into(">i", data, 8, len(data) - LOG_OVERHEAD)
     if len(data) > CRC_START and data[16] == MAGIC_2:
@@ -167,12 +167,12 @@ class Mutator:
         return compress(Codec(codec), changed) if codec else changed
 
     def _bomb(self, codec: int) -> bytes:
-        """What little becomes much: zeros, now and then more of them than any batch has."""
+        """Bytes that compress well: zeros, sometimes more than a batch may have."""
         size = self._random.choice((1000, 1_000_000, 1_000_000, 20_000_000)) if self._random.random() < 0.1 else 5000
         return compress(Codec(codec), bytes(size)) if 0 < codec < 5 else bytes(min(size, 5000))
 
     def _record(self, records: bytes) -> bytes:
-        """One record built anew around a changed key, value or delta, so that all lengths are right."""
+        """Rebuild a record around a changed key, value or delta, with right lengths."""
         reader = wire.Reader(records)
         starts = []
         try:

@@ -1,7 +1,7 @@
-"""The installed program and the jobs for spark-submit: as processes, as users start them, or in the tests' own one.
+"""The installed program and the jobs for spark-submit: as processes, as users start them, or in the tests' process.
 
-A process of its own starts a JVM, which takes ten seconds. What a command does and says takes none: `in_process` runs
-it beside the session of the `spark` fixture.
+A new process starts a JVM, which takes ten seconds. `in_process` runs a command in the session of the `spark` fixture,
+without that cost.
 """
 
 from __future__ import annotations

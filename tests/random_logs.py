@@ -1,7 +1,7 @@
 """Random logs, one generator for all tests.
 
-`random_log` draws from any `random.Random`: of a seed, for logs of any length, or of hypothesis, which shrinks what it
-draws (`logs`). A `Shape` says of what and how often.
+`random_log` draws from a `random.Random`: with a seed, for logs of any length, or from hypothesis, which shrinks its
+draws (`logs`). A `Shape` gives the kinds of records and their frequencies.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ EVERYTHING = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What random logs are made of.
+    """Kinds of records in random logs, and their frequencies.
 
     ``strays`` is the share of groups in a wrong log partition (R1). None puts each record in any log partition.
     """
@@ -132,11 +132,11 @@ class LogWriter:
 
     @property
     def log(self) -> Log:
-        """What was written."""
+        """The records written so far."""
         return Log({log.log_partition: log.rows for log in self._logs if log.rows})
 
     def step(self) -> None:
-        """Write what one step says: some records, mostly one."""
+        """Write the records of one step, mostly one."""
         self._number += 1
         step, group_id = self._chosen.choice(self._steps), self._chosen.choice(self._shape.groups)
         writes: dict[str, Callable[[LogPartition, str], None]] = {
@@ -382,7 +382,7 @@ class LogWriter:
 
 
 def subscription(*topics: str) -> bytes:
-    """What a member of a classic consumer group sends of the topics that it wants."""
+    """Subscription of a member of a classic consumer group, as it sends it."""
     out = bytearray()
     write_int16(out, MAX_VERSION)
     fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
@@ -406,7 +406,7 @@ def _classic_member(member_id: str, sent: bytes, version: int) -> dict[str, Any]
 
 
 def random_log(chosen: Random, steps: int, shape: Shape = ANY) -> Log:
-    """The log that so many steps write."""
+    """The log after this number of steps."""
     writer = LogWriter(shape, chosen)
     for _ in range(steps):
         writer.step()
@@ -454,7 +454,7 @@ def deliveries(draw: st.DrawFn, log: Log) -> list[Batch]:
 
 
 def examples(count: int, *suppressed: HealthCheck) -> settings:
-    """Settings for so many examples; `make test-long` runs ten times as many, of seeds of its own."""
+    """Settings for this number of examples; `make test-long` runs ten times as many, with new seeds."""
     return settings(
         max_examples=count * (10 if settings.get_current_profile_name() == "long" else 1),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, *suppressed],

@@ -47,7 +47,7 @@ class Replayed:
 
     @classmethod
     def of(cls, state: PartitionState) -> Replayed:
-        """As the state has it. ``current`` and ``unstable``: what fetches of offsets answer (R14, R17)."""
+        """A group in the state. ``current`` and ``unstable``: the offsets that fetches return (R14, R17)."""
         share = {group_id for group_id, group in state.groups.items() if group.group_type == SHARE}
         answering = [group_id for group_id in state.groups if state.group_with_offsets(group_id) is not None]
         assert not share & set(answering)

@@ -1,4 +1,4 @@
-"""What `make` says and refuses. Nothing here sets up an environment: these tests run inside one."""
+"""Output and refusals of `make`. These tests run inside an environment, so they do not create one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
 
 class Machine:
-    """A copy of the project's set-up files, and a PATH that holds what the test puts into it and nothing else."""
+    """A copy of the project's set-up files, and a PATH with only the test's programs."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.project = folder / "a clone"

@@ -50,7 +50,7 @@ def text_of(root: Path) -> str:
 
 
 def commands(block: str) -> list[str]:
-    """The commands of a block: a line each, with the text up to END where it reads such."""
+    """The commands of a block: one per line, with its here-document if it has one."""
     return re.findall(r"^.*<<END\n(?:.*\n)*?END\n|^.+\n", block, re.MULTILINE)
 
 
@@ -156,7 +156,7 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
     assert output_of("register_views").count("k-stable") == 6
 
 
-def test_commands_of_a_block_are_told_apart_from_what_takes_a_shell() -> None:
+def test_commands_of_a_block_are_separated_from_shell_syntax() -> None:
     written = "cat > a <<END\n.venv/bin/offsets x\nEND\n"
     quoted = ".venv/bin/offsets sql --store s \"SELECT 'a' > b\"\n"
     shell = [f".venv/bin/offsets x {more}\n" for more in ("> y", ">y", "| less", "$HOME", "&& ls")]

@@ -39,9 +39,7 @@ def test_the_running_session_is_returned_with_what_is_asked_of_it(spark: SparkSe
     spark.conf.unset("spark.offsets.test")
 
 
-def test_the_session_of_a_streams_batch_is_not_taken_for_the_running_one(
-    spark: SparkSession, settings: Settings
-) -> None:
+def test_session_of_a_streams_batch_is_not_the_running_session(spark: SparkSession, settings: Settings) -> None:
     of_the_batch = spark.newSession()
     of_the_batch.createDataFrame([(1,)], "n int")  # makes it the active one, as what a batch does makes its session
     assert spark.getActiveSession() is of_the_batch
@@ -63,7 +61,7 @@ def test_delta_tables_can_be_written_and_read_with_no_more_options(spark: SparkS
     assert spark.read.format("delta").load(table).count() == 2
 
 
-def test_spark_defaults_say_what_the_session_says(root: Path, spark: SparkSession) -> None:
+def test_spark_defaults_match_the_session(root: Path, spark: SparkSession) -> None:
     """spark-submit with conf/spark-defaults.conf and a session of our own are the same Spark."""
     defaults = properties(root / "conf" / "spark-defaults.conf")
     settings = Settings()

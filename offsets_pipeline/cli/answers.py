@@ -43,8 +43,8 @@ def warn_of_unfolded(reader: StateReader, store: str) -> None:
     unfolded = unfolded_records(reader)
     if unfolded:
         warn(
-            f"the answers lack {unfolded} records of {store} that are not folded yet: "
-            f"`offsets fold --store {shlex.quote(store)} --available-now`"
+            f"the answers lack {unfolded} records of {store} that are not folded yet; "
+            f"run `offsets fold --store {shlex.quote(store)} --available-now`"
         )
 
 

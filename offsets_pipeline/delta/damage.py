@@ -1,4 +1,4 @@
-"""Naming the damaged file when a table cannot be read: which file, which version, what is lost, how to recover."""
+"""Names the damaged file of a table that cannot be read, with its version, the lost data and the recovery."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
     if damage is not None:
         return DamagedTable(f"{damage}; {_recovery(folder)}")
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
-        return NoSuchTable(f"no Delta table at {folder}: check the path")
+        return NoSuchTable(f"no Delta table at {folder}; check the path")
     if isinstance(error, DeltaError):
         return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")

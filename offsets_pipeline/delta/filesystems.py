@@ -1,4 +1,4 @@
-"""Files by path or URI through Arrow. Tasks use this too: Hadoop's file systems are out of their reach."""
+"""Opens files by path or URI through Arrow, also in tasks, which cannot use Hadoop's file systems."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ _STATE_PROPERTIES = {
 
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
 _LOG_INCARNATION = Column(
-    "log_incarnation", _INT, "incarnation of a mirrored log: topic recreated, resynchronised", nullable=False
+    "log_incarnation", _INT, "incarnation of the log: how often a mirrored topic was read again", nullable=False
 )
 _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
@@ -97,7 +97,10 @@ _MISPLACED = Column(
 )
 
 _INCARNATION = Column(
-    "incarnation", _INT, "a row counts if fold_progress names its incarnation for its log partition", nullable=False
+    "incarnation",
+    _INT,
+    "state incarnation; a row counts if fold_progress names it for the log partition",
+    nullable=False,
 )
 _BASE = Column("base", _BOOLEAN, "in a file with each key once; else of a later fold", nullable=False)
 

@@ -89,7 +89,7 @@ def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
 
 
 def kept_ms(folder: TableFolder) -> int:
-    """Return how long the table keeps files that it no longer has, in milliseconds."""
+    """Return how long the table keeps files that its newest version no longer has, in milliseconds."""
     text = folder.snapshot().properties.get(_KEPT, _KEPT_BY_DEFAULT)
     found = _INTERVAL.fullmatch(text.strip().lower())
     if found is None:

@@ -64,7 +64,7 @@ class StateReader:
     def named(self, *names: str) -> str:
         """Return the SQL condition for the rows whose incarnation `fold_progress` names (state/merge_on_read.py).
 
-        Fixes the versions of these tables: they hold all rows of these incarnations.
+        Fixes the versions of these tables, which have all rows of these state incarnations.
         """
         while True:
             incarnations = self._incarnations()

@@ -167,7 +167,7 @@ class _Rebuild:
         note_topics(self._store, changes.topics, settings)
 
     def _reserve_incarnation(self) -> int:
-        """A number for the incarnation that no other replay has or will have."""
+        """Reserve the number of a state incarnation, which no other replay gets."""
 
         def reserve() -> int:
             table = self._store.table(OFFSETS.name)
@@ -186,7 +186,7 @@ class _Rebuild:
     def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
-        Raises WriteConflict if another incarnation of the log or a newer incarnation took over.
+        Raises WriteConflict if another log incarnation or a newer state incarnation took over.
         """
         for _ in range(_SWAPS):
             for at, each in moved.items():  # the log has no record between the two ends, only a gap

@@ -25,7 +25,7 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of `group_records` and `groups` that hold the incarnations which a fold goes on from; picklable."""
+    """Files of `group_records` and `groups` of the state incarnations that a fold continues; picklable."""
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[StoredFile]]

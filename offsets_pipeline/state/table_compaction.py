@@ -1,8 +1,8 @@
 """Compaction of the state tables: the rows that count go into base files, each key once.
 
 It rewrites a table, so it waits until enough delta rows are there: then each row is written a bounded number of times
-on average, and a reader merges a bounded number of rows and files. It also drops incarnations that `fold_progress` no
-longer names.
+on average, and a reader merges a bounded number of rows and files. It also drops state incarnations that
+`fold_progress` no longer names.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(store: Store, table: StateTable) -> Sizes:
-    """The sizes of base and delta, and the number of files of incarnations that are no longer named."""
+    """The sizes of base and delta, and the number of files of state incarnations that are no longer named."""
     progress = _progress(store)
     live, dead = _divided(store.table(table.name).snapshot().files(), progress)
     delta = [file.rows for file in live if not _is_base(file)]
@@ -153,7 +153,7 @@ def _is_base(file: StoredFile) -> bool:
 
 
 def _divided(files: Sequence[StoredFile], progress: FoldProgress) -> tuple[list[StoredFile], list[StoredFile]]:
-    """Files of incarnations that are named, and files of older ones. A newer one is about to be named: in neither."""
+    """Files of named state incarnations, and of older ones. Leaves out newer ones, which will be named."""
     named = set(progress.incarnations.values())
     of = [(file, int(file.partition["incarnation"])) for file in files]
     return (

@@ -108,9 +108,7 @@ class FoldStream:
             self._query.awaitTermination()
             self._watch.close()
             self._at_end()
-            if (
-                self._failures
-            ):  # of the switch to another log incarnation: a failed batch ends the query with an exception
+            if self._failures:  # of the switch to another log incarnation; a failed batch raises an exception
                 raise self._failures[-1]
         except StreamingQueryException as exception:
             if self._failures:

@@ -51,7 +51,7 @@ def _no_work_is_left() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_work_is_left")
-def test_jobs_do_on_a_cluster_what_relative_paths_say(root: Path, tmp_path: Path) -> None:
+def test_jobs_on_a_cluster_resolve_relative_paths(root: Path, tmp_path: Path) -> None:
     """Only executors outside of the driver's process show which paths tasks get."""
     program, folder = tmp_path / "program.py", tmp_path / "started here"
     program.write_text(PROGRAM, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong is answered with status 1 and one line, and leaves nothing behind."""
+"""Bad input ends with status 1 and one line, and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTURE = "4.2.0-kip848"
 
 
 class Place(NamedTuple):
-    """What there is to point at: names that the command lines below mention."""
+    """Files and stores that the command lines below name."""
 
     folder: Path
     names: Mapping[str, str]
@@ -94,11 +94,11 @@ OTHERS = [
     for line, said in {
         "ingest-segments|--store|{new}|{nothing}": "no such file or folder: {nothing}",
         "ingest-segments|--store|{new}|{segments}|{nothing}": "no such file or folder: {nothing}",
-        "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}: name segment files",
+        "ingest-segments|--store|{new}|{photos}": "no segments of __consumer_offsets in {photos}; name segment files",
         "ingest-segments|--store|{new}|{file}": "{file} is not a segment file: name a file <20 digits>.log",
         "ingest-segments|--store|{new}|{bad_segment}": "",
         "ingest-segments|--store|{photos}|{segments}": "cannot open store {photos}: it has no table named log",
-        "ingest-segments|--store|{file}|{segments}": "cannot create a store in {file}: it is a file",
+        "ingest-segments|--store|{file}|{segments}": "cannot open store {file}: it has no table named log",
         "ingest-segments|--store|{owned}|{segments}": "{owned} is an owned store, but this command needs a",
         "ingest-segments|--store|{store}|{segments}|--offsets-partitions|6": (
             "the log in {store} has 5 partitions, not 6, and the number cannot change"
@@ -192,7 +192,7 @@ def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
     assert versions(Path(place.names["store"])) == at
 
 
-def test_error_that_nobody_foresaw_is_answered_in_one_line(
+def test_unexpected_error_is_one_line(
     place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

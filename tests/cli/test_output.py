@@ -1,4 +1,4 @@
-"""What the commands print, in each format, against what the broker answered."""
+"""Compares the output of commands, in each format, with the broker's answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(folded: Callable[[str], Path]) -> str:
 
 @pytest.fixture
 def offsets(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that succeeds, quietly; returns what it printed."""
+    """Run a command that succeeds without warnings; returns its output."""
 
     def run(*arguments: str) -> str:
         capsys.readouterr()
@@ -89,7 +89,7 @@ def test_all_groups_that_are_named_are_shown_and_those_that_are_missing_are_name
     assert err == f"offsets: error: no groups 'no', 'nor' in {store} (GROUP_ID_NOT_FOUND)\n"
 
 
-def test_records_that_are_not_folded_yet_are_told_of(
+def test_warning_counts_records_that_are_not_folded_yet(
     workbench: Workbench,
     empty: Callable[[int], Path],
     folded: Callable[[str], Path],
@@ -114,8 +114,8 @@ def test_records_that_are_not_folded_yet_are_told_of(
             for line in out.splitlines():
                 json.loads(line)
             assert err == (
-                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet: "
-                f"`offsets fold --store {shlex.quote(str(location))} --available-now` folds them\n"
+                f"offsets: warning: the answers lack {count} records of {location} that are not folded yet; "
+                f"run `offsets fold --store {shlex.quote(str(location))} --available-now`\n"
             )
     # a path with a backtick is a path
     assert workbench.fold(new) > 0

@@ -31,7 +31,7 @@ def owned(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.streaming
 @pytest.mark.slow
-def test_fold_says_what_expired(spark: SparkSession, owned: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fold_prints_expired_offsets(spark: SparkSession, owned: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It takes Spark: a fold, and another one with nothing to do."""
     with Coordinator.open(owned, clock=FixedClock(0), housekeeping=False) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
@@ -41,7 +41,7 @@ def test_fold_says_what_expired(spark: SparkSession, owned: str, capsys: pytest.
 
 
 def stopped() -> None:
-    """SIGTERM came, and what it starts is done."""
+    """Send SIGTERM to this process, and wait until its handler has ended."""
     signal.raise_signal(signal.SIGTERM)
     for thread in threading.enumerate():
         if thread.name == "stop":

@@ -1,6 +1,6 @@
-"""The installed program and the jobs for spark-submit: what is about their processes, and one way through all of them.
+"""The installed program and the jobs for spark-submit: their processes, and one run of each.
 
-`in_process` and `job_in_process` run what a command does beside the session that all tests share; tests/test_readme.py
+`in_process` and `job_in_process` run a command in the session that all tests share; tests/test_readme.py
 and tests/cli/test_output.py do so too.
 """
 
@@ -95,7 +95,7 @@ def test_each_job_does_what_its_command_does(
     assert_describes(in_process, root, store)
 
 
-def test_a_relative_checkpoint_lies_where_the_command_runs_whatever_folder_the_jvm_runs_in(
+def test_relative_checkpoint_is_in_the_folder_of_the_command_not_of_the_jvm(
     spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
@@ -133,7 +133,7 @@ def test_programs_refuse_in_one_line(folded: Callable[[str], Path], root: Path, 
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "SELECT 1")])
-def test_where_java_is_missing_that_is_what_is_said(root: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "env", "dirname", "basename"):

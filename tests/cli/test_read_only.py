@@ -22,7 +22,7 @@ _forbidden: list[Path] = []
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:
-    """Refuse what the owner of a read-only folder refuses; tests may run as root, who may write anywhere."""
+    """Refuse writes as a read-only folder does; tests may run as root, which may write anywhere."""
     if not _forbidden or (event != "open" and event not in _CHANGES):
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):

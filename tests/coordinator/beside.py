@@ -1,9 +1,9 @@
-"""A process that works on a store beside its coordinator, until its standard input ends.
+"""A process that works on a store while its coordinator runs, until its standard input ends.
 
-    python beside.py STORE upkeep     compaction, cleaning and vacuum, again and again
+    python beside.py STORE upkeep     compaction, cleaning and vacuum, in a loop
     python beside.py STORE folds      a stream that folds, and a reload every few seconds
 
-It says "ready", then a line for each round.
+Prints "ready", then a line for each round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many writers in several processes, killed at random: what was acknowledged is in the log once, and only once."""
+"""Many writers in several processes, killed at random: each acknowledged commit is in the log exactly once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ START = [sys.executable]  # how a writer is started
 
 
 class Writer:
-    """A process of `writer.py`, and what it said."""
+    """A process of `writer.py`, and its output."""
 
     def __init__(self, store: Path, name: str, commits: int, acks: int) -> None:
         self.acknowledged: list[tuple[str, int]] = []

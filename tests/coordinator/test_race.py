@@ -1,7 +1,6 @@
 """One store, three processes at once: the coordinator, upkeep, and folds with reloads. Nothing is lost (R2, R15, R23).
 
-Needs processes of its own: two of them start a JVM, and what is tested is that no lock but the file system's keeps the
-three apart.
+Needs processes of its own: two of them start a JVM, and only locks of the file system coordinate the three.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FOLDER = Path(__file__).parent
 
 
 def beside(store: Path, what: str, prefix: Sequence[str], said: Path) -> subprocess.Popen[str]:
-    """A process of `beside.py`; what it says goes to a file."""
+    """A process of `beside.py`; its output goes to a file."""
     with said.open("w") as out, said.with_suffix(".err").open("w") as err:
         return subprocess.Popen(
             [*prefix, str(FOLDER / "beside.py"), str(store), what],
@@ -108,7 +107,7 @@ def assert_only_cleaned_records_are_gone(
 
 
 @pytest.mark.parametrize("delayed", [False, True], ids=["as it is", "links and renames delayed"])
-def test_what_is_acknowledged_outlives_upkeep_folds_and_reloads_beside_it(
+def test_acknowledged_commits_survive_concurrent_upkeep_folds_and_reloads(
     workbench: Workbench, chance: random.Random, tmp_path: Path, delayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "store"

@@ -1,9 +1,9 @@
-"""A process of the kill test: two threads commit until they are killed, or have done their share.
+"""A process of the kill test: two threads commit until they are killed or have made COMMITS commits.
 
     python writer.py STORE NAME COMMITS ACKS
 
-Thread k commits offsets 1, 2, 3 ... for group NAME-k, each in one commit for two partitions, and says so on stdout once
-it is acknowledged: "NAME-k 17". With ACKS 0 nothing is acknowledged; it says what it is about to send.
+Thread k commits offsets 1, 2, 3 ... for group NAME-k, each in one commit for two partitions, and prints
+"NAME-k 17" when commit 17 is acknowledged. With ACKS 0 it prints the line before it sends the commit.
 """
 
 from __future__ import annotations

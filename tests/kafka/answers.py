@@ -1,4 +1,4 @@
-"""What we say of groups, in the shape of `describe --all-groups --format json`."""
+"""Our answers about groups, in the shape of `describe --all-groups --format json`."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class KafkaJvm:
     ) -> Iterator[Broker]:
         """A broker whose `__consumer_offsets` are these: folders of log partitions with segment files; None: empty.
 
-        It has loaded them all, but has no other topic. ``settings``: other than those with which nothing happens by
-        itself. Raises BrokerError where it cannot load one.
+        It has loaded them all, and has no other topic. ``settings`` override the defaults, with which the broker
+        changes nothing by itself. Raises BrokerError if it cannot load one.
         """
         folder = self._folder / "broker"
         shutil.copytree(self._with_log(offsets_partitions), folder)
@@ -146,7 +146,7 @@ class KafkaJvm:
     def started(
         self, data: Path, offsets_partitions: int, port: int, controller_port: int, settings: Mapping[str, object]
     ) -> JavaObject:
-        """A broker on these ports and this data, started; it is stopped by who started it."""
+        """Start a broker on these ports and this data; the caller stops it."""
         path = self._settings(data, offsets_partitions, port, controller_port, settings=settings)
         kafka = self.gateway.jvm.org.apache.kafka
         properties = kafka.common.utils.Utils.loadProps(str(path))
@@ -172,12 +172,12 @@ class KafkaJvm:
         return path
 
     def lines(self) -> list[str]:
-        """What brokers said so far."""
+        """The brokers' log lines so far."""
         return self._log.read_text(encoding="utf-8").splitlines()
 
 
 class Broker:
-    """A running broker, by what it answers."""
+    """A running broker: its requests and answers."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Broker:
         return {group_id: _offsets(found[group_id]) for group_id in group_ids}
 
     def stable_offsets(self, group_id: str) -> list[tuple[str, int]]:
-        """Topic and partition of what a read of stable offsets gets: it leaves out what is not stable (R17)."""
+        """Topic and partition of each offset that a stable read returns; it leaves out unstable ones (R17)."""
         options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
         found = self._admin.listConsumerGroupOffsets(group_id, options).partitionsToOffsetAndMetadata().get()
         return [(each["topic"], each["partition"]) for each in _offsets(found)]

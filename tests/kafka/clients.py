@@ -41,7 +41,7 @@ def wait_until(what: str, holds: Callable[[], object], seconds: float = _PATIENC
 
 
 class Clients:
-    """Makes Kafka's clients of one broker, and says in Kafka's names what they raise."""
+    """Creates Kafka clients of one broker, and returns Kafka's names of the errors that they raise."""
 
     def __init__(self, jvm: JVMView, port: int) -> None:
         self._jvm = jvm
@@ -49,7 +49,7 @@ class Clients:
         self._address = f"127.0.0.1:{port}"
 
     def errors(self, call: Callable[[], object]) -> Errors:
-        """Kafka's name for what is raised, if anything is."""
+        """Kafka's name of the exception; None without one."""
         try:
             call()
         except Py4JJavaError as error:
@@ -63,7 +63,7 @@ class Clients:
         return ()
 
     def consumer(self, group_id: str, joining: Joining | None = None, protocol: str = "classic") -> JavaObject:
-        """A consumer that subscribes to what it is told, or to nothing."""
+        """A consumer that subscribes to these topics, or to none."""
         settings = {
             "bootstrap.servers": self._address,
             "group.id": group_id,
@@ -83,7 +83,7 @@ class Clients:
         return consumer
 
     def poll(self, consumer: JavaObject) -> None:
-        """Let a consumer do what it has to."""
+        """Poll, so that the consumer does its protocol work."""
         consumer.poll(self._jvm.java.time.Duration.ofMillis(20))
 
     def leave(self, consumer: JavaObject) -> None:
@@ -92,7 +92,7 @@ class Clients:
         consumer.close(options.groupMembershipOperation(options.GroupMembershipOperation.LEAVE_GROUP))
 
     def abandon(self, consumer: JavaObject) -> None:
-        """Close a consumer that is not to tell anybody."""
+        """Close a consumer without a request to leave its group."""
         options = self._kafka.clients.consumer.CloseOptions
         consumer.close(options.groupMembershipOperation(options.GroupMembershipOperation.REMAIN_IN_GROUP))
 
@@ -111,7 +111,7 @@ class Clients:
         )
 
     def member(self, group_id: str, member: MemberOfGroup) -> JavaObject:
-        """What a consumer tells a producer of itself."""
+        """The consumer's group metadata, for a producer."""
         instance_id = self._jvm.java.util.Optional.ofNullable(member.group_instance_id)
         metadata = self._kafka.clients.consumer.ConsumerGroupMetadata
         return metadata(group_id, member.generation, member.member_id, instance_id)
@@ -168,7 +168,7 @@ class KafkaProducer:
 
 
 class ProducerByHand:
-    """One whose errors end nothing, and which says what a real one never would. Of the versions before KIP-890."""
+    """A producer that goes on after errors, and sends requests that a real one never would; as before KIP-890."""
 
     def __init__(self, wire: Connection, transactional_id: str, timeout_ms: int) -> None:
         self._wire = wire

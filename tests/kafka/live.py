@@ -38,7 +38,7 @@ _UNSTRING = "org.apache.kafka.common.serialization.StringDeserializer"
 def wait_until(
     true: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, say: Callable[[], str] = str
 ) -> None:
-    """Look again and again, until a deadline; ``say`` tells more of what was seen then."""
+    """Wait until the condition holds; after a deadline fail, with the text of ``say``."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"after {seconds} s: {what} {say()}"
@@ -66,7 +66,7 @@ class LiveBroker:
 
     @property
     def address(self) -> str:
-        """What bootstrap.servers takes."""
+        """Value of bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -133,7 +133,7 @@ class LiveBroker:
         self._admin.createPartitions({name: new}).all().get()
 
     def set_topic(self, name: str, **settings: str) -> None:
-        """Change settings of a topic: `_` stands for a dot."""
+        """Change settings of a topic; names have `_` in place of dots."""
         kafka = self._jvm.org.apache.kafka
         of_topic = kafka.common.config.ConfigResource(
             kafka.common.config.ConfigResource.Type.TOPIC,
@@ -201,7 +201,7 @@ class LiveBroker:
     # --- clients
 
     def produce(self, topic: str, partition: int, count: int) -> None:
-        """Produce so many records."""
+        """Produce this number of records."""
         producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
         )
@@ -273,7 +273,7 @@ class Consumer:
         self._client.poll(self._jvm.java.time.Duration.ofMillis(milliseconds))
 
     def join(self, partitions: int = 1) -> None:
-        """Poll until it is assigned so many partitions."""
+        """Poll until it has this number of partitions."""
 
         def assigned() -> bool:
             self.poll()
@@ -286,7 +286,7 @@ class Consumer:
         self._client.commitSync(_offsets(self._jvm, offsets, metadata))
 
     def metadata(self) -> JavaObject:
-        """Who it is in its group."""
+        """The member id and generation in its group."""
         return self._client.groupMetadata()
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ _ENDED = {"CompleteCommit", "CompleteAbort", "Empty"}
 
 
 class OnBroker:
-    """What a real broker answers. ``members`` are the consumers of the script as their groups know them."""
+    """Runs the script on a real broker. ``members`` are the script's consumers as group members."""
 
     def __init__(self, broker: Broker, wire: Connection, offsets_partitions: int, topics: dict[str, int]) -> None:
         self.members: dict[str, MemberOfGroup] = {}

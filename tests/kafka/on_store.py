@@ -27,7 +27,7 @@ _NO_OFFSET = -1
 
 
 class OnStore:
-    """What our coordinator answers. Here nobody joins: what the broker wrote of a group's members is stored."""
+    """Runs the script on our coordinator. Members do not join: it stores the group records that the broker wrote."""
 
     def __init__(self, coordinator: Coordinator, clock: FixedClock, broker: OnBroker, offsets_partitions: int) -> None:
         self._coordinator = coordinator
@@ -142,7 +142,7 @@ class OnStore:
         return tuple(str(each.kafka_name) for each in errors if isinstance(each, OffsetsError))
 
     def _store(self, group_id: str) -> Errors:
-        """Store what the broker wrote of a group: a classic one as a whole, of another kind record by record."""
+        """Store the broker's records of a group: a classic group as a whole, other groups record by record."""
         rows = [row for row in self._broker.rows_of(group_id) if row.record_offset >= self._copied.get(group_id, 0)]
         self._copied[group_id] = rows[-1].record_offset + 1 if rows else self._copied.get(group_id, 0)
         if rows and decode_key(rows[-1].key).record_type == GROUP_METADATA:

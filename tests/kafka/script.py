@@ -11,7 +11,7 @@ LIMIT = 4096  # offset.metadata.max.bytes
 
 
 def note(count: int, letter: str = "x") -> OffsetAndMetadata:
-    """An offset with a note of so many letters."""
+    """An offset with metadata of this length."""
     return OffsetAndMetadata(1, metadata=letter * count)
 
 
@@ -26,11 +26,11 @@ def refused_in_transaction(producer: str, group_id: str, who: Who, error: str) -
 
 
 def beside_it(group_id: str) -> Step:
-    """Something that is written, while a broker has a group of which nothing is."""
+    """Write a record of a group, because a broker keeps an empty group that it has no record of."""
     return Step(
         f"what is written beside it, {group_id}",
         lambda on: on.commit(group_id, commits("t", 1)),
-        because="ADR 13: a broker lists the group, until it loads its log anew",
+        because="ADR 13: a broker lists the group, until it loads its log again",
         apart=frozenset({"ghost"}),
     )
 

@@ -1,4 +1,4 @@
-"""A script of operations on groups, and what both who carry it out have to be able to do."""
+"""A script of operations on groups, and the interface that the broker and the store implement for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Joining:
 
 @dataclass(frozen=True)
 class Who:
-    """Who commits: a consumer of the script or nobody, with other words of its own; ``later`` in generations."""
+    """Committing member: a consumer of the script or none, with changed fields. ``later`` adds to the generation."""
 
     consumer: str | None = None
     later: int = 0
@@ -48,7 +48,7 @@ class Who:
     instance_id: str | None = None
 
     def of(self, members: Mapping[str, MemberOfGroup]) -> MemberOfGroup:
-        """The member as the group knows it, but for what is said otherwise."""
+        """The member as the group has it, with the changed fields."""
         member = NOBODY if self.consumer is None else members[self.consumer]
         return replace(
             member,
@@ -67,7 +67,7 @@ class Side(Protocol):
     def groups(self) -> Answer: ...
 
     def stable(self, group_ids: Iterable[str], places: Iterable[Place] | None) -> Stable:
-        """What groups have at these places, or wherever they have something."""
+        """The groups' offsets of these partitions, or all their offsets."""
 
     def describe(self, group_id: str) -> Errors: ...
 
@@ -100,10 +100,10 @@ class Side(Protocol):
         """Have a consumer leave, and wait until the others agree."""
 
     def half_join(self, group_id: str, consumer: str, protocol_type: str, topics: tuple[str, ...]) -> Errors:
-        """Have a single member join, which does not yet say who reads what."""
+        """Let a single member join, without an assignment yet."""
 
     def sync(self, group_id: str, consumer: str) -> Errors:
-        """Have that member say it."""
+        """Let that member send its assignment."""
 
     def start(self, producer: str, transactional_id: str, *, timeout_ms: int = 60_000, by_hand: bool = False) -> Errors:
         """Start a producer, in place of the one before of that id, and its first transaction."""
@@ -121,14 +121,14 @@ class Side(Protocol):
         """Wait until its transaction is aborted since it takes too long."""
 
     def expire(self, later_ms: int) -> Errors:
-        """Let so much time pass, and expire what is due then."""
+        """Let this time pass, then expire the offsets that are due."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is done, and how both answer.
+    """An operation, and the answers of both sides.
 
-    Where they differ, ``store`` is how the store answers, ``because`` why, and ``apart`` names the groups that are not
+    If they differ, ``store`` is the store's answer, ``because`` the reason, and ``apart`` names groups that are not
     compared after the step.
     """
 

@@ -1,6 +1,6 @@
-"""A real broker and the coordinator of an owned store carry out one script, and answer alike after every step.
+"""A real broker and the coordinator of an owned store run one script, and give equal answers after every step.
 
-Times are not compared; nor is what docs/adr/0013 says is different, each where a step says so.
+Times are not compared. Differences that docs/adr/0013 lists are marked in their step.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def differences(on_broker: OnBroker, on_store: OnStore, apart: frozenset[str] = 
 
 
 def differences_of(step: Step, on_broker: OnBroker, on_store: OnStore) -> list[str]:
-    """Both carry out a step: how what comes of it differs, from what the step says too."""
+    """Run a step on both; returns the differences between their answers, and from the step's expected answer."""
     theirs, ours = step.do(on_broker), step.do(on_store)
     found = differences(on_broker, on_store, step.apart)
     if theirs != step.answer:

@@ -1,4 +1,4 @@
-"""A real broker loads what was exported, and answers as about the log that it came from."""
+"""A real broker loads exported segments, and answers as with the original log."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def milliseconds(timestamp: datetime) -> int:
 
 
 def reference_answers(rows: dict[int, list[LogRow]], offsets_partitions: int) -> Answer:
-    """What `describe --all-groups` would say by the reference replay of these rows."""
+    """Output of `describe --all-groups` by the reference replay of these rows."""
     groups: dict[str, Answer] = {}
     for at, of_partition in rows.items():
         state = replay(of_partition, at, offsets_partitions)

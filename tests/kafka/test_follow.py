@@ -44,7 +44,7 @@ SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_inter
 
 
 class Heard(TopicObserver):
-    """What an ingest warned of."""
+    """Warnings of an ingest."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -70,7 +70,7 @@ def ingest_of(
 def following(
     workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
 ) -> Iterator[None]:
-    """Both queries run meanwhile; what ends them early fails the test."""
+    """Both queries run meanwhile; the test fails if one ends early."""
     ingest = ingest_of(workbench, store, broker, settings, heard)
     ingest.prepare()
     follower = Follower(ingest, settings, SystemClock())
@@ -176,7 +176,7 @@ def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:
     }
 
 
-def test_a_topic_that_was_created_again_takes_over_at_one_stroke(
+def test_topic_that_was_created_again_takes_over_in_one_commit(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
     store, heard = tmp_path / "store", Heard()
@@ -232,7 +232,7 @@ def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, in
     return {(row["group_id"], row["topic"], row["partition"], row["committed_offset"]) for row in rows}
 
 
-def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
+def test_pause_longer_than_tombstone_retention_leaves_no_deleted_offsets(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
     store, heard = tmp_path / "store", Heard()
@@ -261,7 +261,7 @@ def test_who_was_away_for_longer_than_tombstones_are_kept_has_no_ghosts(
     assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
 
 
-def test_what_a_hanging_transaction_holds_back_is_told_and_comes_when_it_ends(
+def test_hanging_transaction_is_warned_of_and_its_records_come_when_it_ends(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
     store, heard = tmp_path / "store", Heard()
@@ -288,7 +288,7 @@ def test_what_a_hanging_transaction_holds_back_is_told_and_comes_when_it_ends(
         assert set(answers_of(store)) == {"before", "in-it", "behind"}
 
 
-def test_what_cannot_be_followed_is_refused_in_words(
+def test_topic_that_cannot_be_followed_is_refused_with_the_reason(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(options: KafkaOptions, store: str = "new", topic: str | None = None) -> TopicIngest:

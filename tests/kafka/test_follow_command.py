@@ -1,6 +1,6 @@
-"""`offsets follow` and `jobs/ingest_topic.py` say, in figures too, what a broker says.
+"""`offsets follow` and `jobs/ingest_topic.py` give the broker's answers and right metrics.
 
-What is told to stop from outside is a process of its own. What ends by itself runs in this one.
+A command that a signal stops runs in its own process. A command that ends by itself runs in this process.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def assert_counts_are_the_brokers(figures: Figures, broker: LiveBroker) -> None:
     assert figures["offsets_quarantined_records"] == {"": 0}
 
 
-def test_what_is_there_is_followed_to_its_end_and_the_figures_tell_so(
+def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
     kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     store, file = tmp_path / "a store", tmp_path / "metrics.prom"
@@ -158,7 +158,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_what_an_open_transaction_holds_back_is_told_with_its_age(
+def test_open_transaction_is_shown_with_its_age(
     kafka: KafkaJvm, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, file, (port,) = tmp_path / "store", tmp_path / "metrics.prom", free_ports(1)
@@ -222,7 +222,7 @@ def test_what_an_open_transaction_holds_back_is_told_with_its_age(
         assert_counts_are_the_brokers(figures, broker)
 
 
-def test_spark_without_the_connector_is_told_apart(kafka: KafkaJvm) -> None:
+def test_spark_without_the_connector_is_a_clear_error(kafka: KafkaJvm) -> None:
     without = SimpleNamespace(_jvm=kafka.gateway.jvm)  # a broker's classes, and none of Spark's
     with pytest.raises(ConnectorMissing, match="Spark has no Kafka connector: run `make setup`"):
         require_connector(without)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A live broker's offsets topic is followed through what goes wrong: outages, errors, another topic of the name."""
+"""`follow` survives outages, errors of the cluster, and a new topic of the same name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ingest_of(
 
 @contextmanager
 def running(ingest: TopicIngest) -> Iterator[threading.Thread]:
-    """It follows meanwhile, and must end in time when it is told to."""
+    """`follow` runs meanwhile, and must end in time when it is stopped."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -94,7 +94,7 @@ def landed(store: Path, broker: LiveBroker, log_incarnation: int = 0) -> None:
     )
 
 
-def test_a_cluster_that_fails_or_is_away_is_waited_for_with_a_warning_and_who_waits_can_be_stopped(
+def test_follow_warns_and_waits_while_the_cluster_fails_and_can_be_stopped(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, heard, failing = tmp_path / "store", Heard(), threading.Event()
@@ -127,7 +127,7 @@ def test_a_cluster_that_fails_or_is_away_is_waited_for_with_a_warning_and_who_wa
         assert log_places(store) == broker.committed_records()
 
 
-def test_another_topic_of_the_name_is_not_taken_for_the_old_one_and_is_read_through_an_interruption(
+def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, heard = tmp_path / "store", Heard()

@@ -78,7 +78,7 @@ def clients_commit(broker: LiveBroker, round_: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.long)])
-def test_what_is_killed_at_random_moments_lands_each_record_once_and_folds_it(
+def test_killed_at_random_moments_follow_appends_and_folds_each_record_once(
     kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path, rounds: int
 ) -> None:
     store = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Positions that a broker tells are those that its own Admin client tells."""
+"""Positions from a broker equal the answers of Kafka's Admin client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTURE = "4.2.0-classic"
 TIME_MS = 1_795_201_235_000
 
 
-def test_a_broker_tells_where_partitions_begin_and_end_and_what_came_at_a_time(kafka: KafkaJvm) -> None:
+def test_broker_gives_first_and_last_offsets_and_offsets_for_times(kafka: KafkaJvm) -> None:
     offsets_partitions = capture_partitions(CAPTURE)
     with kafka.broker(CAPTURES / CAPTURE / "segments", offsets_partitions) as broker:
         bounds, since = broker.bounds(), broker.offsets_since(TIME_MS)
@@ -35,7 +35,7 @@ def test_a_broker_tells_where_partitions_begin_and_end_and_what_came_at_a_time(k
         assert "no-such-topic" not in broker.topics()  # to ask for it does not make it
 
 
-def test_a_broker_that_does_not_answer_is_told_of_in_one_line() -> None:
+def test_broker_that_does_not_answer_is_a_one_line_error() -> None:
     with pytest.raises(BrokerUnreachable) as raised:
         ask_broker("127.0.0.1:1", {"t"}, properties={"socket.timeout.ms": "1000"})
     assert str(raised.value).startswith("the broker at 127.0.0.1:1 did not answer: ")

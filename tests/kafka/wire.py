@@ -1,4 +1,4 @@
-"""Requests in Kafka's own protocol, of any version: what its clients would not send, and their answers as they came."""
+"""Requests in Kafka's protocol, of any version: ones that its clients would not send, with raw answers."""
 
 from __future__ import annotations
 

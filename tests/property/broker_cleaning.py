@@ -1,4 +1,4 @@
-"""What a legal cleaning by a broker leaves of a log (R16, R23)."""
+"""Logs as a legal cleaning by a broker may leave them (R16, R23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R18-R21 asked of the row-wise replay, and logs with times so close together that many lie on each other's limits."""
+"""R18-R21 over the row-wise replay, and logs with times so close that many are exactly at a limit."""
 
 from __future__ import annotations
 

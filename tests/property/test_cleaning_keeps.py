@@ -1,4 +1,4 @@
-"""What this program's own cleaning keeps replays to the same state, without a broker's exceptions (R16, R23)."""
+"""A log cleaned by this program replays to the same state, without a broker's exceptions (R16, R23)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ any_log = st.one_of(logs(max_steps=40).map(lambda log: log.partitions[0]), legal
 def cleaned(
     rows: list[LogRow], up_to: int, aged_to: int, late: Collection[int] = (), chunk_rows: int = 1000
 ) -> list[LogRow]:
-    """What a cleaning below ``up_to`` keeps; tombstones below ``aged_to`` are old, ``late`` record offsets backfill."""
+    """Rows that a cleaning below ``up_to`` keeps; tombstones below ``aged_to`` are old, ``late`` are backfill."""
     below = [row for row in rows if row.record_offset < up_to]
     table = input_table(below)
     offsets = [row.record_offset for row in below]
@@ -47,7 +47,7 @@ def cleaned(
 
 
 def said(state: Replayed) -> dict[str, object]:
-    """All that a replay knows but for what it counts, names that no record is left to tell, and how far it read."""
+    """State of a replay without its counts, its end, and topic names that no remaining record has."""
     not_compared = ("quarantined", "unknown_records", "topic_names", "end")
     return {name: value for name, value in vars(state).items() if name not in not_compared} | {
         # a producer whose transactions ended is remembered or not: it holds nothing
@@ -91,7 +91,7 @@ def test_log_may_be_cleaned_again_and_again(rows: list[LogRow], data: st.DataObj
 
 @FIXED
 @given(any_log, st.data())
-def test_fold_of_what_is_kept_is_as_the_reference_says(rows: list[LogRow], data: st.DataObject) -> None:
+def test_fold_of_the_kept_records_equals_the_reference(rows: list[LogRow], data: st.DataObject) -> None:
     kept = data.draw(cleanings(rows))
     tables = StateTables(1)
     split = data.draw(st.integers(0, len(kept)))

@@ -22,7 +22,7 @@ legal_logs = logs(LEGAL, max_steps=30).map(lambda log: log.partitions[0])
 
 
 def offsets_of(state: Replayed, removed: dict[str, int]) -> dict[Identity, CommittedOffset]:
-    """What is answered but for what a group tombstone left behind, which may answer again or not (R16)."""
+    """Answers without offsets that a group tombstone left, which may or may not answer again (R16)."""
     return {
         identity: offset
         for identity, offset in state.current.items()
@@ -48,13 +48,13 @@ def outlived(state: Replayed, identity: Identity, pending: CommittedOffset) -> b
 
 
 def groups_of(state: Replayed) -> dict[str, DecodedGroup]:
-    """The groups but for simple ones that hold nothing, which a cleaning may lose (R16)."""
+    """The groups, without empty simple groups, which a cleaning may lose (R16)."""
     holding = {identity[0] for identity in (*state.offsets, *(key[1] for key in pending_of(state)))}
     return {group_id: group for group_id, group in state.groups.items() if group.records or group_id in holding}
 
 
 def simple_by_what_was_left(state: Replayed, removed: dict[str, int]) -> set[str]:
-    """Simple groups that hold nothing but what a group tombstone left behind."""
+    """Simple groups that only have offsets that a group tombstone left."""
     alive = {identity[0] for identity in offsets_of(state, removed)}
     alive |= {
         identity[0]
@@ -99,7 +99,7 @@ def test_fold_of_a_cleaned_log_is_as_the_reference_says(rows: list[LogRow], data
 
 @FIXED
 @given(legal_logs, st.data())
-def test_cleaning_behind_the_folded_position_changes_nothing(rows: list[LogRow], data: st.DataObject) -> None:
+def test_cleaning_below_the_folded_position_changes_nothing(rows: list[LogRow], data: st.DataObject) -> None:
     # R15, R16: what was folded before the cleaning stays, and the fold goes on with the head
     split = data.draw(st.integers(0, len(rows)))
     tables = StateTables(1)

@@ -1,4 +1,4 @@
-"""Whatever the log and however it is delivered, the fold gives what the reference gives."""
+"""The fold equals the reference for every log and every delivery of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an owned log holds, a run expires what the forecast said, and both are what the rules say (R18-R22)."""
+"""For every owned log, a run expires the forecast offsets, and both follow the rules (R18-R22)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def taken(rows: list[ForecastRow], *when: str) -> Taken:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_run_expires_what_the_forecast_said_and_the_rules_say(empty_store: Path, tmp_path: Path, seed: int) -> None:
+def test_run_expires_the_forecast_offsets_by_the_rules(empty_store: Path, tmp_path: Path, seed: int) -> None:
     store = shutil.copytree(empty_store, tmp_path / "store")
     append_rows(store, random_log(random.Random(seed), STEPS, SHAPE).rows(), PARTITIONS)
     some: tuple[set[Identity], set[str], set[Identity]] = (set(), set(), set())

@@ -1,4 +1,4 @@
-"""Comparisons that tests share say what differs."""
+"""Shows the differences when a shared comparison fails."""
 
 import pytest
 

@@ -79,7 +79,7 @@ def batch_ends(data: bytes) -> list[int]:
 
 
 def write_prefix(segments: Path, folder: Path, share: float, chosen: random.Random) -> Path:
-    """A copy of a data folder as it was earlier: each segment holds its first batches, some a torn one more."""
+    """Copy a data folder as of an earlier time: each segment has its first batches, some an incomplete one more."""
     for source in sorted(segments.glob("__consumer_offsets-*/*.log")):
         data = source.read_bytes()
         ends = [0, *batch_ends(data)]

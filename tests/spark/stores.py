@@ -44,7 +44,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Workbench:
-    """What a test does with stores, all in the one session."""
+    """Operations on stores for tests, in one Spark session."""
 
     spark: SparkSession
     settings: Settings
@@ -60,7 +60,7 @@ class Workbench:
         return Store.open(self.spark, str(location))
 
     def fold(self, location: Path | str, checkpoint: Path | None = None) -> int:
-        """Fold what is there, by a stream that starts and ends; returns the number of records."""
+        """Fold the log with a stream that ends at its end; returns the number of records."""
         folded: list[int] = []
         start_fold(
             self.open(location),
@@ -82,7 +82,7 @@ class Workbench:
 
 
 def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_incarnation: int = 0) -> None:
-    """Append rows to the table `log`, as any ingest would: for tests about what comes behind it."""
+    """Append rows to the table `log`, as an ingest does."""
     rows = list(rows)
     columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
     constants = {
@@ -110,7 +110,7 @@ def copied(store: Path, to: Path) -> Path:
 
 
 def export_of(location: Path | str) -> dict[str, Any]:
-    """What `describe --all-groups --format json` prints."""
+    """Output of `describe --all-groups --format json`."""
     return {"groups": {name: asdict(group) for name, group in describe_groups(StateReader(str(location))).items()}}
 
 
@@ -192,9 +192,9 @@ def _pending(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = ()) -> None:
-    """The state tables hold what the reference replay of these rows holds, and `groups` describes it.
+    """Assert that the state tables equal the reference replay of these rows.
 
-    Of rows of ``earlier`` incarnations of the log they keep the names of topic ids (R35).
+    They also keep the names of topic ids from ``earlier`` incarnations of the log (R35).
     """
     rows = list(rows)
     state = state_of(location)
@@ -215,7 +215,7 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:
-    """What the state tables say: without when it was written, and without how a dead group is remembered."""
+    """Contents of the state tables, without write times and without the form in which dead groups are kept."""
     names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
     return {
         name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names

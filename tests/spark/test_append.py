@@ -46,7 +46,7 @@ def actions_of(store: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def files_for(store: Store, appender: LogAppender, source: Path) -> list[AddFile]:
-    """What tasks write for an append of all records of a data folder."""
+    """Rows that tasks write for an append of all records of a data folder."""
     place = appender.place(CLOCK)
     return write_segments(store.spark, find_log([str(source)]).folders, {}, place).files
 
@@ -159,7 +159,7 @@ def test_files_of_an_ingest_that_died_are_not_in_the_log(
     assert log_of(location) == capture_log()
 
 
-def test_overtaken_ingest_looks_again_and_appends_only_what_is_missing(
+def test_conflicting_ingest_retries_and_appends_only_missing_records(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(5), tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Recorded brokers' logs through the whole pipeline, against what these brokers answered."""
+"""Recorded brokers' logs through the whole pipeline, compared with the brokers' answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_state_is_what_the_reference_replays(folded: Callable[[str], Path], capt
 
 
 @pytest.mark.parametrize("capture", CAPTURE_NAMES)
-def test_log_info_tells_the_bounds_that_the_broker_told(folded: Callable[[str], Path], capture: str) -> None:
+def test_log_info_has_the_bounds_of_the_broker(folded: Callable[[str], Path], capture: str) -> None:
     found = {each.log_partition: each for each in log_info(StateReader(str(folded(capture))))}
     assert sorted(found) == list(range(capture_partitions(capture)))
     bounds = json.loads((CAPTURES / capture / "oracle.json").read_text())["topics"]["__consumer_offsets"]["partitions"]
@@ -115,7 +115,7 @@ def test_reload_gives_what_the_stream_gave(
 
 
 def errors_of_kafkas_own_tool() -> dict[tuple[int, int], str]:
-    """What it could not read, by log partition and record offset."""
+    """Reasons of quarantined records, by log partition and record offset."""
     errors: dict[tuple[int, int], str] = {}
     partition = -1
     for line in (CAPTURES / MALFORMED / "dump.txt").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Brokers' logs, cleaned: the state stays what the broker answers, and what was removed does not come back (R23)."""
+"""Brokers' logs, cleaned: the state still equals the broker's answers, and removed records do not come back (R23)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_cleaned_log_gives_what_the_broker_answers(
     assert all(each.cleaned_to < (each.folded_to or 0) for each in info if each.cleaned_to is not None)
 
 
-def test_what_is_young_or_not_folded_stays(
+def test_young_records_and_records_that_are_not_folded_stay(
     workbench: Workbench, folded: Callable[[str], Path], empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")

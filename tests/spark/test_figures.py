@@ -1,4 +1,4 @@
-"""Figures of the state tables are those of the log that they answer for."""
+"""Metrics of the state tables are of the log incarnation that they answer for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counted(figures: Figures) -> tuple[float, float]:
     return figures["offsets_groups"][""], figures["offsets_committed_offsets"][""]
 
 
-def test_figures_are_of_the_log_incarnation_that_counts_and_the_state_that_answers(
+def test_metrics_are_of_the_current_log_incarnation_and_state(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both log incarnations stay

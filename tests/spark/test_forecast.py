@@ -1,4 +1,4 @@
-"""The forecast of a mirrored store: what its broker did, and what the state tables have in common with the log."""
+"""The forecast of a mirrored store: compared with its broker's expiration, and from state tables as from the log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_replay(rows: dict[int, list[LogRow]], partitions: int, now_ms: int, until
 
 
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)
-def test_command_says_of_a_mirrored_store_what_its_broker_then_did(
+def test_forecast_of_a_mirrored_store_matches_its_brokers_expiration(
     folded: Callable[[str], Path], capsys: pytest.CaptureFixture[str], earlier: str, later: str
 ) -> None:  # R18-R21
     store = folded(earlier)
@@ -62,13 +62,17 @@ def test_command_says_of_a_mirrored_store_what_its_broker_then_did(
 
 
 @pytest.mark.parametrize("capture", ["4.2.0-share", "4.2.0-txn-open", "4.2.0-kip848", "4.2.0-inject"])
-def test_tables_of_a_capture_say_what_its_log_says(folded: Callable[[str], Path], capture: str) -> None:
+def test_forecast_from_the_tables_of_a_capture_equals_the_forecast_from_its_log(
+    folded: Callable[[str], Path], capture: str
+) -> None:
     rows = by_tables(folded(capture), END_OF_TIME_MS, END_OF_TIME_MS)
     assert rows == by_replay(capture_rows(capture), capture_partitions(capture), END_OF_TIME_MS, END_OF_TIME_MS)
     assert rows
 
 
-def test_tables_of_a_random_log_say_what_the_log_says(workbench: Workbench, tmp_path: Path) -> None:  # R18-R21
+def test_forecast_from_the_tables_of_a_random_log_equals_the_forecast_from_the_log(
+    workbench: Workbench, tmp_path: Path
+) -> None:  # R18-R21
     OwnedStore.create(tmp_path, PARTITIONS)
     bench = replace(workbench, settings=replace(workbench.settings, fold=FoldSettings(expire_in_stream=False)))
     rows = random_log(random.Random(1), 3_000, SHAPE).rows()

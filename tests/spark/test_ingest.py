@@ -1,4 +1,4 @@
-"""Segment files into the log: what is new is appended once, what does not fit is refused with nothing changed."""
+"""Segment files into the log: new records are appended once, and files of another log are refused without a change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def simple_log(commits: int, *, first: int = 0) -> LogPartition:
     return log
 
 
-def test_what_the_log_holds_is_not_appended_again(
+def test_records_in_the_log_are_not_appended_again(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = copied(folded("4.2.0-classic"), tmp_path / "store")
@@ -71,13 +71,13 @@ def test_log_of_another_topic_is_refused_and_no_store_is_made(workbench: Workben
         log.record(f"user-{number}".encode(), b"an order")
     segments = write_log(tmp_path / "segments", log.rows)
     with pytest.raises(
-        WrongRecords, match=r"20 of the 20 first records are others .record 0 of partition 0 has the key b'user-0'"
+        WrongRecords, match=r"20 of the first 20 records are others .record 0 of partition 0 has the key b'user-0'"
     ):
         workbench.ingest(tmp_path / "store", segments)
     assert not (tmp_path / "store").exists()
 
 
-def test_of_a_longer_copy_only_what_is_new_is_appended(
+def test_longer_copy_appends_only_its_new_records(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = copied(empty(1), tmp_path / "store")
@@ -197,7 +197,7 @@ def test_torn_tail_is_reported_and_read_once_it_is_whole(
     assert log_of(store) == log.rows
 
 
-def test_damage_in_the_middle_is_in_quarantine_and_what_lies_behind_it_is_read(
+def test_damage_goes_to_quarantine_and_later_batches_are_read(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = copied(empty(1), tmp_path / "store")

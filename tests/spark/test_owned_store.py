@@ -1,4 +1,4 @@
-"""The owned store beside Spark: the same tables, appends that notice each other, and a fold that says the same."""
+"""The owned store beside Spark: the same tables, conflicting appends, and a fold with the coordinator's answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTITIONS = 3
 
 
 def first_commit(store: Path, table: str) -> dict[str, Any]:
-    """Protocol and metadata of a table, but for what is new with each creation."""
+    """Protocol and metadata of a table, without the parts that differ in each creation."""
     lines = (store / table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
     actions = {name: action for line in lines for name, action in json.loads(line).items()}
     metadata = actions["metaData"]
@@ -105,7 +105,7 @@ def test_appends_of_spark_and_of_the_coordinator_notice_each_other(spark: SparkS
     assert [each.record_offset for each in rows] == [0, 1, 2, 3]
 
 
-def test_what_spark_changes_about_the_log_is_met_or_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_changes_by_spark_to_the_log_are_supported_or_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Needs Spark: it alone writes deletion vectors and in-commit timestamps."""
     OwnedStore.create(tmp_path, PARTITIONS)
     log = f"delta.`{tmp_path}/log`"
@@ -168,7 +168,7 @@ def test_owned_log_folds_to_what_the_coordinator_answers(workbench: Workbench, t
 
 
 def answers_of(coordinator: Coordinator) -> dict[str, Any]:
-    """Whatever a coordinator says of all that it has."""
+    """All answers of a coordinator about its groups."""
     return {
         "offsets": coordinator.fetch_all_offsets(),
         "stable offsets": coordinator.fetch_all_offsets(require_stable=True),

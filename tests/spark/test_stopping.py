@@ -1,4 +1,4 @@
-"""A command that is told to stop while Spark runs."""
+"""A command that is stopped while Spark runs."""
 
 from __future__ import annotations
 

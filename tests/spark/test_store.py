@@ -1,4 +1,4 @@
-"""A store: what is fixed with it, what is taken for one, what is not, and where it may lie."""
+"""Stores: their fixed properties, the folders and schemas that are accepted, and those that are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_tables_have_their_columns_comments_and_constraints(
             spark.sql(f"INSERT INTO delta.`{copy}/log_partitions` ({names}) VALUES ({values})")
 
 
-def test_half_made_store_is_no_store_and_is_completed(
+def test_incomplete_store_does_not_open_and_is_completed(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(5), tmp_path / "store")
@@ -107,7 +107,7 @@ def test_store_without_log_partitions_is_refused(spark: SparkSession, tmp_path: 
     assert not (tmp_path / "store").exists()
 
 
-def test_folder_of_other_things_is_no_store_and_stays_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_folder_with_other_files_is_not_a_store_and_stays_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     other = tmp_path / "photos"
     other.mkdir()
     (other / "one.jpg").write_bytes(b"jpg")
@@ -121,7 +121,7 @@ def test_folder_of_other_things_is_no_store_and_stays_as_it_is(spark: SparkSessi
     assert [path.name for path in other.iterdir()] == ["one.jpg"]
 
 
-def test_table_named_log_of_somebody_else_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_named_log_of_another_program_is_not_a_store(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/log` (line STRING) USING delta")
     for ask in (lambda: Store.open(spark, str(tmp_path)), lambda: StateReader(str(tmp_path))):
         with pytest.raises(NotAStore, match="its table log is not a log of this program"):
@@ -136,7 +136,7 @@ def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable
 
 
 @pytest.mark.parametrize("location", ["nothing", "empty", "schema:no_such_schema", "schema:no name"])
-def test_where_nothing_is_there_is_no_store(spark: SparkSession, tmp_path: Path, location: str) -> None:
+def test_missing_folder_is_not_a_store(spark: SparkSession, tmp_path: Path, location: str) -> None:
     (tmp_path / "empty").mkdir()
     where = location if location.startswith("schema:") else str(tmp_path / location)
     with pytest.raises(NoSuchStore):

@@ -1,4 +1,4 @@
-"""Records of a topic come into the log once each, whatever is delivered how often, by whomever."""
+"""Each record of a topic is appended once, however often and by however many processes it is delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store is told of the topic that it follows, and what it says of it afterwards."""
+"""The metadata that a store keeps of the topic that it follows."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, log_incarnation: 
     return TopicProgress(reading, bounds, NOW_MS - 1000, DAY_MS)
 
 
-def test_a_first_reading_is_told_to_be_complete_when_it_is_and_goes_on_before_that(
-    workbench: Workbench, store: Path
-) -> None:
+def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
     assert notes.known() == KnownLog(0, {})
     notes.note(reading)
@@ -58,7 +56,7 @@ def test_a_first_reading_is_told_to_be_complete_when_it_is_and_goes_on_before_th
     assert notes.known() == KnownLog(0, {}, dict.fromkeys(range(5), 20), CompleteReads(NOW_MS - 1000, NOW_MS))
 
 
-def test_a_start_that_moves_over_what_was_not_read_is_not_taken_for_read(workbench: Workbench, store: Path) -> None:
+def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
     reading.advance(dict.fromkeys(range(5), 15))
     moved = AS_IT_STANDS | {3: TopicBounds(18, 20, 20)}
@@ -70,7 +68,7 @@ def test_a_start_that_moves_over_what_was_not_read_is_not_taken_for_read(workben
     assert "log partition 3 now starts at 18, but was read up to 15" in str(found.anew)
 
 
-def test_reader_of_an_older_log_incarnation_learns_that_a_later_one_counts(workbench: Workbench, store: Path) -> None:
+def test_reader_of_an_older_log_incarnation_notices_the_newer_one(workbench: Workbench, store: Path) -> None:
     one, other = notes_of(workbench, store), notes_of(workbench, store)
     one.note(progress())
     assert not one.is_superseded(0)
@@ -80,7 +78,7 @@ def test_reader_of_an_older_log_incarnation_learns_that_a_later_one_counts(workb
     assert not one.is_superseded(2)
 
 
-def test_a_store_is_told_which_topic_its_log_is_of_and_keeps_what_it_knew(workbench: Workbench, store: Path) -> None:
+def test_store_adopts_the_identity_of_its_topic_and_keeps_known_parts(workbench: Workbench, store: Path) -> None:
     before = workbench.open(store).properties
     notes = notes_of(workbench, store)
     notes.adopt(TopicDescription("c", "id", 5))

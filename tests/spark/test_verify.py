@@ -57,7 +57,7 @@ def double(workbench: Workbench, store: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("alter", [change, remove, add, double])
-def test_what_was_altered_by_hand_is_noticed_and_repaired(
+def test_change_by_hand_is_found_and_repaired(
     workbench: Workbench,
     folded: Callable[[str], Path],
     tmp_path: Path,
@@ -105,7 +105,7 @@ def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str]
     ]
 
 
-def test_what_is_not_folded_yet_is_no_difference(
+def test_records_that_are_not_folded_yet_are_not_a_difference(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     store = copied(empty(5), tmp_path / "store")

@@ -1,4 +1,4 @@
-"""The views answer what describe answers: in a session of one's own, and from a catalog for everybody."""
+"""The views give the answers of `describe`, in one session and from a shared catalog."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def assert_answers(session: SparkSession, query: str, expected: Rows, schema: st
 
 
 def described(store: Path) -> dict[str, Rows]:
-    """What describe answers, as rows of the queries."""
+    """Answers of `describe`, as rows of the queries."""
     groups = export_of(store)["groups"]
     offset = ("topic", "partition", "offset", "leader_epoch", "metadata")
     group = ("type", "state", "protocol_type", "assignor", "group_epoch")

@@ -1,4 +1,4 @@
-"""A fold has two ways, and comparisons that tests share say what differs."""
+"""Runs folds in the driver and in tasks, and shows the differences when a shared comparison fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("tests.unit.fold.state_tables", "tests.spark.stor
 
 @pytest.fixture
 def in_tasks(workbench: Workbench) -> Workbench:
-    """What a test does with stores, where no batch is so small that the driver would fold it."""
+    """Operations on stores for tests; no batch is folded in the driver."""
     fold = replace(workbench.settings.fold, driver_rows=0)
     return replace(workbench, settings=replace(workbench.settings, fold=fold))
 

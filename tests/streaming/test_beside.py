@@ -1,4 +1,4 @@
-"""Several writers at once: a stream that runs on, reloads beside it, ingests beside each other."""
+"""Several writers at once: a running stream with reloads, and concurrent ingests."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_two_ingests_of_one_log_at_once_append_each_record_once(
 
 
 def test_two_first_ingests_at_once_make_one_store(workbench: Workbench, tmp_path: Path) -> None:
-    """Whoever comes second finds the tables half made, or the log already appended to: neither may harm it."""
+    """The second process finds incomplete tables, or a log with records; both must work."""
     store = tmp_path / "store"
     together = Barrier(2)
 
@@ -138,7 +138,7 @@ def test_append_that_another_overtook_writes_nothing(
     assert table(store.location, "log").num_rows == before + 1
 
 
-def test_stream_that_is_told_to_stop_ends_the_batch_that_goes_on_first(
+def test_stopped_stream_completes_its_running_batch(
     workbench: Workbench,
     empty: Callable[[int], Path],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Cleaning beside streams and ingests: none loses or repeats anything, and what is in another's way is tried again."""
+"""Cleaning while streams and ingests run: no record is lost or repeated, and conflicting commits are retried."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[],
     return arrange
 
 
-def test_append_beside_a_cleaning_is_no_conflict(
+def test_append_during_a_cleaning_does_not_conflict(
     workbench: Workbench, damaged: Damaged, before_the_commit: Callable[[Callable[[], object]], list[int]]
 ) -> None:
     attempts = before_the_commit(lambda: workbench.ingest(damaged.store, damaged.longer))

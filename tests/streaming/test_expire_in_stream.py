@@ -57,7 +57,7 @@ def coordinator_of(location: Path, clock: FixedClock) -> Coordinator:
 
 
 def fold(bench: Workbench, location: Path, at_ms: int, settings: Settings | None = None) -> list[tuple[int, int]]:
-    """Fold what is there, at this time; returns what expired."""
+    """Fold the log at this time; returns the expired offsets."""
     expired: list[tuple[int, int]] = []
     start_fold(
         bench.open(location),
@@ -70,7 +70,7 @@ def fold(bench: Workbench, location: Path, at_ms: int, settings: Settings | None
 
 
 def described(location: Path) -> set[tuple[str, str, int, int]]:
-    """Group, topic, partition and offset of what `describe` answers; a group without offsets is not left out."""
+    """Group, topic, partition and offset from `describe`, also for groups without offsets."""
     groups = describe_groups(StateReader(str(location)))
     assert all(group.offsets for group in groups.values())
     return {(name, each.topic, each.partition, each.offset) for name, group in groups.items() for each in group.offsets}
@@ -168,7 +168,7 @@ def test_running_stream_expires_beside_a_coordinator(workbench: Workbench, store
     assert_as_reference(store, log_of(store))
 
 
-def test_store_in_a_schema_is_said_to_expire_nothing(settings: Settings) -> None:
+def test_stream_warns_that_a_store_in_a_schema_expires_nothing(settings: Settings) -> None:
     warnings: list[str] = []
     store = Store(None, "schema:ops", StoreProperties(OWNED, 1))  # type: ignore[arg-type] # it does not get to Spark
     assert _expiry(store, settings, FixedClock(NOW_MS), None, warnings.append) is None

@@ -1,4 +1,4 @@
-"""A fold that dies before or after any of its writes, and is run again, gives what it gives undisturbed (R15)."""
+"""A fold that fails before or after any of its commits gives the same state when it is run again (R15)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
 
 
 class Died(Exception):
-    """What a test raises in the middle of a fold."""
+    """Raised by a test in the middle of a fold."""
 
 
 def dying(table: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
-    """Make the next commit to a table raise, before or after it is made; returns where it is noted that it did."""
+    """Make the next commit to a table raise, before or after it is written; returns the tables for which it did."""
     died: list[str] = []
     whole = TableFolder.commit
 
@@ -142,14 +142,12 @@ def busily_folded(workbench: Workbench, location: Path) -> list[LogRow]:
 
 
 def alter(location: Path) -> None:
-    """Write something wrong into the state: that is what a reload is for."""
+    """Write a wrong row into the state, for a reload to repair."""
     DeltaTable(location / "committed_offsets").update({"committed_offset": "999"})
     DeltaTable(location / "group_records").update({"value": "NULL"}, predicate="record_type = 3")
 
 
-def test_stream_that_dies_goes_on_where_it_was(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
-) -> None:
+def test_stream_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(1), tmp_path / "store")
     first, second = busy_log(2)
     appended(location, first.rows)

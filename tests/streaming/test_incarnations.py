@@ -1,4 +1,4 @@
-"""An incarnation of the log takes over when it counts, and then at one stroke."""
+"""A new incarnation of the log takes over in one commit, when it counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OLD, NEW = "4.2.0-kip848", "4.2.0-txn-open"
 
 
 class Died(Exception):
-    """What a test raises in the middle of a fold."""
+    """Raised by a test in the middle of a fold."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def new_log(start: float = 0, end: float = 1) -> list[LogRow]:
 
 
 def assert_state_is_of(store: Path, rows: list[LogRow]) -> None:
-    """The state is that of these rows; names of topic ids stay from the older log incarnation."""
+    """Assert that the state is that of these rows, with names of topic ids of the older log incarnation."""
     assert_as_reference(store, rows, earlier=[row for part in capture_rows(OLD).values() for row in part])
 
 
@@ -80,7 +80,7 @@ def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
 
 
 def incarnations_of(store: Path) -> list[set[int]]:
-    """The incarnations whose rows each state table holds."""
+    """The state incarnations of the rows in each state table."""
     tables = (DeltaTable(store / each.name).to_pyarrow_table() for each in STATE_TABLES)
     return [set(table["incarnation"].to_pylist()) for table in tables]
 
@@ -91,9 +91,7 @@ def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
     return [tuple(row) for row in rows.collect()]
 
 
-def test_a_log_incarnation_is_not_folded_before_it_counts_and_then_all_of_it(
-    either_way: Workbench, store: Path
-) -> None:
+def test_log_incarnation_is_folded_as_a_whole_once_it_counts(either_way: Workbench, store: Path) -> None:
     before, rows = state_rows(store), new_log()
     appended(store, new_log(0, 0.5), log_incarnation=1)
     either_way.fold(store)
@@ -160,9 +158,7 @@ def _groups_of(workbench: Workbench, store: Path) -> set[str]:
     return {row["group_id"] for row in workbench.spark.table("consumer_groups").collect()}
 
 
-def test_a_running_stream_notices_a_log_incarnation_also_where_nothing_is_appended(
-    workbench: Workbench, store: Path
-) -> None:
+def test_running_stream_notices_a_new_log_incarnation_without_an_append(workbench: Workbench, store: Path) -> None:
     before = export_of(store)
     appended(store, new_log(), log_incarnation=1)
     stream = start_fold(workbench.open(store), workbench.settings, CLOCK, available_now=False)
@@ -177,7 +173,7 @@ def test_a_running_stream_notices_a_log_incarnation_also_where_nothing_is_append
     assert fold.switch_log_incarnation_if_due(workbench.open(store), workbench.settings, CLOCK) is None
 
 
-def test_a_stream_ends_with_what_kept_a_log_incarnation_from_taking_over(
+def test_stream_ends_with_the_error_that_prevented_the_switch(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -189,7 +185,7 @@ def test_a_stream_ends_with_what_kept_a_log_incarnation_from_taking_over(
         running.await_end()
 
 
-def test_a_batch_that_comes_while_another_lets_the_log_incarnation_take_over_is_folded(
+def test_batch_during_the_switch_of_another_process_is_folded(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended(store, new_log(0, 0.5), log_incarnation=1)
@@ -219,7 +215,7 @@ def test_a_batch_that_comes_while_another_lets_the_log_incarnation_take_over_is_
 
 
 @either_reload
-def test_a_reload_of_a_log_incarnation_that_is_over_changes_nothing(
+def test_reload_of_a_superseded_log_incarnation_changes_nothing(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
     swap = FoldProgress.swap
@@ -236,7 +232,7 @@ def test_a_reload_of_a_log_incarnation_that_is_over_changes_nothing(
 
 
 @either_reload
-def test_a_log_incarnation_that_a_reload_comes_before_takes_over_all_the_same(
+def test_log_incarnation_takes_over_also_after_a_concurrent_reload(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
     a_new_log_incarnation_counts(workbench, store)
@@ -255,7 +251,7 @@ def test_a_log_incarnation_that_a_reload_comes_before_takes_over_all_the_same(
     assert_state_is_of(store, new_log())
 
 
-def test_who_began_to_describe_the_older_log_incarnation_goes_on_with_it(
+def test_describe_that_began_on_the_older_log_incarnation_finishes_on_it(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, names = export_of(store), describe._topic_names
@@ -273,7 +269,7 @@ def test_who_began_to_describe_the_older_log_incarnation_goes_on_with_it(
     assert export_of(store) != before
 
 
-def test_what_an_older_log_incarnation_left_goes_once_nobody_reads_it_any_more(
+def test_rows_of_an_older_log_incarnation_are_dropped_when_no_reader_needs_them(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compact, "_REST_SECONDS", 0)
@@ -287,7 +283,7 @@ def test_what_an_older_log_incarnation_left_goes_once_nobody_reads_it_any_more(
     assert_state_is_of(store, new_log())
 
 
-def test_cleaning_removes_what_another_log_incarnation_took_over_from(workbench: Workbench, store: Path) -> None:
+def test_cleaning_removes_a_superseded_log_incarnation(workbench: Workbench, store: Path) -> None:
     old = rows_of(store, "log")
     times = sorted(row["record_timestamp"] for row in old)
     middle_ms = times[len(times) // 2] // 1000

@@ -91,7 +91,7 @@ def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next(
 def test_fold_ends_in_order_when_all_its_processes_get_sigterm_at_once(
     workbench: Workbench, folded: Callable[[str], Path], root: Path, tmp_path: Path
 ) -> None:
-    """As service managers send it. A process of its own, for it is what the signal ends."""
+    """SIGTERM to all processes, as service managers send it. Needs a process that the signal may end."""
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")
     stderr = tmp_path / "stderr"
     command: list[str | Path] = [

@@ -1,4 +1,4 @@
-"""Upkeep beside a stream: few files are left, none that nobody reads, and the stream goes on unharmed."""
+"""Maintenance while a stream runs: few files and no unused files remain, and the stream continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts of appends, folds and restarts: wherever it is cut, the state is what the reference replays (R15, R16)."""
+"""Scripts of appends, folds and restarts: the state equals the reference replay, wherever batches end (R15, R16)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_fold_without_its_checkpoint_reads_again_and_writes_nothing(
     assert_as_reference(store, log_of(store))
 
 
-def test_second_half_that_came_first_is_replayed_behind_the_first(
+def test_second_half_that_came_first_is_replayed_after_the_first(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:  # R15: rows behind the folded position
     store = copied(empty(5), tmp_path / "store")

@@ -1,4 +1,4 @@
-"""Several writers of one state: whatever order they write in, the highest record offset counts (R10, R15)."""
+"""Several writers of one state: the highest record offset wins in every order of writes (R10, R15)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.streaming
 
 
 def fold_steps(workbench: Workbench, location: Path, steps: int) -> Store:
-    """Fold commits, deletions and group records in so many steps."""
+    """Fold commits, deletions and group records in this number of steps."""
     store = workbench.open(location)
     log = LogPartition()
     for step in range(steps):
@@ -319,7 +319,7 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     assert views_of(workbench, location) == before
 
 
-def test_dropped_incarnation_goes_when_nobody_reads_it_any_more(
+def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(1), tmp_path / "store")

@@ -1,4 +1,4 @@
-"""What the benchmarks read out of a real broker's log. None is started here; the lines are Kafka 4.2's."""
+"""The benchmarks' parser of a broker's log lines. The lines are from Kafka 4.2; no broker starts here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks' log is a real one: read by the project's own reader, and replayed to what the generator says."""
+"""The benchmarks' log is readable by the project's reader, and replays to the generator's expected state."""
 
 from __future__ import annotations
 

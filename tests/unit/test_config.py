@@ -116,7 +116,7 @@ def test_a_wrong_setting_is_refused_with_file_name_and_what_is_allowed(tmp_path:
     assert str(refused.value).startswith(f"{path}: {message}")
 
 
-def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "log: 5")
     with pytest.raises(ConfigError, match=re.escape(f"cannot read the settings file {path}: it is not TOML: ")):
         load_settings(path)

@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""Files, commands and names in the documents exist."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_rule_is_where_the_table_of_the_rules_says(root: Path) -> None:
 
 
 def test_every_rule_that_a_replay_has_is_broken_by_a_mutation(root: Path) -> None:
-    """What `scripts/mutations.py` changes is still in the code, and no rule of the table is left out."""
+    """The code still has each text that `scripts/mutations.py` replaces, and each rule of the table has a mutation."""
     spec = spec_from_file_location("mutations", root / "scripts" / "mutations.py")
     assert spec is not None
     assert spec.loader is not None

@@ -19,7 +19,7 @@ def test_each_error_has_the_root_one_line_of_meaning_and_says_its_message(error:
     assert str(error("what, where")) == "what, where"
 
 
-def test_what_may_succeed_later_is_worth_trying_again() -> None:
+def test_retriable_errors() -> None:
     assert {each.kafka_name or each.__name__ for each in ALL if each.retriable} == {
         "WriteConflict",
         "StorageFailed",

@@ -1,4 +1,4 @@
-"""Figures are kept up to date, whatever happens."""
+"""Metrics stay up to date, also after errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_hasty")
-def test_what_fails_is_warned_of_once_and_tried_again(tmp_path: Path) -> None:
+def test_failed_metrics_are_warned_of_once_and_retried(tmp_path: Path) -> None:
     metrics, file, counted = Metrics(), tmp_path / "m.prom", threading.Event()
     warnings: list[str] = []
     fails = ["no such column\nand a stack", "no such column", "another", None, "another"]
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_to_for_a_while_is_written_to_later(tmp_pa
     assert warnings == [expected]
 
 
-def test_a_place_where_nothing_can_be_shown_is_refused_at_once(tmp_path: Path) -> None:
+def test_unwritable_metrics_file_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(MetricsUnavailable, match="cannot write metrics to"):
         Watched(Metrics(), tmp_path / "none" / "m.prom", None, lambda _: None)
 
@@ -93,7 +93,7 @@ def append(folder: Path, rows: list[tuple[int, int, int]]) -> Snapshot:
     return TableFolder(str(folder), LOG).snapshot()
 
 
-def test_extent_of_the_log_is_that_of_each_log_incarnation_and_costs_what_is_new(
+def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extent = LogExtent()

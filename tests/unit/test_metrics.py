@@ -43,7 +43,7 @@ def metrics() -> Metrics:
     return found
 
 
-def test_figures_are_written_as_prometheus_reads_them(metrics: Metrics, tmp_path: Path) -> None:
+def test_metrics_are_in_prometheus_text_format(metrics: Metrics, tmp_path: Path) -> None:
     assert metrics.text() == EXPECTED
     metrics.write(tmp_path / "metrics.prom")
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.prom"]
@@ -52,7 +52,7 @@ def test_figures_are_written_as_prometheus_reads_them(metrics: Metrics, tmp_path
         metrics.write(tmp_path / "none" / "metrics.prom")
 
 
-def test_figures_are_told_over_http(metrics: Metrics) -> None:
+def test_metrics_are_served_over_http(metrics: Metrics) -> None:
     with closing(MetricsServer(metrics, "127.0.0.1", 0)) as server:
         at = f"http://127.0.0.1:{server.port}"
         with urllib.request.urlopen(f"{at}/metrics", timeout=10) as answer:

@@ -79,7 +79,7 @@ def find_log(paths: Iterable[str]) -> FoundLog:
         _Finder(found, files, path).look_at(info)
         if len(found.folders) == before:
             raise NoSegments(
-                f"no segments of {OFFSETS_TOPIC} in {path}: name segment files, folders {OFFSETS_TOPIC}-<number>, "
+                f"no segments of {OFFSETS_TOPIC} in {path}; name segment files, folders {OFFSETS_TOPIC}-<number>, "
                 "or a broker's data folder"
             )
     return found

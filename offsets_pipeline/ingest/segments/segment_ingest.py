@@ -163,9 +163,8 @@ def _group_ids(keys: pa.Array) -> Iterator[str]:
 
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
     store.require(MIRRORED)
-    if is_followed(
-        store, current_log_incarnation(store)
-    ):  # `follow` resumes at the log's end: segments would move that end
+    # `follow` resumes at the log's end: segments would move that end
+    if is_followed(store, current_log_incarnation(store)):
         raise StoreMismatch(
             f"cannot ingest segments into {store.location}: it follows a broker's topic; ingest them into another store"
         )

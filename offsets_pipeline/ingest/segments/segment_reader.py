@@ -150,9 +150,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
                     yield log_columns(fresh, folder.log_partition, source)
             damage = list(reader.damage)
             if overlapping:
-                damage.append(
-                    Damage(0, 0, f"{overlapping} records have record offsets that the segment before has, too", b"")
-                )
+                damage.append(Damage(0, 0, f"{overlapping} records repeat record offsets of the segment before", b""))
             torn = reader.torn_tail
             reports.append(
                 FileReport(

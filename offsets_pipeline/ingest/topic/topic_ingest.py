@@ -380,9 +380,7 @@ class TopicIngest:
             return False
         self._warning = ""  # the cluster answers again: a later warning with the same text is new
         self._prepared.names(names)
-        if (
-            progress.counts and not counted
-        ):  # the log incarnation's first reading is complete: `note` makes the log incarnation count
+        if progress.counts and not counted:  # the first reading is complete: `note` makes its incarnation count
             self._prepared.note(progress)
             self._prepared.adopt(topic)
             self._unfinished = None

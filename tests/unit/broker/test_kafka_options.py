@@ -1,4 +1,4 @@
-"""What Kafka's clients are told, and that nobody else is told their secrets."""
+"""Options of Kafka's clients, and that their secrets are not shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_options_go_to_clients_and_to_sparks_source_under_its_prefix() -> None:
     assert KafkaOptions("b", {"fetch.max.wait.ms": "99"}).for_spark()["kafka.fetch.max.wait.ms"] == "99"
 
 
-def test_the_prefix_of_groups_is_told_to_spark_alone() -> None:
+def test_group_prefix_is_an_option_of_spark_only() -> None:
     options = KafkaOptions("b", {"groupIdPrefix": "mine"})
     assert options.for_spark()["groupIdPrefix"] == "mine"
     assert options.for_clients() == {"bootstrap.servers": "b"}

@@ -1,4 +1,4 @@
-"""Commands that need no Spark import none of it, and commands import what they need only when they run."""
+"""Commands without Spark do not import it, and commands import their modules only when they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client put into group ids and metadata commands neither a terminal nor a spreadsheet."""
+"""Group ids and metadata of clients cannot control a terminal or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows_of_csv(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "-", "=\t"])
-def test_text_in_csv_is_no_formula(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_text_in_csv_is_never_a_formula(capsys: pytest.CaptureFixture[str], text: str) -> None:
     write_rows(["group", "offset"], [[text, -5], [f" {text}", None]], "csv")
     shown = text.replace("\t", "\\t")
     assert rows_of_csv(capsys.readouterr().out) == [["group", "offset"], ["'" + shown, "-5"], [" " + shown, ""]]

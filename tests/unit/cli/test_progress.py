@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """What stands for stderr in `redirect_stderr`: pytest puts its own there after fixtures are set up."""
+    """A stderr for `redirect_stderr`: pytest replaces stderr after fixtures are set up."""
     monkeypatch.setenv("TERM", "xterm")
     return Terminal()
 
@@ -51,7 +51,7 @@ def test_short_work_shows_no_bar(terminal: Terminal) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_output_that_is_no_terminal_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_to_a_file_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     threads = threading.active_count()
     with progress_bar("exporting", lambda: Progress(0, None, "records"), after_seconds=0):
         assert threading.active_count() == threads

@@ -46,7 +46,7 @@ def test_interval_is_in_seconds_or_a_duration() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "soon", "", "PT0S", "-PT1H", "PT0.0001S", "1h", "٣"])
-def test_what_is_no_interval_is_refused(text: str) -> None:
+def test_invalid_interval_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration: write seconds, or ISO 8601 such as PT1H30M"):
         parsed(f"--every={text}")
 

@@ -1,4 +1,4 @@
-"""A command that is told to stop."""
+"""A command that a signal stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_what_the_main_thread_holds_may_be_taken_by_what_stops_it(number: signal.Signals) -> None:
+def test_signal_handler_may_take_a_lock_of_the_main_thread(number: signal.Signals) -> None:
     held, stopped = threading.Lock(), threading.Event()
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""What a real broker expired between two of the captures 4.2.0-expiry-*, against a forecast of the earlier one."""
+"""Compares a real broker's expiration between two captures 4.2.0-expiry-* with a forecast from the earlier one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def wall_clock_ms(capture: str) -> int:
 
 
 def assert_as_the_broker_did(rows: Iterable[ForecastRow], earlier: str, later: str) -> None:
-    """The rows, a forecast of the earlier capture for the time of the later one, say what is gone there, and no more.
+    """Assert that the forecast from the earlier capture names exactly the offsets that the later one lacks.
 
-    What was committed again meanwhile is left out: a forecast is of what comes if nothing more comes in.
+    Leaves out offsets that were committed again: a forecast assumes no further records.
     """
     rows = list(rows)
     before, after = _offsets(earlier), _offsets(later)

@@ -19,7 +19,7 @@ PARTITIONS = 3
 
 
 def subscription(*topics: str) -> bytes:
-    """What a member of a consumer group sends of the topics that it wants."""
+    """Subscription of a member of a consumer group, as it sends it."""
     out = bytearray()
     write_int16(out, MAX_VERSION)
     fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
@@ -28,7 +28,7 @@ def subscription(*topics: str) -> bytes:
 
 
 def assignment(topic: str, *partitions: int) -> bytes:
-    """What the leader of a consumer group has a member read."""
+    """Assignment of a member by the leader of a consumer group."""
     out = bytearray()
     write_int16(out, MAX_VERSION)
     fields = {"assigned_partitions": [{"topic": topic, "partitions": list(partitions)}], "user_data": None}

@@ -32,7 +32,7 @@ def table_of(rows: Sequence[LogRow]) -> pa.Table:
 
 
 def calls(*asked: Callable[[], object]) -> tuple[Callable[[], object], ...]:
-    """What is asked, for a loop over it."""
+    """The questions, for a loop over them."""
     return asked
 
 

@@ -1,4 +1,4 @@
-"""Owned stores for tests, and what is in their logs."""
+"""Owned stores for tests, and their logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECOND_ROW = {
 def opened(
     store: Path | str, clock: FixedClock | None = None, partitions: Collection[int] | None = None, **settings: int
 ) -> Coordinator:
-    """A coordinator without a thread that keeps house: nothing happens but what a test asks for."""
+    """A coordinator without its background thread, so that tests decide when it acts."""
     return Coordinator.open(
         store,
         Settings(coordinator=CoordinatorSettings(**settings)),
@@ -51,7 +51,7 @@ def log_of(store: Path | str) -> dict[int, list[LogRow]]:
 
 
 def references_of(store: Path | str, offsets_partitions: int) -> dict[int, Replayed]:
-    """What the reference replay makes of the log."""
+    """State by the reference replay of the log."""
     return {partition: replay(rows, partition, offsets_partitions) for partition, rows in log_of(store).items()}
 
 

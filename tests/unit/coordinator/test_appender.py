@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Holds up a coordinator's appends until it is told to let them through."""
+    """Holds a coordinator's appends until the test releases them."""
 
     def __init__(self, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -48,7 +48,7 @@ class Gate:
 def before_write(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, interferes: Callable[[], None]
 ) -> list[bool]:
-    """Let something happen between a round's validation and its append, once; tells how durable appends were."""
+    """Run a function once between a round's validation and its append; records the durability of appends."""
     write = coordinator._log.write
     writes: list[bool] = []
 
@@ -124,7 +124,7 @@ def test_requests_that_depend_on_each_other_see_what_came_before(
     assert coordinator.fetch_offsets("g").keys() == {at("t", 2)}
 
 
-def test_whoever_is_overtaken_validates_again(
+def test_conflicting_request_is_validated_again(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coordinator.store_group(stable(generation=3))
@@ -140,7 +140,7 @@ def test_whoever_is_overtaken_validates_again(
     assert coordinator.fetch_offsets("g") == {}
 
 
-def test_whoever_is_overtaken_appends_behind_the_other(
+def test_conflicting_request_is_appended_after_the_other(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtake() -> None:
@@ -154,7 +154,9 @@ def test_whoever_is_overtaken_appends_behind_the_other(
     assert {where.partition: each.offset for where, each in coordinator.fetch_offsets("g").items()} == {0: 2, 1: 1}
 
 
-def test_acks_say_what_is_waited_for(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:  # R27
+def test_acks_decide_when_a_commit_is_acknowledged(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R27
     durable = before_write(coordinator, monkeypatch, lambda: None)
     coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
     coordinator.commit_offsets("g", {("t", 0): 2}, acks=-1)
@@ -171,7 +173,7 @@ def test_acks_say_what_is_waited_for(coordinator: Coordinator, monkeypatch: pyte
         coordinator.commit_offsets("g", {("t", 1): 1}, acks=2)
 
 
-def test_what_acks_0_loses_is_counted(store: Path, caplog: pytest.LogCaptureFixture) -> None:  # R27
+def test_commits_lost_with_acks_0_are_counted(store: Path, caplog: pytest.LogCaptureFixture) -> None:  # R27
     with opened(store, offsets_commit_required_acks=0) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): -1})
         coordinator.commit_offsets("g", {("t", 0): 1}, acks=1)
@@ -205,9 +207,7 @@ def test_a_request_that_is_being_written_may_yet_be(coordinator: Coordinator, mo
     assert coordinator.fetch_offsets("g").keys() == {at("t", 0), at("t", 1)}
 
 
-def test_whoever_comes_to_a_full_queue_waits_for_a_place(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_waits_while_the_queue_is_full(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "_MAX_WAITING", 1)
     gate = Gate(coordinator, monkeypatch)
     done = [coordinator.commit_offsets_async("g", {("t", 0): 1})]
@@ -222,7 +222,7 @@ def test_whoever_comes_to_a_full_queue_waits_for_a_place(
     assert {where.partition for where in coordinator.fetch_offsets("g")} == {0, 1, 3}
 
 
-def test_an_append_that_fails_is_told_and_the_next_goes_well(
+def test_failed_append_is_reported_and_the_next_succeeds(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -236,7 +236,7 @@ def test_an_append_that_fails_is_told_and_the_next_goes_well(
     assert coordinator.fetch_offsets("g").keys() == {at("t", 1)}
 
 
-def test_what_is_written_is_never_said_not_to_be(
+def test_written_commit_is_never_reported_as_not_written(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sync = storage._sync_folder
@@ -257,7 +257,7 @@ def test_what_is_written_is_never_said_not_to_be(
     assert [row.record_offset for row in log_of(store)[coordinator.partition_for("g")]] == [0, 1]
 
 
-def test_a_log_that_cannot_be_read_is_told(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_log_is_reported(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(_: int) -> None:
         raise OSError("no access")
 
@@ -287,7 +287,7 @@ def test_one_request_that_fails_does_not_harm_the_others(
     assert [each.group_id for each in coordinator.list_groups()] == ["g", "h", "k"]
 
 
-def test_closing_appends_what_waits_and_refuses_what_comes(
+def test_close_appends_waiting_requests_and_refuses_new_ones(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(coordinator, monkeypatch)

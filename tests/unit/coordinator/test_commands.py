@@ -49,7 +49,7 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
     assert not list((store / FOLDER).iterdir())  # nobody has anything loaded any more
 
 
-def test_what_cannot_be_done_is_said_in_one_line(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_request_is_one_line(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with opened(store) as coordinator:
         coordinator.store_group(stable("active"))
         coordinator.commit_offsets("idle", {("t", 0): 1})

@@ -116,7 +116,7 @@ def test_a_member_commits_in_its_generation(coordinator: Coordinator) -> None:  
         (MemberOfGroup("m"), IllegalGeneration, "ILLEGAL_GENERATION"),
     ],
 )
-def test_whoever_is_no_member_of_the_generation_may_not_commit(
+def test_only_members_of_the_generation_may_commit(
     coordinator: Coordinator, store: Path, member: MemberOfGroup, error: type[OffsetsError], kafka_name: str
 ) -> None:  # R25
     coordinator.store_group(stable())
@@ -214,7 +214,7 @@ def test_limit_of_metadata_is_a_setting(store: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 2**63])
-def test_what_is_no_offset_is_refused(coordinator: Coordinator, offset: int) -> None:
+def test_invalid_offset_is_refused(coordinator: Coordinator, offset: int) -> None:
     coordinator.commit_offsets("g", {("t", 0): 2**63 - 1})
     with pytest.raises(OffsetOutOfRange) as refused:
         coordinator.commit_offsets("g", {("t", 0): offset})
@@ -235,7 +235,7 @@ def test_a_commit_larger_than_a_batch_is_refused(coordinator: Coordinator, monke
 
 
 @pytest.mark.parametrize("group_id", [None, 5, "half \ud800", "ü" * 16_384])
-def test_what_is_no_group_id_is_refused(coordinator: Coordinator, group_id: str) -> None:
+def test_invalid_group_id_is_refused(coordinator: Coordinator, group_id: str) -> None:
     for ask in (
         lambda: coordinator.commit_offsets(group_id, {("t", 0): 1}),
         lambda: coordinator.fetch_offsets(group_id),
@@ -248,7 +248,7 @@ def test_what_is_no_group_id_is_refused(coordinator: Coordinator, group_id: str)
         assert refused.value.kafka_name == "INVALID_GROUP_ID"
 
 
-def test_an_empty_group_id_is_as_good_as_any_but_where_a_broker_refuses_it(coordinator: Coordinator) -> None:
+def test_empty_group_id_is_refused_only_where_a_broker_refuses_it(coordinator: Coordinator) -> None:
     coordinator.commit_offsets("", {("t", 0): 1})
     coordinator.begin_transaction(7, 0)
     for ask in calls(
@@ -262,7 +262,7 @@ def test_an_empty_group_id_is_as_good_as_any_but_where_a_broker_refuses_it(coord
 
 
 @pytest.mark.parametrize("where", [("t", -1), ("t", 2**31), ("", 0), ("half \ud800", 0), (None, 0), ("t", "0")])
-def test_what_is_no_partition_is_refused(coordinator: Coordinator, where: tuple[str, int]) -> None:
+def test_invalid_partition_is_refused(coordinator: Coordinator, where: tuple[str, int]) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         coordinator.commit_offsets("g", {where: 1})
 
@@ -287,7 +287,7 @@ def test_offsets_of_all_groups(coordinator: Coordinator) -> None:
     assert coordinator.fetch_all_offsets() == {each: {at(): FetchedOffset(1)} for each in ("a", "b", "c", "d")}
 
 
-def test_stable_reads_are_told_of_open_transactions(coordinator: Coordinator) -> None:  # R17
+def test_stable_reads_report_open_transactions(coordinator: Coordinator) -> None:  # R17
     coordinator.commit_offsets("g", {("t", 0): 1, ("t", 1): 1})
     coordinator.begin_transaction(7, 0)
     coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 2, ("t", 2): 2})
@@ -318,7 +318,7 @@ def test_commits_of_a_group_are_appended_in_order(coordinator: Coordinator) -> N
     assert coordinator.gauges().appends < 150  # many commits share an append
 
 
-def test_an_asynchronous_commit_tells_why_it_was_refused(coordinator: Coordinator) -> None:
+def test_refused_asynchronous_commit_has_the_reason(coordinator: Coordinator) -> None:
     failed: Callable[[], object] = coordinator.commit_offsets_async("g", {("t", 0): -1}).result
     with pytest.raises(OffsetOutOfRange):
         failed()

@@ -38,7 +38,7 @@ def expiries(state: PartitionState, group_id: str = "g") -> list[Expiry]:
 
 
 def expired(state: PartitionState, now_ms: int) -> list[ExpiredGroup]:
-    """What a run takes of each group that it takes something of."""
+    """Offsets that a run expires, by group."""
     held = (holdings_of(state, group_id) for group_id in state.groups)
     found = (forecast(each, RETENTION_MS).expired(now_ms) for each in held if each is not None)
     return [each for each in found if each is not None]
@@ -268,7 +268,7 @@ STAYING: dict[str, tuple[list[Callable[[LogPartition], object]], Rule]] = {
 
 
 @pytest.mark.parametrize("case", EXPIRING)
-def test_what_may_expire_does_so_when_its_time_is_over_and_not_before(case: str) -> None:  # R18, R19, R21
+def test_offsets_expire_exactly_when_their_retention_ends(case: str) -> None:  # R18, R19, R21
     steps, rule, basis, at_ms, is_removed = EXPIRING[case]
     state = state_of(*steps)
     expiry = Expiry("g", at(), at_ms, rule, basis)
@@ -286,7 +286,7 @@ def test_anything_else_never_expires(case: str) -> None:  # R18, R20
     assert expired(state, 2**62) == []
 
 
-def test_what_an_open_transaction_holds_a_commit_for_does_not_expire_though_its_time_is_over() -> None:  # R20
+def test_offset_with_a_commit_in_an_open_transaction_does_not_expire() -> None:  # R20
     state = state_of(commit, lambda log: commit(log, 7))
     (expiry,) = expiries(state)
     assert expiry == Expiry("g", at(), COMMITTED_MS + RETENTION_MS, Rule.PENDING, Basis.COMMIT)
@@ -298,7 +298,7 @@ def test_what_an_open_transaction_holds_a_commit_for_does_not_expire_though_its_
         assert found.is_removed
 
 
-def test_what_belongs_to_no_group_does_not_expire() -> None:  # R1, R14
+def test_offsets_without_a_group_do_not_expire() -> None:  # R1, R14
     state = state_of(commit, lambda log: log.group_tombstone(2, "g"))
     assert set(state.offsets) == {"g"}
     assert expiries(state) == []

@@ -1,4 +1,4 @@
-"""The command `expire-offsets` on an owned store: forecast, run, runs again and again, and what fails (R18-R22)."""
+"""The command `expire-offsets` on an owned store: forecasts, single and repeated runs, and failures (R18-R22)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def filled(store: Path) -> Path:
 
 @pytest.fixture
 def offsets(filled: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run the command; its status, and what it printed."""
+    """Run the command; returns its status and output."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -140,7 +140,7 @@ def test_forecast_is_of_another_retention_where_one_is_named(offsets: Callable[.
 
 
 def test_run_expires_what_is_due(filled: Path, offsets: Callable[..., tuple[int, str, str]]) -> None:
-    """By the machine's clock, which is far behind or far ahead of NOW_MS: what the forecast of this moment says."""
+    """A run by the machine's clock, far from NOW_MS, expires the offsets of the forecast for the same time."""
     with opened(filled, LONG_AGO) as coordinator:
         coordinator.commit_offsets("d", {("t", 0): 1, ("t", 1): 1}, retention_time_ms=1)
     status, out, _ = offsets("--dry-run", "--format", "json")
@@ -162,7 +162,7 @@ def test_run_expires_what_is_due(filled: Path, offsets: Callable[..., tuple[int,
     assert not list((filled / FOLDER).iterdir())
 
 
-def test_partition_that_fails_is_told_of_and_does_not_stop_the_others(
+def test_failed_partition_is_reported_and_does_not_stop_the_others(
     filled: Path, offsets: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R22
     with opened(filled, LONG_AGO) as coordinator:
@@ -184,7 +184,7 @@ def test_partition_that_fails_is_told_of_and_does_not_stop_the_others(
     assert {identity[0] for identity in held(filled)} & {"x", "y", "z"} == set()
 
 
-def test_partition_that_does_not_load_is_told_of_and_does_not_stop_the_others(
+def test_partition_that_does_not_load_is_reported_and_does_not_stop_the_others(
     filled: Path, offsets: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     with opened(filled, LONG_AGO) as coordinator:
@@ -220,7 +220,7 @@ def test_partition_that_does_not_load_is_told_of_and_does_not_stop_the_others(
         (("--dry-run", "--retention-minutes", "0"), "offsets_retention_minutes: 0 is not allowed; it takes a whole"),
     ],
 )
-def test_what_is_not_allowed_is_said_in_one_line(
+def test_invalid_option_is_one_line(
     filled: Path, offsets: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], said: str
 ) -> None:
     before = held(filled)
@@ -279,7 +279,7 @@ def test_runs_again_and_again(store: Path, tmp_path: Path, format_: str) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ends_at_once_when_it_is_told_to(store: Path, number: signal.Signals) -> None:
+def test_stops_at_once(store: Path, number: signal.Signals) -> None:
     with running(store) as process:  # it waits ten minutes for its second run
         assert next(expired_of(process, "table")) == 0
         process.send_signal(number)

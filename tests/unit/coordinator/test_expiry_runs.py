@@ -1,4 +1,4 @@
-"""Runs that expire: what they append, what they tell, and what becomes of it when an append fails (R21, R22)."""
+"""Expiry runs: their appends, their reports, and failed appends (R21, R22)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_expiry_appends_tombstones_and_the_group_s_own(store: Path) -> None:  # 
         assert Replayed.of(state) == replay(rows, partition, 3)
 
 
-def test_now_may_be_said(store: Path) -> None:
+def test_time_of_the_run_is_an_argument(store: Path) -> None:
     with opened(store, offsets_retention_minutes=1) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         assert coordinator.expire(coordinator.partition_for("g"), NOW_MS + 59_999) == []
@@ -108,7 +108,7 @@ def test_commit_puts_the_time_off_and_so_does_being_active(store: Path) -> None:
         assert found.is_removed
 
 
-def test_what_holds_much_expires_in_several_appends(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22
+def test_many_offsets_expire_in_several_appends(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22
     monkeypatch.setattr(expiration, "_MAX_OFFSETS", 4)
     groups = [group_id for group_id in (f"g{number}" for number in range(60)) if partition_for(group_id, 3) == 1][:9]
     with opened(store, offsets_retention_minutes=1) as coordinator:
@@ -124,7 +124,7 @@ def test_what_holds_much_expires_in_several_appends(store: Path, monkeypatch: py
         assert coordinator.list_groups() == []
 
 
-def test_what_was_expired_before_a_failure_is_told_of(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22
+def test_offsets_expired_before_a_failure_are_reported(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R22
     monkeypatch.setattr(expiration, "_MAX_OFFSETS", 1)
     groups = [group_id for group_id in (f"g{number}" for number in range(60)) if partition_for(group_id, 3) == 1][:3]
     with opened(store, offsets_retention_minutes=1) as coordinator:

@@ -101,7 +101,7 @@ def test_groups_are_listed_by_state_and_type(coordinator: Coordinator, store: Pa
     assert coordinator.list_groups(types=["Classic"], protocol_types=["consumer"]) == listings[:1]
 
 
-def test_descriptions_tell_of_each_group_on_its_own(coordinator: Coordinator) -> None:
+def test_each_group_is_described_independently(coordinator: Coordinator) -> None:
     coordinator.commit_offsets("g", {("t", 0): 1})
     answers = coordinator.describe_groups(["g", "nobody", None])  # type: ignore[list-item]
     assert answers["g"] == GroupDescription("Classic", "Empty", "")

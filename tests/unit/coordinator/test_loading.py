@@ -1,4 +1,4 @@
-"""Unloaded, Loading, Loaded (R28), and what loading reads (R16)."""
+"""Unloaded, Loading, Loaded (R28), and the records that loading reads (R16)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_loading_compacts_and_gives_what_a_replay_gives(log: Log, data: st.DataO
         assert state == replay(log.partitions[number], number, 2)
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(store: Path) -> None:
+def test_written_records_are_there_after_reopening(store: Path) -> None:
     with opened(store) as coordinator:
         coordinator.store_group(stable("active"))
         coordinator.commit_offsets("a", {("t", 0): 1})
@@ -184,7 +184,7 @@ def test_of_two_loads_the_later_one_publishes() -> None:
     assert partitions.state(0).offsets_of("g").keys() == {at()}
 
 
-def test_a_failed_reload_leaves_what_was_loaded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_reload_keeps_the_loaded_state(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator.commit_offsets("a", {("t", 0): 1})
 
     def broken(*_: object) -> NoReturn:
@@ -246,7 +246,7 @@ def test_a_corrupt_record_is_passed_over_or_stops_the_load(store: Path) -> None:
         Coordinator.open(store, Settings(log=LogSettings(corrupt_records="fail")))
 
 
-def test_whoever_has_a_partition_loaded_is_found(store: Path) -> None:
+def test_coordinator_that_has_a_partition_loaded_is_found(store: Path) -> None:
     with opened(store, partitions=[0]) as one, opened(store, partitions=[0, 1]) as two:
         groups = {one.partition_for(group_id): group_id for group_id in ("a", "b", "c")}
         found = {number: set(one.find_coordinator(groups[number]).loaded_by) for number in range(3)}

@@ -1,4 +1,4 @@
-"""The owned log: record offsets, following it, the compare-and-swap, and where it may lie (R2, R4)."""
+"""The owned log: record offsets, reading it, compare-and-swap, and its storage (R2, R4)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_of_two_writers_of_one_version_one_is_refused(store: Path) -> None:
 
 
 def test_appends_of_others_are_noticed_by_transaction_number(store: Path) -> None:
-    """What Spark's appends and `deltalake`'s look at: the last number of the application."""
+    """The last transaction version of the application, which appends by Spark and `deltalake` compare."""
     log = log_at(store)
     written(log, 0)
     table = DeltaTable(store / "log")
@@ -131,7 +131,7 @@ def test_appends_of_others_are_noticed_by_transaction_number(store: Path) -> Non
     assert log.ends == [3, 0, 0]
 
 
-def test_what_merely_rearranges_rows_brings_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_that_only_rewrites_rows_adds_no_records(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, follower = log_at(store), log_at(store)
     for _ in range(3):
         written(log, 0, 1)
@@ -168,7 +168,7 @@ def test_an_end_whose_records_were_cleaned_away_is_not_used_again(store: Path) -
     assert log_at(store).ends == [2, 1, 0]
 
 
-def test_a_log_that_moved_on_is_read_anew(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_with_missing_commits_is_read_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         behind = log_at(store)
@@ -219,9 +219,7 @@ def test_storages_do_the_same(store: Path, monkeypatch: pytest.MonkeyPatch, kind
     assert DeltaTable(store / "log").transaction_version(APPLICATION) == 1
 
 
-def test_a_commit_that_was_written_is_no_conflict_whatever_its_writer_was_told(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_commit_is_not_a_conflict_despite_an_error(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_folder, "storage_of", ObjectStorage)
     log = log_at(store)
     create = ObjectStorage.create
@@ -242,7 +240,7 @@ def test_a_mirrored_store_has_another_coordinator(store: Path) -> None:  # R4
         Coordinator.open(store)
 
 
-def test_a_store_is_opened_or_it_is_said_why_not(tmp_path: Path, store: Path) -> None:
+def test_refused_store_names_the_reason(tmp_path: Path, store: Path) -> None:
     with pytest.raises(NoSuchStore):
         Coordinator.open(tmp_path / "nothing")
     with pytest.raises(NotAStore):

@@ -1,4 +1,4 @@
-"""A store that is restored, created anew or deleted under an open coordinator: nothing is acknowledged over it."""
+"""A store is restored, created again or deleted while a coordinator is open: it acknowledges no further request."""
 
 from __future__ import annotations
 

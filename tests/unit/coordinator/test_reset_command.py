@@ -217,7 +217,7 @@ def test_a_group_that_gets_members_meanwhile_keeps_its_offsets(
     assert committed(store) == BEFORE | {("b", "u", 0): 6}
 
 
-def test_what_is_not_a_plan_changes_nothing_and_is_told_in_one_line(
+def test_invalid_plan_changes_nothing_and_is_one_line(
     store: Path, positions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = tmp_path / "bad.csv"

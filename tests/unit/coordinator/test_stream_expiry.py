@@ -1,4 +1,4 @@
-"""Retention beside a stream, without the stream: when it runs, and what a run that fails does (R22)."""
+"""Retention of a stream, without the stream: times of runs, and failed runs (R22)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Running:
-    """A StreamExpiry with what it says; each `expired` and `warned` waits for one more."""
+    """A StreamExpiry with its reports; `expired` and `warned` each wait for the next one."""
 
     def __init__(self, store: Path, clock: FixedClock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: list[tuple[int, int]] = []

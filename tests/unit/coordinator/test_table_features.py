@@ -1,4 +1,4 @@
-"""What a table requires of its readers and writers, and rows that others delete: met, or refused by name."""
+"""Required table features, and rows deleted by other programs: supported, or refused by name."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ UNWRITABLE: dict[str, Callable[[Path], list[Action]]] = {
 
 @pytest.mark.parametrize("feature", UNWRITABLE)
 @pytest.mark.parametrize("is_open", [True, False])
-def test_what_a_table_requires_of_writers_is_refused_by_name(store: Path, feature: str, is_open: bool) -> None:
+def test_unsupported_writer_features_are_refused_by_name(store: Path, feature: str, is_open: bool) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         if is_open:
@@ -131,7 +131,7 @@ def assert_only_reads(coordinator: Coordinator, store: Path, feature: str) -> No
         lambda store: [metadata(store, {}, more={"type": "string", "nullable": True})],
     ],
 )
-def test_what_an_append_meets_is_no_hindrance(store: Path, harmless: Callable[[Path], list[Action]]) -> None:
+def test_supported_features_allow_an_append(store: Path, harmless: Callable[[Path], list[Action]]) -> None:
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
         commit(store, *harmless(store))
@@ -158,7 +158,7 @@ UNREADABLE: dict[str, Callable[[Path], list[Action]]] = {
 
 
 @pytest.mark.parametrize("feature", UNREADABLE)
-def test_what_a_table_requires_of_readers_is_refused_by_name(store: Path, feature: str) -> None:
+def test_unsupported_reader_features_are_refused_by_name(store: Path, feature: str) -> None:
     said = f"without Spark: it requires {feature}"
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
@@ -222,7 +222,7 @@ def test_rows_that_another_writer_deletes_are_forgotten(store: Path) -> None:
     assert [row.record_offset for row in log_of(store)[0]] == [2]  # R2: what was deleted is not used again
 
 
-def test_store_that_this_program_made_requires_what_it_meets(store: Path) -> None:
+def test_own_store_requires_only_supported_features(store: Path) -> None:
     first = actions_of(store, 0)
     assert first["protocol"] == PLAIN
     assert {key for key in first["metaData"]["configuration"] if key.startswith("delta.constraints.")} == {

@@ -91,7 +91,7 @@ def test_a_transaction_over_several_log_partitions_ends_in_one_append(coordinato
     assert [each for each in markers(store) if each[2] == "COMMIT"] == [(n, 7, "COMMIT") for n in range(3)]
 
 
-def test_one_that_was_begun_elsewhere_goes_on_here(coordinator: Coordinator, other: Coordinator) -> None:
+def test_transaction_begun_in_another_process_continues_here(coordinator: Coordinator, other: Coordinator) -> None:
     coordinator.begin_transaction(7, 0)
     coordinator.txn_commit_offsets(7, 0, "g", {("t", 0): 1})
     other.txn_commit_offsets(7, 0, "g", {("t", 1): 1})
@@ -176,7 +176,7 @@ def test_without_a_beginning_there_is_nothing_to_commit_to_or_to_end(coordinator
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(7, -1), (7, 32_768), (-1, 0)])
-def test_what_is_no_producer_is_refused(coordinator: Coordinator, producer_id: int, epoch: int) -> None:
+def test_invalid_producer_is_refused(coordinator: Coordinator, producer_id: int, epoch: int) -> None:
     with pytest.raises(InvalidProducerEpoch):
         coordinator.begin_transaction(producer_id, epoch)
 

@@ -76,7 +76,7 @@ def append(folder: TableFolder, *numbers: int, **how: Any) -> int:  # noqa: ANN4
 
 
 def numbers(folder: TableFolder) -> list[int]:
-    """What deltalake finds in the table."""
+    """Rows of the table by deltalake."""
     return sorted(DeltaTable(folder.folder).to_pyarrow_table()["log_partition"].to_pylist())
 
 
@@ -154,7 +154,7 @@ def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
     assert DeltaTable(folder.folder).to_pyarrow_table()["base"].to_pylist() == [False, False]
 
 
-def test_of_two_who_advance_one_application_the_second_is_refused(folder: TableFolder) -> None:
+def test_second_writer_of_one_application_version_is_refused(folder: TableFolder) -> None:
     other = again(folder)
     seen = other.snapshot()
     append(folder, 1, advance={APP: 0})
@@ -168,7 +168,7 @@ def test_of_two_who_advance_one_application_the_second_is_refused(folder: TableF
     assert numbers(folder) == [1, 3, 4]
 
 
-def test_of_two_who_remove_one_file_the_second_is_refused(folder: TableFolder) -> None:
+def test_second_removal_of_one_file_is_refused(folder: TableFolder) -> None:
     append(folder, 1)
     other = again(folder)
     seen = other.snapshot()
@@ -192,7 +192,7 @@ def test_properties_are_changed_by_one_at_a_time(folder: TableFolder) -> None:
 
 
 @pytest.mark.parametrize("when", ["before it was opened", "since it was seen"])
-def test_what_this_program_does_not_write_is_refused(folder: TableFolder, when: str) -> None:
+def test_unsupported_table_is_not_written_to(folder: TableFolder, when: str) -> None:
     seen = folder.snapshot() if when == "since it was seen" else None
     commit_by_hand(
         folder, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
@@ -264,7 +264,7 @@ def test_rows_of_an_append_only_table_stay(folder: TableFolder) -> None:
     assert numbers(folder) == [1]
 
 
-def test_a_table_created_anew_is_not_written_to(folder: TableFolder, tmp_path: Path) -> None:
+def test_table_that_was_created_again_is_not_written_to(folder: TableFolder, tmp_path: Path) -> None:
     append(folder, 1)
     seen = folder.snapshot()
     Path(folder.folder).rename(tmp_path / "old")
@@ -310,7 +310,7 @@ def test_checkpoints_are_made_and_old_commits_go(tmp_path: Path) -> None:
 
 
 def _racing(folder: TableFolder, worker: int, seed: int) -> list[tuple[int, int]]:
-    """Append as a process of its own, with every link delayed at random; versions and what was appended."""
+    """Append with random delays around each link; returns versions and log partitions. Runs in a process of its own."""
     chance = random.Random(seed)
     link = os.link
 
@@ -488,7 +488,7 @@ def read_all(folder: TableFolder, how: str) -> None:
         snapshot.query("SELECT * FROM log_partitions").read_all()
 
 
-def test_what_is_no_table_is_said(tmp_path: Path) -> None:
+def test_missing_table_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(NoSuchTable, match="no Delta table at"):
         TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).snapshot()
     assert not TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).exists()

@@ -1,4 +1,4 @@
-"""Reading the log in order, in whatever files its rows lie."""
+"""Reads the log in order, whatever files its rows are in."""
 
 from __future__ import annotations
 

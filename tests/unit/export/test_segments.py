@@ -1,4 +1,4 @@
-"""The segment files of an export, and what is left where there is none."""
+"""Segment files of an export, and leftovers of a failed one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they
     assert segment_records(tmp_path / "to")[0]["record_offset"].to_pylist() == [3 * at for at in range(2000)]
 
 
-def test_an_end_behind_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
+def test_log_end_after_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
     store = log_store(tmp_path / "store", 2, [append([(0, 5)])], {0: (2, 9), 1: (3, 4)})
     exported = export_segments(StateReader(str(store)), tmp_path / "to")
     assert extents(exported) == [(2, 9, 1), (3, 4, 0)]
@@ -97,7 +97,7 @@ def test_an_end_behind_the_last_record_is_kept(tmp_path: Path) -> None:  # R2
     assert ends == {"0": 9, "1": 4}
 
 
-def test_as_of_a_time_the_end_is_behind_the_last_record_that_is_left(tmp_path: Path) -> None:
+def test_as_of_a_time_the_log_ends_after_the_last_exported_record(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 2, [append([(0, 5), (0, 8), (1, 4)])], {0: (0, 20), 1: (0, 6)})
     exported = export_segments(StateReader(str(store)), tmp_path / "to", as_of_ms=6)
     assert extents(exported) == [(0, 6, 1), (0, 6, 1)]
@@ -115,7 +115,7 @@ def test_only_the_newest_log_incarnation_is_exported(tmp_path: Path) -> None:
     assert extents(exported) == [(0, 1, 1), (0, 0, 0)]
 
 
-def test_no_end_lies_behind_records_that_an_ingest_appended_meanwhile(tmp_path: Path) -> None:
+def test_log_end_ignores_records_of_a_concurrent_ingest(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 1, [append([(0, 5)])], {0: (0, 9)})
     reader = StateReader(str(store))  # which has opened the log
     write_deltalake(store / "log", append([(0, 7), (0, 8)]), mode="append")
@@ -140,7 +140,7 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def assert_lists_what_is_there(folder: Path) -> None:
-    """The manifest says of each file what the file itself says."""
+    """Assert that the manifest matches each file."""
     listed = json.loads((folder / MANIFEST).read_text())["log_partitions"]
     assert {f"{each['folder']}/{file['name']}" for each in listed for file in each["files"]} == {
         str(path.relative_to(folder)) for path in folder.glob("*/*")
@@ -183,7 +183,7 @@ class _KilledError(BaseException):
 
 
 def export_killed_at(step: int, store: Path, to: Path) -> int:
-    """Export, up to the step at which the process dies, if so many come; returns how many came."""
+    """Export until the process dies at this step; returns the number of steps."""
     steps = 0
 
     def counted(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,7 +252,7 @@ export_segments(StateReader(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
-def test_export_whose_process_was_killed_is_replaced_and_one_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+def test_killed_export_is_replaced_and_a_running_one_is_left_alone(tmp_path: Path) -> None:
     store = log_store(tmp_path / "store", 2, [append([(0, 5), (1, 6)])])
     export_segments(StateReader(str(store)), tmp_path / "undisturbed")
     to = tmp_path / "to"

@@ -36,7 +36,7 @@ def effect_rows_of(replayed: Replay) -> list[dict[str, Any]]:
 
 
 class StateTables:
-    """What a store holds. `fold` takes a batch, with what was folded before and what is pending."""
+    """State tables in memory. `fold` takes a batch, with the earlier end and the pending commits."""
 
     def __init__(self, offsets_partitions: int) -> None:
         self.offsets_partitions = offsets_partitions
@@ -132,7 +132,7 @@ def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, Rep
 
 
 def named_topics(states: Iterable[Replayed]) -> dict[str, str]:
-    """The names of topic ids that the records of all log partitions tell (R35)."""
+    """Names of topic ids from the records of all log partitions (R35)."""
     told = sorted(pair for state in states for pair in state.topic_names.items())
     return dict(reversed(told))  # the lesser of two
 
@@ -150,7 +150,7 @@ def _committed(row: Mapping[str, Any]) -> CommittedOffset:
 
 
 def _held(offset: CommittedOffset) -> CommittedOffset:
-    """As a table holds it."""
+    """The value in a table."""
     expire = offset.expire_timestamp_ms
     return offset._replace(
         commit_timestamp_ms=_within(offset.commit_timestamp_ms),

@@ -1,4 +1,4 @@
-"""Whether the first records of a log are those of a group coordinator."""
+"""Whether the first records of a log are from a group coordinator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_records_of_another_topic_are_refused(key: bytes | None) -> None:
         look(key)
 
 
-def test_what_most_records_are_decides() -> None:
+def test_majority_of_the_first_records_decides() -> None:
     look()
     look(COMMIT, b"user-17")
     with pytest.raises(WrongRecords) as refused:

@@ -1,4 +1,4 @@
-"""What the cluster says of a topic, also where it does not say it; a client that answers as it is told stands for it.
+"""The cluster's answers about a topic, and missing answers, from a stub of the Admin client.
 
 The chains of exceptions are those that the 4.x clients raise.
 """
@@ -56,7 +56,7 @@ class FakeException:
 
 
 def error(*chain: tuple[str, str | None], options: Mapping[str, str] = OPTIONS) -> OffsetsError:
-    """What is made of an exception, its cause, and so on."""
+    """The error for an exception with these causes."""
     exception: FakeException | None = None
     for name, message in reversed(chain):
         exception = FakeException(name, message, exception)
@@ -64,7 +64,7 @@ def error(*chain: tuple[str, str | None], options: Mapping[str, str] = OPTIONS) 
 
 
 def of_future(name: str, message: str | None = "said") -> OffsetsError:
-    """What a question to the Admin client raises: the error is what its future failed with."""
+    """Exception of a request of the Admin client: its future failed with this error."""
     return error(("java.util.concurrent.ExecutionException", f"{ERRORS}{name}: said"), (ERRORS + name, message))
 
 
@@ -87,7 +87,7 @@ def of_future(name: str, message: str | None = "said") -> OffsetsError:
         ("KafkaStorageException", KafkaFailed, "KafkaStorageException"),
     ],
 )
-def test_what_a_broker_answers_has_an_error_of_our_own(name: str, kind: type[OffsetsError], said: str) -> None:
+def test_error_of_a_broker_becomes_an_error_of_this_package(name: str, kind: type[OffsetsError], said: str) -> None:
     with pytest.raises(kind, match=said):
         raise of_future(name)
 
@@ -103,7 +103,7 @@ def test_an_address_that_no_longer_resolves_is_a_broker_that_is_away() -> None:
     assert "Invalid value x" in str(wrong)
 
 
-def test_an_error_is_one_line_without_secrets_also_where_nothing_is_said() -> None:
+def test_error_is_one_line_without_secrets() -> None:
     assert "***\n" not in str(of_future("UnknownServerException", "no open-sesame\nhere"))
     assert str(of_future("UnknownServerException", "no open-sesame\nhere")).endswith(": no ***")
     assert str(of_future("UnknownServerException", None)).endswith("UnknownServerException: UnknownServerException")
@@ -115,7 +115,7 @@ def test_groups_are_named_as_the_options_name_them() -> None:
 
 
 class Client:
-    """An Admin client of which a question is answered with what is told, or fails."""
+    """An Admin client that answers a request with this value, or fails."""
 
     def __init__(self) -> None:
         self.jvm: Any = MagicMock()
@@ -144,7 +144,7 @@ def test_ids_that_the_broker_does_not_know_are_none() -> None:
     assert client.admin.describe() == TopicDescription(None, None, 2)
 
 
-def test_how_long_tombstones_are_kept_is_kafkas_default_where_it_is_not_told() -> None:
+def test_tombstone_retention_is_kafkas_default_if_the_broker_does_not_give_it() -> None:
     client, entry = Client(), MagicMock()
     entry.value.return_value = "1234"
     client.tell_retention(entry)
@@ -162,7 +162,7 @@ def test_how_long_tombstones_are_kept_is_kafkas_default_where_it_is_not_told() -
 
 
 @pytest.mark.parametrize("name", ["ClusterAuthorizationException", "UnsupportedVersionException"])
-def test_what_nothing_rests_on_may_be_refused(name: str) -> None:
+def test_optional_requests_may_be_refused(name: str) -> None:
     client = Client()
     client.refuse("listTopics", name)
     client.refuse("describeProducers", name)

@@ -1,4 +1,4 @@
-"""What a task writes of a topic's records: those that the log does not hold, each once."""
+"""A task writes the records of a topic that the log lacks, each once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written(
     return [pq.read_table(folder / file.name) for file in files], [json.loads(row["ends"]) for row in rows]
 
 
-def test_what_the_log_holds_is_left_out_and_all_else_is_written_once(tmp_path: Path) -> None:
+def test_records_in_the_log_are_left_out_and_others_are_written_once(tmp_path: Path) -> None:
     (rows,), (ends,) = written(tmp_path, {0: 5, 1: 9}, batch((0, 3), (0, 4), (0, 7), (1, 8)), batch((0, 8), (2, 0)))
     assert rows.schema.equals(SCHEMA)
     places = zip(rows["log_partition"].to_pylist(), rows["record_offset"].to_pylist(), strict=True)

@@ -33,7 +33,7 @@ def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
     assert plan(KnownLog()) == Reading(0, {0: 0, 1: 5}, CompleteReads(NOW_MS))
 
 
-def test_reading_goes_on_where_the_log_or_the_last_note_ends_whichever_is_higher() -> None:
+def test_reading_resumes_at_the_end_of_the_log_or_of_the_progress_whichever_is_higher() -> None:
     known = replace(FOLLOWED, ends={0: {0: 29}})
     assert plan(known) == Reading(0, {0: 29, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
 
@@ -113,7 +113,7 @@ def test_an_interrupted_reading_from_the_beginning_goes_on_in_the_same_process()
         (replace(FOLLOWED, log_incarnation=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
     ],
 )
-def test_what_is_not_the_rest_of_that_reading_is_planned_as_ever(
+def test_other_readings_are_planned_as_usual(
     known: KnownLog, unfinished: Unfinished, bounds: dict[int, TopicBounds], now_ms: int, log_incarnation: int
 ) -> None:
     found = resumed(known, unfinished, bounds, now_ms)

@@ -39,7 +39,7 @@ def test_a_topic_that_always_grows_is_complete_as_of_an_earlier_look() -> None:
     assert reading.complete.last_ms == BEGAN_MS + 400
 
 
-def test_what_was_read_before_is_not_taken_back() -> None:
+def test_read_position_never_moves_back() -> None:
     reading = progress()
     reading.advance({0: 8})
     reading.advance({0: 3, 1: 6})
@@ -57,7 +57,7 @@ def test_new_log_incarnation_counts_when_it_was_read_to_the_end() -> None:
     assert progress().counts  # what goes on, or is the first, counts from the beginning
 
 
-def test_who_slept_for_too_long_has_missed_tombstones_also_if_all_was_read_since() -> None:
+def test_long_suspension_may_miss_tombstones_although_all_was_read_since() -> None:
     reading = progress()
     reading.advance({0: 10})
     assert reading.look(BEGAN_MS + LONGEST_MS, bounds(10))
@@ -72,7 +72,7 @@ def test_a_first_reading_that_takes_too_long_has_missed_tombstones() -> None:
     assert not progress().look(BEGAN_MS + LONGEST_MS + 1, bounds(10))
 
 
-def test_how_long_a_transaction_holds_back_is_told_by_the_broker_or_by_the_offset_that_stands_still() -> None:
+def test_age_of_a_transaction_comes_from_the_broker_or_the_unmoved_stable_offset() -> None:
     reading = progress()
     reading.look(BEGAN_MS + 1, bounds(10, 12), {0: BEGAN_MS - 500})
     assert reading.open_since_ms == {0: BEGAN_MS - 500}

@@ -1,4 +1,4 @@
-"""What ends the following of a topic, what is waited for, and what is raised. No Spark is started."""
+"""Errors that end `follow`, and errors that it waits out. Without Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LASTING = [NotAuthorized("no"), AuthenticationFailed("no"), StoreMismatch("other
 
 
 class Heard(TopicObserver):
-    """What was warned of."""
+    """The warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -52,14 +52,14 @@ class Heard(TopicObserver):
 
 
 class Reads:
-    """A query that read so many records, or none but ran for long, before it failed."""
+    """A query that failed after this number of records, or after a long time without records."""
 
     def __init__(self, records: int = 0) -> None:
         self.records = records
 
 
 class Scripted(TopicIngest):
-    """Each reading comes out as it is told to; the one behind the last is stopped."""
+    """Each reading has the given result; after the last one it stops."""
 
     def __init__(self, outcomes: Sequence[bool | Exception | Reads]) -> None:
         self.heard, self.outcomes = Heard(), list(outcomes)
@@ -82,7 +82,7 @@ class Scripted(TopicIngest):
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_what_passes_is_waited_for_and_told_once(error: OffsetsError) -> None:
+def test_transient_error_is_waited_for_and_warned_of_once(error: OffsetsError) -> None:
     ingest = Scripted([error] * 20)
     assert ingest.run() == 0
     assert ingest.outcomes == []
@@ -90,24 +90,24 @@ def test_what_passes_is_waited_for_and_told_once(error: OffsetsError) -> None:
 
 
 @pytest.mark.parametrize("error", LASTING, ids=repr)
-def test_what_does_not_pass_by_itself_is_raised(error: OffsetsError) -> None:
+def test_permanent_error_is_raised(error: OffsetsError) -> None:
     with pytest.raises(type(error)):
         Scripted([BrokerUnreachable("away"), error, False]).run()
 
 
 @pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=repr)
-def test_who_asks_for_what_is_there_is_told_why_it_cannot_be_had(error: OffsetsError) -> None:
+def test_available_now_raises_the_error(error: OffsetsError) -> None:
     with pytest.raises(type(error)):
         Scripted([error, True]).run(available_now=True)
 
 
-def test_what_is_there_is_read_again_until_it_was_read_to_its_end() -> None:
+def test_available_now_retries_until_the_end_is_read() -> None:
     ingest = Scripted([False, _QueryFailedError("once"), False, True, NotAuthorized("not asked for")])
     ingest.run(available_now=True)
     assert len(ingest.outcomes) == 1
 
 
-def test_a_query_that_ends_by_itself_does_not_end_who_follows() -> None:
+def test_follow_continues_after_a_query_ends_by_itself() -> None:
     ingest = Scripted([True, True, False])
     ingest.run()
     assert ingest.outcomes == []
@@ -125,7 +125,7 @@ def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile()
         Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
 
 
-def test_without_the_connector_it_is_said_how_to_get_it() -> None:
+def test_missing_connector_error_says_how_to_get_it() -> None:
     spark = MagicMock()
     spark._jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider = MagicMock(spec=JavaPackage)
     with pytest.raises(ConnectorMissing, match=r"--packages org\.apache\.spark:spark-sql-kafka-0-10"):

@@ -1,4 +1,4 @@
-"""Files of the log as tasks write them, without Spark: what is in them, and how it is laid out."""
+"""Log files as tasks write them, without Spark: their rows and their layout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(folder: Path, *batches: pa.RecordBatch) -> list[AddFile]:
     return writer.close()
 
 
-def test_file_holds_the_rows_and_says_what_is_in_it(tmp_path: Path) -> None:
+def test_file_has_the_rows_and_their_statistics(tmp_path: Path) -> None:
     batches = [rows(3, range(5)), rows(3, range(5, 9)), rows(4, range(2, 4))]
     (file,) = written(tmp_path, *batches)
     found = pq.read_table(tmp_path / file.name)
@@ -133,7 +133,7 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_table_forbids_is_refused(tmp_path: Path) -> None:
+def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a record has log partition"):
         written(tmp_path, rows(0, range(-1, 2)))
     batch = rows(0, range(2))

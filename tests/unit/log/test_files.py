@@ -1,4 +1,4 @@
-"""Which task reads which files of the log, and what it reads of them."""
+"""The files of the log that each task reads, and the rows."""
 
 from __future__ import annotations
 

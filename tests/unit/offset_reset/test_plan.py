@@ -71,7 +71,7 @@ def test_offsets_are_held_within_what_the_partition_has(scenario: Scenario, t0: 
     assert [each.current_offset for each in plan.offsets] == [20, 150]
 
 
-def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
+def test_each_offset_that_is_moved_into_the_partition_is_warned_of() -> None:
     assert plan_reset(IDLE, ToOffset(75), None, KNOWN).warnings == [
         "t-0: 75 is higher than the latest offset; using 50",
         "t-1: 75 is lower than the earliest offset; using 100",
@@ -83,7 +83,7 @@ def test_each_offset_that_is_moved_into_the_partition_is_told_of() -> None:
     assert len(plan_reset(two, ToOffset(51), None, KNOWN).warnings) == 1
 
 
-def test_without_positions_offsets_are_held_to_be_such_and_that_is_said() -> None:
+def test_without_positions_offsets_are_not_checked_and_a_warning_says_so() -> None:
     plan = plan_reset(IDLE, ShiftBy(-21), None, None)
     assert new_offsets(plan) == {("g", "t", 0): 0, ("g", "t", 1): 129}
     assert plan.warnings == ["t-0: -1 is lower than the earliest offset; using 0", NOT_COMPARED]
@@ -97,7 +97,7 @@ def test_without_positions_offsets_are_held_to_be_such_and_that_is_said() -> Non
     assert plan_reset(IDLE, ToCurrent(), None, None).warnings == []  # they stay what they are
 
 
-def test_current_is_the_committed_offset_wherever_that_lies_else_the_latest() -> None:
+def test_current_is_the_committed_offset_or_else_the_latest() -> None:
     behind = {"g": GroupOffsets("Empty", {T1: 5})}
     plan = plan_reset(behind, ToCurrent(), [("t", None), ("u", (0,))], KNOWN)
     assert new_offsets(plan) == {("g", "t", 0): 50, ("g", "t", 1): 5, ("g", "u", 0): 7}

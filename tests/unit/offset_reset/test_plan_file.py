@@ -1,4 +1,4 @@
-"""Plans as kafka-consumer-groups writes and reads them: the lines are what that of Kafka 4.2.0 writes."""
+"""Plans as kafka-consumer-groups writes and reads them: the lines come from the tool of Kafka 4.2.0."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_both_forms_are_read(tmp_path: Path) -> None:
         b"\xef\xbb\xbforders,0,40\norders,10,0\n",
     ],
 )
-def test_what_editors_and_kafka_make_of_it_is_read(tmp_path: Path, text: str | bytes) -> None:
+def test_files_of_editors_and_of_kafka_are_read(tmp_path: Path, text: str | bytes) -> None:
     assert read_plan(plan_file(tmp_path, text), ["billing"]) == {"billing": BILLING}
 
 

@@ -37,7 +37,7 @@ def test_positions_are_read_with_their_times_in_order(tmp_path: Path) -> None:
     assert read_positions(written(tmp_path, f"{HEADER}\nt,0,0,0\n")).partitions_of("t") == [("t", 0)]
 
 
-def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+def test_unknown_topics_and_partitions_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, f"{HEADER}\nt,1,0,0\n")
     with pytest.raises(UnknownTopicOrPartition, match=r"positions\.csv has no topic 'u'$"):
         read_positions(path).partitions_of("u")
@@ -79,7 +79,7 @@ def test_files_without_anything_are_refused(tmp_path: Path) -> None:
         read_positions(tmp_path / "none")
 
 
-def test_who_has_no_client_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)  # as if it were not there
     with pytest.raises(
         ClientMissing, match="cannot ask a broker: confluent-kafka is not installed; run pip install confluent-"

@@ -26,7 +26,7 @@ FIXED = settings(max_examples=150)
 
 
 class Fields(NamedTuple):
-    """What a commit says; None in place of the value's fields for a tombstone."""
+    """Fields of a commit; None in place of the value's fields for a tombstone."""
 
     group_id: str
     topic: str
@@ -148,7 +148,7 @@ def flips(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("version", range(5))
 def test_every_length_and_every_flipped_bit_agree(version: int) -> None:  # R6
-    """Of the key only what is behind its type: that tells whether it is a commit at all."""
+    """The key after its type; the type decides whether it is a commit."""
     value = commit_value(5, version, metadata="m", **({"topic_id": TOPIC_ID} if version == 4 else {}))
     key = commit_key("gr", "to", 3, version=min(version, 1))
     keys = [key[:length] for length in range(2, len(key))] + [key[:2] + rest for rest in flips(key[2:])]

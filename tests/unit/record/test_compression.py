@@ -88,7 +88,7 @@ def test_other_codecs_are_corrupt(codec: int) -> None:
 
 
 def _without_size(data: bytes) -> bytes:
-    """A frame whose header does not say how much it holds, as a stream writes it."""
+    """A frame without the uncompressed size in its header, as a stream writes it."""
     compressor = cramjam.zstd.Compressor()
     for start in range(0, len(data), 10):
         compressor.compress(data[start : start + 10])

@@ -1,4 +1,4 @@
-"""What classic consumers embed in their group's metadata."""
+"""Subscriptions and assignments that classic consumers embed in group metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torn tails end a segment cleanly; damage is reported, and what is healthy behind it is read."""
+"""Incomplete last batches end a segment cleanly; damage is reported, and healthy batches after it are read."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_whole_last_batch_with_a_bad_checksum_is_damage_and_no_torn_tail() -> 
     assert reader.end_offset == 6
 
 
-def test_a_torn_tail_behind_damage_is_still_a_torn_tail() -> None:
+def test_incomplete_last_batch_after_damage_is_still_a_torn_tail() -> None:
     data = bytearray(THREE[:-5])
     data[2 * SIZE - 1] ^= 1
     reader, found = read(bytes(data))
@@ -210,7 +210,7 @@ def test_a_batch_that_leaves_a_gap_and_runs_into_the_next_is_wrong() -> None:
     assert spans(reader) == [(SIZE, SIZE)]
 
 
-def test_of_a_batch_that_stands_twice_the_second_is_damage() -> None:
+def test_second_copy_of_a_batch_is_damage() -> None:
     reader, found = read(batch(0) + batch(10) + batch(10) + batch(13))
     assert found == offsets(0, 10, 13)
     assert spans(reader) == [(2 * SIZE, SIZE)]
@@ -279,7 +279,7 @@ NOT_SEGMENTS = {
 
 
 @pytest.mark.parametrize("name", NOT_SEGMENTS)
-def test_a_file_without_any_batch_is_no_segment(name: str) -> None:
+def test_file_without_a_batch_is_not_a_segment(name: str) -> None:
     reader = read_segment(NOT_SEGMENTS[name], source="/data/foo.bin")
     with pytest.raises(NotASegment, match=r"/data/foo\.bin: not a Kafka log segment: .*Give \.log files") as error:
         list(reader.batches())

@@ -102,7 +102,7 @@ def milliseconds(row: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("capture", CAPTURE_NAMES)
-def test_batches_lie_where_the_dump_says(capture: str) -> None:
+def test_batches_are_at_the_positions_of_the_dump(capture: str) -> None:
     for segment, lines in DUMPS[capture].items():
         data = (CAPTURES / capture / segment).read_bytes()
         found = batches_of(data)

@@ -1,4 +1,4 @@
-"""Message formats 0 and 1: plain and wrapped messages, and what is wrong with some of them."""
+"""Message formats 0 and 1: plain, wrapped and damaged messages."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_bad_message_is_damage_and_the_next_one_is_read(name: str) -> None:
     assert reader.end_offset == 8
 
 
-def test_bytes_behind_the_value_are_damage() -> None:
+def test_bytes_after_the_value_are_damage() -> None:
     body = struct.pack(">bbq", 1, 0, 0) + sized(b"k") + sized(b"v") + b"more"
     broken = struct.pack(">qiI", 1, len(body) + 4, zlib.crc32(body)) + body
     reader, rows = read(message(0, b"k", b"v") + broken)

@@ -1,4 +1,4 @@
-"""What a few bytes may cost: timestamps no table holds, payloads that become gigabytes, headers that reach far."""
+"""Costs of hostile bytes: timestamps out of range, payloads that decompress to gigabytes, huge declared lengths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch(base_offset: int, timestamps: list[int], **options: int) -> bytes:
 
 
 def read(data: bytes) -> tuple[SegmentReader, list[tuple[int, int | None]]]:
-    """What was read, and of each record its offset and timestamp in microseconds, as the table `log` gets them."""
+    """Offset and timestamp in microseconds of each record that was read, as in the table `log`."""
     reader = read_segment(data, source="limits.log")
     rows = [log_columns(each, 0, "limits.log") for each in reader.batches()]
     found = [
@@ -104,7 +104,7 @@ def test_a_record_offset_without_a_next_one_is_damage(last: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_payload_becomes_as_much_as_it_may_and_no_more(codec: Codec) -> None:
+def test_payload_decompresses_up_to_the_limit(codec: Codec) -> None:
     packed = compress(codec, bytes(10_000))
     assert decompress(codec, packed, limit=10_000) == bytes(10_000)
     with pytest.raises(CorruptRecord, match=f"bytes of {codec.name.lower()} decompress to more than 9999"):
@@ -144,7 +144,7 @@ def test_zstd_frames_that_become_too_much_together_are_none() -> None:
     assert decompress_frames(frames, 49_000) is None
 
 
-def test_a_batch_that_becomes_too_much_is_put_aside_and_reading_goes_on() -> None:
+def test_batch_that_decompresses_to_too_much_is_damage_and_reading_continues() -> None:
     bomb = bytearray(batch(0, [1], codec=Codec.ZSTD)[:61])
     bomb += bytes(cramjam.zstd.compress(bytes(MAX_BATCH_BYTES + 1)))
     reader, found = read(repaired(bytes(bomb)) + batch(3, [4000]))
@@ -152,7 +152,7 @@ def test_a_batch_that_becomes_too_much_is_put_aside_and_reading_goes_on() -> Non
     assert [f"decompress to more than {MAX_BATCH_BYTES}" in damage.reason for damage in reader.damage] == [True]
 
 
-def test_a_wrapper_that_becomes_too_much_is_put_aside_and_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapper_that_decompresses_to_too_much_is_damage_and_reading_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy, "decompress", partial(decompress, limit=5000))
     bomb = message(1, None, compress(Codec.GZIP, bytes(5001)), magic=1, attributes=Codec.GZIP)
     reader, found = read(bomb + message(2, b"k", b"v", magic=1))
@@ -161,7 +161,7 @@ def test_a_wrapper_that_becomes_too_much_is_put_aside_and_reading_goes_on(monkey
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_of_more_records_than_any_has_is_put_aside(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_with_too_many_records_is_damage(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (columns, legacy):
         monkeypatch.setattr(module, "MAX_BATCH_RECORDS", 5)
     reader, found = read(batch(0, [1] * 6, codec=codec) + batch(6, [4000] * 5, codec=codec))
@@ -213,7 +213,7 @@ def test_checksums_of_stretches_are_those_of_their_bytes(checksum: Callable[...,
 
 
 def header(offset: int, size: int) -> bytes:
-    """The header of a batch that says it has so many bytes."""
+    """The header of a batch that declares this number of bytes."""
     return struct.pack(">qiibIhiqqqhii", offset, size - 12, 0, 2, 1, 0, 0, 0, 0, -1, -1, -1, 1)
 
 
@@ -255,7 +255,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_read_soon_and_what_stands_behind_it_is_found(name: str) -> None:
+def test_hostile_file_is_read_quickly_and_later_batches_are_found(name: str) -> None:
     size = 2_000_000
     data = batch(0, [1] * 3) + HOSTILE[name](size)
     began = time.process_time()

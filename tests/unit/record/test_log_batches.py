@@ -1,4 +1,4 @@
-"""Rows of the log as batches: what comes back, and what the batches say of themselves."""
+"""Encodes rows of the log as batches: reading them back, and their headers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARKERS = {"COMMIT": b"\x00\x00\x00\x01", "ABORT": b"\x00\x00\x00\x00"}
 
 
 def rows_of(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of the log; what is not given is null."""
+    """Rows of the log; columns that are not given are null."""
     types = {
         "record_offset": pa.int64(),
         "record_timestamp": pa.timestamp("ms", tz="UTC"),
@@ -132,7 +132,7 @@ def pairwise_of(batches: LogBatches) -> list[tuple[int, int]]:
     return [(before[1], after[0]) for before, after in pairwise(places)]
 
 
-def test_batches_say_what_coordinators_write() -> None:
+def test_batch_headers_are_as_coordinators_write_them() -> None:
     found = headers(
         encode_log(
             rows_of(
@@ -162,7 +162,7 @@ def test_a_full_batch_ends_and_a_large_record_has_one_to_itself() -> None:
     assert len(encode_log(rows_of(*rows), batch_bytes=70)) == 21
 
 
-def test_a_batch_does_not_span_what_an_offset_delta_cannot_say() -> None:
+def test_batch_does_not_exceed_the_range_of_offset_deltas() -> None:
     places = [1, 2**30 - 1, 2**30, 2**31, 2**40]
     batches = encode_log(rows_of(*({"record_offset": at} for at in places)))
     assert batches.base_offset.tolist() == [1, 2**30, 2**31, 2**40]

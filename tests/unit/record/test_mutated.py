@@ -38,7 +38,7 @@ TOGETHER = 25  # segments that are folded at once, each a log partition
 
 
 def landed(data: bytes, log_partition: int) -> tuple[str, pa.Table | None]:
-    """The rows that an ingest makes of a segment; and the name of the error that refused it, or what came of it."""
+    """Ingest a segment; returns the outcome (the name of an error, or a word) and the rows."""
     try:
         reader = read_segment(data, source="mutated.log", max_records=65_536)
         tables = [log_columns(batch, log_partition, "mutated.log") for batch in reader.batches()]
@@ -59,7 +59,7 @@ def landed(data: bytes, log_partition: int) -> tuple[str, pa.Table | None]:
 
 
 def decoded_rows(rows: pa.Table) -> str:
-    """Each record by itself, and what the columns say of commits: the same."""
+    """Decode each record, and assert that the columns decode the same commits; returns the outcome."""
     commits = []
     outcome = "read"
     for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
@@ -83,7 +83,7 @@ def decoded_rows(rows: pa.Table) -> str:
 
 
 def replayed(rows: pa.Table, *, compacted: bool) -> None:
-    """The fold of these rows, and what becomes of their groups."""
+    """Replay these rows, and describe their groups."""
     columns = {name: rows[name] for name in rows.column_names}
     columns |= {
         "backfill": pa.repeat(pa.scalar(value=False), rows.num_rows),
@@ -108,7 +108,7 @@ def peak_mib() -> int:
 
 @contextmanager
 def soon(what: str) -> Iterator[list[float]]:
-    """Fails, and says of what, where something is raised or takes too long; how long it took."""
+    """Measure the time of the block; fails with the segment's name on an exception or after too long."""
     took: list[float] = []
     began = time.process_time()
     try:
@@ -144,11 +144,11 @@ def read_mutated(count: int, seed: int, record: Callable[[str, object], None]) -
     assert grown < GROWTH_MIB
 
 
-def test_mutated_segments_are_read_or_put_aside(record_property: Callable[[str, object], None]) -> None:
+def test_mutated_segments_are_read_or_refused(record_property: Callable[[str, object], None]) -> None:
     read_mutated(FEW, 4, record_property)
 
 
 @pytest.mark.long
-def test_very_many_mutated_segments_are_read_or_put_aside(record_property: Callable[[str, object], None]) -> None:
+def test_very_many_mutated_segments_are_read_or_refused(record_property: Callable[[str, object], None]) -> None:
     seed = int.from_bytes(os.urandom(4), "big")  # a failure names it
     read_mutated(MANY, seed, record_property)

@@ -1,4 +1,4 @@
-"""Format-2 segments: what is written is read, whatever the shape of the batches."""
+"""Format-2 segments: written batches of every shape are read back."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_uuids_come_back(value: uuid.UUID) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "!" * 22, "A" * 21, "A" * 44, "AAAAAAAAAAAAAAAAAAAA+/"])
-def test_what_is_no_uuid_is_refused(text: str) -> None:
+def test_invalid_uuid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a UUID in Kafka's text form"):
         wire.uuid_from_text(text)
 

@@ -1,4 +1,4 @@
-"""Recorded logs: the specification against what the brokers answered, and the engines against the specification.
+"""Recorded logs: compares the specification with the brokers' answers, and the engines with the specification.
 
 Each capture goes through each engine once. The pipeline with Spark has its own run (tests/spark/test_captures.py).
 """
@@ -45,7 +45,7 @@ def failed(answer: dict[str, Any]) -> bool:
 
 
 def offset_answers(name: str) -> dict[str, dict[str, Any]]:
-    """What the broker answered about offsets. Offsets of share groups were not asked for."""
+    """The broker's answers about offsets. Offsets of share groups were not requested."""
     return {
         group_id: answer
         for group_id, answer in oracle(name)["groups"].items()

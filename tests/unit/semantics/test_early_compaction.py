@@ -1,4 +1,4 @@
-"""Early compaction changes nothing but the number of rows: the replay of what it leaves is the same."""
+"""Early compaction reduces the rows, and their replay is the same."""
 
 from __future__ import annotations
 

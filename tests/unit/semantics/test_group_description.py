@@ -1,4 +1,4 @@
-"""What a group is, from the records about it: kind, existence, state, members."""
+"""The description of a group from its records: type, existence, state, members."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, GROUP_TYPE
 
 
 def row(record_type: int, value: int | None, tombstone: int | None = None, name: str = "") -> GroupRecordRow:
-    """A key's last value and last tombstone, by their record offsets; the value's bytes tell its record offset."""
+    """A key's last value and last tombstone, by their record offsets; the value's bytes are its record offset."""
     return GroupRecordRow(record_type, name, value, None if value is None else str(value).encode(), tombstone)
 
 

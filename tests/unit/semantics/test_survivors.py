@@ -1,4 +1,4 @@
-"""What a cleaning keeps, rule by rule, on logs written by hand (R23)."""
+"""Records that a cleaning keeps, rule by rule, on small logs (R23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a marker decides, over columns (R11)."""
+"""Decisions of markers, over columns (R11)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decided(records: list[Record], markers: list[Marker]) -> list[int]:
 
 
 def one_by_one(record: Record, markers: list[Marker]) -> int:
-    """R11 in so many words: the next marker of the record's producer in its log partition."""
+    """R11 literally: the next marker of the record's producer in its log partition."""
     later = [m for m in markers if m[:2] == record[:2] and m.record_offset > record.record_offset]
     if not later:
         return OPEN
