@@ -532,7 +532,9 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, STORAGE, "if seen != self._seen:", "if not self._seen:", APPENDS),
     Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
     Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "                conflicts.check(other)\n", "                pass\n", DOOR),
+    Mutation(
+        "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
+    ),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in self.applications', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in self.removed', "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
@@ -554,10 +556,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         DOOR_FILE,
-        """newest = None if self._newest is None or self._newest.is_long else self._newest
-        if newest is not None:""",
-        """newest = self._newest
-        if newest is not None and not newest.is_long:""",
+        "if newest is None or newest.commits_read > MOST_COMMITS:",
+        "if newest is None:",
         DOOR,
     ),
     Mutation(
