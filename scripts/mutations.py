@@ -476,7 +476,7 @@ MUTATIONS = [
         FOLD,
         "known.log_epoch == self._log_epoch and known.folded_to > each.folded_to",
         "False",
-        (STATE_UNIT, "tests/streaming", "tests/spark/test_clean_log.py"),
+        (f"{STATE_ON_SPARK}::test_reload_never_moves_the_progress_back",),
     ),
     Mutation(
         "STATE",
@@ -516,7 +516,7 @@ MUTATIONS = [
         FOLD,
         "    if changes.behind:\n",
         "    if False:\n",
-        ("tests/streaming/test_steps.py", "tests/streaming", "tests/spark"),
+        ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_behind_the_first",),
     ),
     Mutation(
         "STATE",
@@ -524,7 +524,7 @@ MUTATIONS = [
         FOLD,
         "progress.log_epoch < counting_epoch(store):  # the first fold, too",
         "False:  # the first fold, too",
-        ("tests/streaming/test_epochs.py",),
+        ("tests/streaming/test_epochs.py::test_an_epoch_is_not_folded_before_it_counts_and_then_all_of_it",),
     ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
