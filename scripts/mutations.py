@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("offsets_pipeline", "tests", "docs", "pyproject.toml")
+COPIED = ("offsets_pipeline", "tests", "benchmarks", "docs", "pyproject.toml")
 UNIT = "tests/unit/semantics"
 PROPERTY = ("tests/property/test_fold_properties.py", "tests/property/test_cleaning_keeps.py")
 RULES = (f"{UNIT}/test_partition_state.py", f"{UNIT}/test_columnar_replay.py", f"{UNIT}/test_group_description.py")
