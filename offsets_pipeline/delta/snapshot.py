@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -34,14 +35,19 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.schemas import Table
 
-_MAX_CHANGED_FILES = 1_000  # since the version that deltalake read
+
+class Commit(NamedTuple):
+    """A commit: the text of its file, and its actions."""
+
+    text: bytes
+    actions: Sequence[Action]
 
 
 class Snapshot:
     """One version of a table. `TableFolder.snapshot` makes one.
 
-    deltalake reads a table's log once. `after` makes the next version's snapshot from this one and a commit, without
-    reading anything: its cost does not depend on the number of files.
+    deltalake reads a table's log once. `after` makes a later version's snapshot from this one and the commits between,
+    without reading anything. Its cost depends on the commits since deltalake read the log, not on the table's files.
     """
 
     def __init__(self, folder: str, table: Table, loaded: DeltaTable, text: bytes | None) -> None:
@@ -79,9 +85,9 @@ class Snapshot:
         return refuses_removal(self.metadata)
 
     @property
-    def is_long(self) -> bool:
-        """Whether deltalake should read the log again, because many files changed since it last did."""
-        return len(self._changed) > _MAX_CHANGED_FILES
+    def commits_read(self) -> int:
+        """Number of commits since the version that deltalake read."""
+        return self.version - int(self._loaded.version())
 
     def transaction(self, application: str) -> int:
         """Return the version of an application's last transaction; -1 if there was none."""
@@ -127,13 +133,15 @@ class Snapshot:
             self._changed = {}
         return self._loaded
 
-    def after(self, text: bytes, actions: Sequence[Action]) -> Snapshot:
-        """Return the snapshot of the next version, which this commit makes."""
+    def after(self, *commits: Commit) -> Snapshot:
+        """Return the snapshot of the version which these commits make, one after the other."""
+        if not commits:
+            return self
         later = object.__new__(Snapshot)
         later.__dict__ |= self.__dict__
-        later.version, later.text = self.version + 1, text
+        later.version, later.text = self.version + len(commits), commits[-1].text
         later._transactions, later._changed = dict(self._transactions), dict(self._changed)
-        for action in actions:
+        for action in chain.from_iterable(each.actions for each in commits):
             if "txn" in action:
                 later._transactions[action["txn"]["appId"]] = action["txn"]["version"]
             elif "add" in action:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ from offsets_pipeline.delta.data_file import AddFile, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
 from offsets_pipeline.delta.reader import table_as_of
-from offsets_pipeline.delta.snapshot import Snapshot, load
+from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
 from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -48,6 +49,8 @@ _STATISTICS = "delta.dataSkippingStatsColumns"
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 #: Versions between checkpoints of a table without the property: more than Delta's 10, as deltalake does.
 CHECKPOINT_INTERVAL = 100
+#: Commits from which on it is quicker to read the table anew than to read on commit by commit.
+MOST_COMMITS = 1_000
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -91,14 +94,14 @@ class TableFolder:
         """
         if version is not None:
             return load(self.folder, self.table, self.commit_file, version)
-        newest = None if self._newest is None or self._newest.is_long else self._newest
-        if newest is not None:
-            try:
-                newest, _ = self._read_on(newest)
-            except (WriteConflict, StoreReplaced):
-                newest = None
-        self._newest = newest or load(self.folder, self.table, self.commit_file)
-        return self._newest
+        newest = None
+        if self._newest is not None:
+            with suppress(WriteConflict, StoreReplaced):
+                newest = self._newest.after(*islice(self._commits_after(self._newest), MOST_COMMITS + 1))
+        if newest is None or newest.commits_read > MOST_COMMITS:
+            newest = load(self.folder, self.table, self.commit_file)
+        self._newest = newest
+        return newest
 
     def commit_file(self, version: int) -> bytes | None:
         """Return the file of a commit; None if there is no such version, or it is no longer kept. Raises OSError."""
@@ -140,46 +143,46 @@ class TableFolder:
         system, path = open_path(self.folder)
         return (fs.LocalFileSystem(use_mmap=True) if isinstance(system, fs.LocalFileSystem) else system), path
 
-    def _read_on(self, snapshot: Snapshot) -> tuple[Snapshot, list[list[Action]]]:
-        """Return the newest snapshot from this one on, and the commits between.
+    def _commits_after(self, snapshot: Snapshot) -> Iterator[Commit]:
+        """Yield the commits after a snapshot.
 
         Raises StoreReplaced if the snapshot is not a version of the table in this folder any more, WriteConflict if
         commits after it are no longer kept.
         """
-        commits: list[list[Action]] = []
+        version, last = snapshot.version, snapshot.text
         while True:
             with reading(self.folder):
-                text = self.commit_file(snapshot.version + 1)
+                text = self.commit_file(version + 1)
                 # only now: then the commit that was just read follows the one that is known
-                is_same = self.is_unchanged(snapshot.version, snapshot.text)
-            if not is_same or (snapshot.text is None and text is None):
-                self._refuse_other(snapshot)
+                is_same = self.is_unchanged(version, last)
+            if not is_same or (last is None and text is None):
+                self._refuse_other(snapshot.table_id, version, last)
             if text is None:
-                return snapshot, commits
+                return
             with reading(self.folder):
-                actions = parsed(text)
-            commits.append(actions)
-            snapshot = snapshot.after(text, actions)
+                commit = Commit(text, parsed(text))
+            yield commit
+            version, last = version + 1, text
 
-    def _refuse_other(self, known: Snapshot) -> None:
-        """Raise unless the table is still at the version of a snapshot whose commit is no longer kept."""
+    def _refuse_other(self, table_id: str, version: int, text: bytes | None) -> None:
+        """Raise unless the table is still at a version whose commit is no longer kept."""
         try:
             found = load(self.folder, self.table, self.commit_file)
         except NoSuchTable:
-            raise self._replaced(known) from None
-        if found.table_id != known.table_id or found.version < known.version:
-            raise self._replaced(known)
-        if found.version > known.version:
-            if self.commit_file(known.version) is not None:
-                raise self._replaced(known)  # by a copy that went another way
-            raise WriteConflict(f"the table {self.folder} no longer has the commits since version {known.version}")
-        if found.text != known.text and found.text is not None:
-            raise self._replaced(known)
+            raise self._replaced(version) from None
+        if found.table_id != table_id or found.version < version:
+            raise self._replaced(version)
+        if found.version > version:
+            if self.commit_file(version) is not None:
+                raise self._replaced(version)  # by a copy that went another way
+            raise WriteConflict(f"the table {self.folder} no longer has the commits since version {version}")
+        if found.text != text and found.text is not None:
+            raise self._replaced(version)
 
-    def _replaced(self, known: Snapshot) -> StoreReplaced:
+    def _replaced(self, version: int) -> StoreReplaced:
         return StoreReplaced(
             f"the table {self.folder} was deleted, restored or created again while it was open: it differs from "
-            f"version {known.version}, which was read; open it again"
+            f"version {version}, which was read; open it again"
         )
 
     # --- writing
@@ -276,10 +279,11 @@ class TableFolder:
         text = encoded(actions)
         newest = seen
         while True:
-            newest, others = self._read_on(newest)
+            others = list(self._commits_after(newest))
             for other in others:
-                conflicts.check(other)
-            committed = newest.after(text, actions)
+                conflicts.check(other.actions)
+            newest = newest.after(*others)
+            committed = newest.after(Commit(text, actions))
             self.refuse_unwritable(committed)
             if self.create_version(committed.version, text, durable=durable):
                 return committed

@@ -289,6 +289,18 @@ def test_reload_gives_up_where_a_stream_is_always_quicker(
     assert_as_reference(location, log_of(location))
 
 
+def test_reload_never_moves_the_progress_back(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 1)
+    progress = FoldProgress.read(store.table("fold_progress"))
+    beyond = replace(progress.partitions[0], folded_to=progress.folded_to[0] + 5)  # the last records left the log
+    progress.swap({0: beyond})
+    workbench.reload(location)
+    assert FoldProgress.read(store.table("fold_progress")).folded_to == {0: beyond.folded_to}
+
+
 def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

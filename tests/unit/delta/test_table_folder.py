@@ -18,8 +18,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from offsets_pipeline.delta import snapshot as snapshot_module
+from offsets_pipeline.delta import table_folder
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.delta.snapshot import Commit, Snapshot
 from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact, vacuum
@@ -37,8 +38,6 @@ from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from offsets_pipeline.delta.snapshot import Snapshot
 
 APP = "an application"
 
@@ -121,15 +120,38 @@ def test_a_commit_of_others_is_seen_in_the_next_snapshot(folder: TableFolder) ->
     assert before.files() == []
 
 
-def test_commits_are_seen_however_many_files_changed_since_the_log_was_read(
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_commits_are_seen_however_many_there_were_since_the_log_was_read(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(table_folder, "MOST_COMMITS", 2)
+    folder.snapshot()
+    for step in range(1, 6):
+        for _ in range(at_once):
+            append(again(folder), step)
+        found = folder.snapshot()
+        assert found.version == step * at_once
+        assert {file.name for file in found.files()} == data_files(folder)
+
+
+def test_one_snapshot_is_made_of_all_commits_since_another_began(
     folder: TableFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_module, "_MAX_CHANGED_FILES", 2)
-    for number in range(8):
-        append(again(folder), number)
-        found = folder.snapshot()
-        assert found.version == number + 1
-        assert {file.name for file in found.files()} == data_files(folder)
+    seen = folder.snapshot()
+    for number in range(5):
+        append(again(folder), number, advance={APP: number})
+    made: list[int] = []
+    after = Snapshot.after
+
+    def counted(snapshot: Snapshot, *commits: Commit) -> Snapshot:
+        made.append(len(commits))
+        return after(snapshot, *commits)
+
+    monkeypatch.setattr(Snapshot, "after", counted)
+    assert append(folder, 5, seen=seen) == 6
+    assert made == [5, 1]  # not a snapshot for each: that takes quadratic time
+    assert folder.snapshot().transaction(APP) == 4
+    assert numbers(folder) == [0, 1, 2, 3, 4, 5]
 
 
 def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:

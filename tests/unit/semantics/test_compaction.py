@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.semantics import compaction
 from offsets_pipeline.semantics.compaction import codes_of, gathered, last_of_each, paired
 
 FIXED = settings(max_examples=150)
@@ -81,6 +80,6 @@ def test_many_small_files_are_gathered_in_linear_time(monkeypatch: pytest.Monkey
             sized.append(1)
             return 8
 
-    monkeypatch.setattr(compaction.pa, "concat_tables", list)
+    monkeypatch.setattr(pa, "concat_tables", list)
     (together,) = gathered(File() for _ in range(100))
     assert len(together) == len(sized) == 100

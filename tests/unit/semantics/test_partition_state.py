@@ -153,6 +153,14 @@ def test_topic_id_of_zeros_is_none(log: LogPartition) -> None:  # R7: Kafka's ZE
     assert replayed(log).offsets[A].topic_id is None
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_of_two_names_of_a_topic_id_the_first_in_order_counts(log: LogPartition, names: str) -> None:  # R35
+    topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+    for name in names:
+        log.commit(("g", name, 0), 1, version=4, topic_id=topic_id)
+    assert replayed(log).topic_names == {topic_id: "a"}
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_key_version_0_takes_value_version_0_only(log: LogPartition, version: int) -> None:  # R7
     log.commit(A, 1, key_version=0)
