@@ -236,8 +236,6 @@ class Cluster:
                 if not self._brokers:
                     raise  # no bootstrap address answers
                 failed = error
-            with self._lock:
-                self._drop_closed()
             if time.monotonic() + backoff >= deadline:
                 raise failed from None
             time.sleep(backoff)
