@@ -84,7 +84,6 @@ class Cluster:
         self._any: Connection | None = None
         self._brokers: dict[int, Broker] = {}
         self._cluster_id: str | None = None
-        self._topics: dict[str, TopicMetadata] = {}
 
     def close(self) -> None:
         """Close the connections."""
@@ -114,12 +113,7 @@ class Cluster:
 
     def topic(self, name: str) -> TopicMetadata:
         """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
-
-        def ask() -> TopicMetadata:
-            found = self._metadata([name])
-            return found[name]
-
-        return self._retried(ask, unless=(UNKNOWN_TOPIC_OR_PARTITION,))
+        return self._retried(lambda: self._metadata([name])[name])
 
     def topic_ids(self) -> dict[str, str | None]:
         """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
@@ -218,10 +212,10 @@ class Cluster:
             return
         error = broker_error(code, connection.at, action, needs, topic)
         if code in STALE_METADATA or code in TRY_LATER:
-            raise _Retry(error, code)
+            raise _Retry(error)
         raise error
 
-    def _retried(self, ask: Callable[[], _Answer], unless: tuple[int, ...] = ()) -> _Answer:
+    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Call again after errors that a retry may heal, until default.api.timeout.ms have passed."""
         deadline = time.monotonic() + self.settings.api_seconds
         backoff = self.settings.backoff_seconds
@@ -230,14 +224,10 @@ class Cluster:
                 return ask()
             except _Retry as error:
                 failed: OffsetsError = error.error
-                if error.code in unless:
-                    raise failed from None
             except BrokerUnreachable as error:
                 if not self._brokers:
                     raise  # no bootstrap address answers
                 failed = error
-            with self._lock:
-                self._drop_closed()
             if time.monotonic() + backoff >= deadline:
                 raise failed from None
             time.sleep(backoff)
@@ -255,8 +245,11 @@ class Cluster:
             self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
         found = {}
         for topic in answer.topics:
+            action = f"read topic {topic.name}"
+            if names is not None and topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                raise broker_error(topic.error_code, connection.at, action, topic=topic.name)
             if names is not None:
-                self.check(topic.error_code, connection, f"read topic {topic.name}", topic=topic.name)
+                self.check(topic.error_code, connection, action, topic=topic.name)
             found[topic.name] = _topic_metadata(topic)
         return found
 
@@ -300,9 +293,9 @@ class Cluster:
 class _Retry(Exception):
     """An answer that a retry may heal; `error` is raised when the time is over."""
 
-    def __init__(self, error: OffsetsError, code: int = NO_ERROR) -> None:
+    def __init__(self, error: OffsetsError) -> None:
         super().__init__(str(error))
-        self.error, self.code = error, code
+        self.error = error
 
 
 def _by_leader(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, list[int]]:

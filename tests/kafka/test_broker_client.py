@@ -245,6 +245,7 @@ def test_offsets_by_time_and_ends_of_leader_epochs(broker: LiveBroker, cluster: 
 def test_a_topic_that_is_not_there_is_told_in_one_line_and_not_made(broker: LiveBroker, cluster: Cluster) -> None:
     with pytest.raises(NoSuchTopic, match=f"^there is no topic nope on {broker.address}: name another"):
         cluster.topic("nope")
+    broker.create_topic("after", 1)  # a topic that the request made would be there before
     assert "nope" not in broker.topics()
 
 

@@ -31,7 +31,7 @@ def settings(options: Mapping[str, str], address: str = "b:9092") -> ClientSetti
 
 
 def sasl(options: Mapping[str, str]) -> dict[str, object]:
-    login = settings(SASL | options).sasl
+    login = settings({**SASL, **options}).sasl
     assert login is not None
     return login.settings
 
