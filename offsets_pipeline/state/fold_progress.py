@@ -108,10 +108,10 @@ class FoldProgress:
         for attempt in range(_SWAPS):
             newest = FoldProgress.read(self._table)
             moved = _compacted(newest.partitions, raised)
-            if moved == newest.partitions:
-                return None
             try:
-                return newest.swap(moved)
+                if moved != newest.partitions:
+                    newest.swap(moved)
+                break
             except WriteConflict:
                 if attempt == _SWAPS - 1:
                     raise

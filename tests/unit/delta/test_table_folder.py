@@ -269,7 +269,7 @@ def test_files_that_only_spark_can_read_are_refused_once_the_table_is_open(
 def test_table_that_a_commit_made_another_is_not_written_to(folder: TableFolder) -> None:
     seen = folder.snapshot()
     commit_by_hand(folder, {"metaData": {**seen.metadata, "id": "of another table"}})
-    with pytest.raises(StoreReplaced, match="created anew"):
+    with pytest.raises(StoreReplaced, match="created again"):
         append(folder, 1, seen=seen)
     assert data_files(folder) == set()
 
