@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.client_settings import ClientSettings
 
 _SIZE = struct.Struct(">i")
-_CORRELATION_ID = struct.Struct(">i")
+_CORRELATION_ID_BYTES = 4
 _HEADER_BYTES = 1024  # more than the header of any answer has
 _FIRST_ANSWER_BYTES = 1024 * 1024  # an answer to ApiVersions has some KiB: more means that no broker listens there
 _MAX_ANSWER_BYTES = 2**31 - 1
@@ -66,7 +66,7 @@ class Connection:
         try:
             self._negotiate()
             if settings.sasl is not None:
-                self._authenticate(host)
+                self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -82,7 +82,7 @@ class Connection:
         version = self.version_of(request, max_version)
         with self._lock:
             if self._reauthenticate_at is not None and time.monotonic() >= self._reauthenticate_at:
-                self._authenticate(self._host)
+                self._authenticate_again()
             delay = self._not_before - time.monotonic()
             if delay > 0:
                 time.sleep(delay)
@@ -149,8 +149,16 @@ class Connection:
         self.api_versions = known
         self.finalized_features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
 
-    def _authenticate(self, host: str) -> None:
-        """Log in by SASL, also again when the session of an earlier login is about to end."""
+    def _authenticate_again(self) -> None:
+        """Log in again, because the session of the last login is about to end (KIP-368)."""
+        try:
+            self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    def _authenticate(self) -> None:
+        """Log in by SASL."""
         login = self._settings.sasl
         if login is None:
             return
@@ -162,7 +170,7 @@ class Connection:
         if answer.error_code != NO_ERROR:
             raise not_authenticated(self.at, error_name(answer.error_code))
         try:
-            lifetime_ms = self._exchange_tokens(login.start(host))
+            lifetime_ms = self._exchange_tokens(login.start(self._host))
         except OffsetsError:
             raise
         except Exception as error:  # noqa: BLE001 - of kafka-python or of a library that it calls
@@ -192,29 +200,44 @@ class Connection:
     def _exchange(
         self, request: Message, version: int, *, wait_seconds: float = 0, max_bytes: int = _MAX_ANSWER_BYTES
     ) -> Message:
-        self._correlation_id = (self._correlation_id + 1) % 2**31
-        request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation_id, client_id=self._settings.client_id)
+        """Send a request and read the answer. Closes the connection if that fails: the answer may still come."""
         try:
             self._socket.settimeout(self._settings.request_seconds + wait_seconds)
-            self._socket.sendall(request.encode(header=True, framed=True))
-            (size,) = _SIZE.unpack(self._receive(_SIZE.size))
-            if not _CORRELATION_ID.size <= size <= max_bytes:
-                raise ConnectionError("it answers, but not as a Kafka broker does")
-            frame = self._receive(size)
+            frame = self._send_frame(request, version, max_bytes)
         except OSError as error:
             reason = self._network_error(error)
             self.close()
             raise reason from None
-        kind = request.header.get_response_class()
-        header = io.BytesIO(frame[:_HEADER_BYTES])
-        if kind.parse_header(header).correlation_id != self._correlation_id:
+        except BaseException:
             self.close()
-            raise KafkaFailed(f"{self.at} answered another request than {request.name}")
-        answer = kind.decode(memoryview(frame)[header.tell() :])
+            raise
+        try:
+            answer = self._decode(request, frame)
+        except (struct.error, ValueError, LookupError, AssertionError):
+            self.close()
+            raise KafkaFailed(f"{self.at} sent an answer to {request.name} that cannot be decoded") from None
         # a broker since 2.0 answers at once, and expects the client to wait before its next request
         self._not_before = time.monotonic() + (getattr(answer, "throttle_time_ms", 0) or 0) / 1000
         return answer
+
+    def _send_frame(self, request: Message, version: int, max_bytes: int) -> bytearray:
+        """Send a request, and return the answer's header and body. Raises OSError."""
+        self._correlation_id = (self._correlation_id + 1) % 2**31
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id=self._settings.client_id)
+        self._socket.sendall(request.encode(header=True, framed=True))
+        (size,) = _SIZE.unpack(self._receive(_SIZE.size))
+        if not _CORRELATION_ID_BYTES <= size <= max_bytes:
+            raise ConnectionError("it answers, but not as a Kafka broker does")
+        return self._receive(size)
+
+    def _decode(self, request: Message, frame: bytearray) -> Message:
+        """Raises ValueError and others if the bytes are no answer to the request."""
+        kind = request.header.get_response_class()
+        header = io.BytesIO(frame[:_HEADER_BYTES])
+        if kind.parse_header(header).correlation_id != self._correlation_id:
+            raise ValueError("an answer to another request")
+        return kind.decode(memoryview(frame)[header.tell() :])
 
     def _receive(self, size: int) -> bytearray:
         received = bytearray(size)

@@ -153,6 +153,19 @@ def test_what_is_no_broker_is_unreachable(broker: FakeBroker) -> None:
         fetch(broker, fetched())
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00", b"\x00\x00\x00\x0a\x00\x00\x00\x63\x00\x00\x00\x00\x00\x00"],
+    ids=["cut short", "to another request"],
+)
+def test_an_answer_that_does_not_decode_is_told(broker: FakeBroker, answer: bytes) -> None:
+    broker.answers[API_VERSIONS] = lambda _: answer
+    with pytest.raises(
+        KafkaFailed, match=rf"^{broker.address} sent an answer to ApiVersionsRequest that cannot be decoded$"
+    ):
+        fetch(broker, fetched())
+
+
 def test_a_broker_that_does_not_answer_in_time_is_unreachable(broker: FakeBroker) -> None:
     never = threading.Event()
     broker.answers[API_VERSIONS] = lambda _: b"" if never.wait(10) else b"late"
