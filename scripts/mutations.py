@@ -390,8 +390,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         MERGE,
-        "ORDER BY {self.version} DESC",
-        "ORDER BY {self.version}",
+        "ORDER BY version DESC, base)",
+        "ORDER BY version, base)",
         (f"{STATE_ON_SPARK}::test_fold_that_another_overtook_writes_late_and_changes_nothing",),
     ),
     Mutation(
