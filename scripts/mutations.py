@@ -444,9 +444,11 @@ MUTATIONS = [
         "named",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", (STATE_ON_SPARK,)
+    ),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
-    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if not changes.files:", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
