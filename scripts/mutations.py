@@ -39,7 +39,7 @@ RETENTION = ("tests/unit/coordinator/test_expiration.py", "tests/property/test_r
 COORDINATOR = ("tests/unit/coordinator",)
 STATE_UNIT = "tests/unit/state"
 STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
-STATE_WRITER = (STATE_UNIT, STATE_ON_SPARK)
+STATE_WRITER = (STATE_UNIT,)
 OVERTAKEN = (f"{STATE_ON_SPARK}::test_reload_has_what_a_stream_folded_since_it_read_the_log",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
@@ -417,7 +417,7 @@ MUTATIONS = [
         CHANGES,
         '        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known\n',
         "        later = row\n",
-        STATE_WRITER,
+        (STATE_ON_SPARK,),
     ),
     Mutation(
         "STATE",
@@ -425,7 +425,7 @@ MUTATIONS = [
         CHANGES,
         'max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)',
         'row["tombstone_offset"]',
-        STATE_WRITER,
+        (STATE_ON_SPARK,),
     ),
     Mutation("STATE", FOLDS, CHANGES, "is_base=self.known is None", "is_base=True", STATE_WRITER),
     Mutation(
@@ -434,7 +434,7 @@ MUTATIONS = [
         CHANGES,
         "in_key_order(table, of_partitions(rows, partitions))",
         "in_key_order(table, rows)",
-        STATE_WRITER,
+        (STATE_ON_SPARK,),
     ),
     Mutation(
         "STATE",
@@ -444,9 +444,11 @@ MUTATIONS = [
         "named",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", (STATE_ON_SPARK,)
+    ),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
-    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if not changes.files:", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
