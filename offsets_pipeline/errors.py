@@ -159,8 +159,8 @@ class StreamFailed(OffsetsError):
     """The fold stopped with a foreign exception."""
 
 
-class ConnectorMissing(OffsetsError):
-    """Spark has no Kafka connector on its class path."""
+class LogTruncated(OffsetsError):
+    """A partition's new leader lacks records that were read from the old one."""
 
 
 class BrokerUnreachable(OffsetsError):

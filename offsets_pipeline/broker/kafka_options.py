@@ -1,7 +1,7 @@
 """Options of Kafka's clients: the address and the user's options; resolves secrets and hides them in messages.
 
-The settings name the environment variable or the file that holds a secret. This module reads it and passes it to
-Kafka's clients, in the driver's JVM and through Spark's source. Messages of this package show *** in its place.
+The settings name the environment variable or the file that holds a secret. This module reads it. Messages of this
+package show *** in its place.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ _PREFIX = "kafka."
 _ENVIRONMENT, _FILE = "env:", "file:"
 _HIDDEN = "***"
 _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
-# Spark's source asks for a partition's end right after a fetch, and a broker answers these requests in order. It delays
-# an empty fetch by fetch.max.wait.ms. The default of 500 ms would delay every partition of every batch.
-_OF_SOURCE = {"fetch.max.wait.ms": "10"}
 _NO_SECRETS = (".location", ".type", ".url")
 # A JAAS entry is one text, such as: username="me" password=x. Its values may be quoted.
 _JAAS = "jaas"
@@ -30,15 +27,14 @@ _SECRET_OF_JAAS = re.compile(
     r"""(?:password|passwd|pwd|passphrase|secret)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""",
     re.IGNORECASE,
 )
-# An option of Spark's source: its consumers never join this group, but ask the coordinator for the group's offsets.
-_GROUP_PREFIX, _DEFAULT_GROUP_PREFIX = "groupIdPrefix", "spark-kafka-source"
-# Options that the source sets itself, and why; users cannot override them.
+# Options that users cannot set, and why.
 _OURS = {
     "bootstrap.servers": "use --bootstrap-server",
-    "isolation.level": "the log takes only committed records",
-    "group.id": "a consumer that joins a group writes to the topic that is read",
-    "group.instance.id": "a consumer that joins a group writes to the topic that is read",
-    "enable.auto.commit": "a commit would write to the topic that is read",
+    "isolation.level": "the log takes all records, and the fold decides which count",
+    "group.id": "no group reads the topic",
+    "group.instance.id": "no group reads the topic",
+    "groupIdPrefix": "no group reads the topic",
+    "enable.auto.commit": "no group reads the topic",
     "auto.offset.reset": "reading resumes at the end of the log",
     "key.deserializer": "the log takes raw bytes",
     "value.deserializer": "the log takes raw bytes",
@@ -60,7 +56,6 @@ class KafkaOptions:
             if name in _OURS:
                 raise ConfigError(f"cannot set the Kafka option {name}: {_OURS[name]}")
             self._values[name] = self._resolved(name, value)
-        self.group_prefix = self._values.pop(_GROUP_PREFIX, _DEFAULT_GROUP_PREFIX)
 
     def _resolved(self, name: str, value: str) -> str:
         if value.startswith(_ENVIRONMENT):
@@ -85,13 +80,12 @@ class KafkaOptions:
         return found
 
     def for_clients(self) -> dict[str, str]:
-        """The properties of Kafka's own Java clients."""
+        """The options with the names of Kafka's own clients."""
         return {**self._values, "bootstrap.servers": self.bootstrap_server}
 
-    def for_spark(self) -> dict[str, str]:
-        """The options of Spark's Kafka source."""
-        of_clients = {_PREFIX + name: value for name, value in (_OF_SOURCE | self.for_clients()).items()}
-        return {**of_clients, _GROUP_PREFIX: self.group_prefix}
+    def for_source(self) -> dict[str, str]:
+        """The options of a streaming source of Spark, which have the prefix `kafka.`."""
+        return {_PREFIX + name: value for name, value in self.for_clients().items()}
 
     def has(self, name: str) -> bool:
         """Whether the user has set this option."""

@@ -177,14 +177,11 @@ LOG_PARTITIONS = Table(
         Column(
             "complete_since", _TIMESTAMP, "for a topic: since then the ingest missed no record that decides an answer"
         ),
-        Column("read_at", _TIMESTAMP, "for a topic: last time at which the log had all stable records"),
-        Column(
-            "stable_offset", _LONG, "for a topic: last stable offset; records from here on wait for an open transaction"
-        ),
-        Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look, stable or not"),
-        Column(
-            "open_since", _TIMESTAMP, "for a topic: since when a transaction holds back the stable offset; else null"
-        ),
+        Column("read_at", _TIMESTAMP, "for a topic: last time at which the log had all records"),
+        Column("stable_offset", _LONG, "for a topic: last stable offset; an open transaction has records from here on"),
+        Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look"),
+        Column("open_since", _TIMESTAMP, "for a topic: since when a transaction is open; else null"),
+        Column("leader_epoch", _INT, "for a topic: epoch of the leader that had all records before end_offset"),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )

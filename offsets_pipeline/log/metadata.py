@@ -40,6 +40,7 @@ class TopicRead(NamedTuple):
     complete_since_ms: int | None
     read_at_ms: int | None
     open_since_ms: int | None
+    leader_epoch: int | None
 
 
 def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
+    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta import Snapshot, StoredFile
-    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
     from offsets_pipeline.ingest.topic.topic_plan import Reading
     from offsets_pipeline.query.state_reader import StateReader
 
@@ -110,7 +110,7 @@ class TopicMetrics(TopicObserver):
             self._say(f"{records} records appended")
 
     def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
+        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
     ) -> None:
         """Set the gauges of the topic and of the log's distance from it."""
         behind = {at: max(0, each.stable - read_to[at]) for at, each in bounds.items()}

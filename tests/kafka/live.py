@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.broker import free_ports
+from offsets_pipeline.record.segment import read_segment
 from tests.kafka.brokers import TOPIC, Broker, KafkaJvm
 
 if TYPE_CHECKING:
@@ -100,6 +101,16 @@ class LiveBroker:
             client.close(self._jvm.java.time.Duration.ofSeconds(1))
         self._clients = []
         self.stop()
+
+    def log_places(self, topic: str = TOPIC) -> list[tuple[int, int]]:
+        """Log partition and record offset of each record in the broker's segment files, control records too."""
+        return sorted(
+            (int(folder.name.rpartition("-")[2]), record_offset)
+            for folder in self.folder.glob(f"{topic}-*")
+            for file in sorted(folder.glob("*.log"))
+            for batch in read_segment(file.read_bytes(), source=str(file)).batches()
+            for record_offset in batch["record_offset"].to_pylist()
+        )
 
     # --- topics
 

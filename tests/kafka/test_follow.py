@@ -154,7 +154,7 @@ def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
             broker.start()
             clients_do_it_all(broker, "3")
             caught_up(store, broker)
-        assert log_places(store) == broker.committed_records()
+        assert log_places(store) == broker.log_places()
         assert workbench.verify(store).equal
         names = {row["topic"]: row["topic_id"] for row in rows_of(store, "topics")}
         assert names["t1"] == broker.topic_id("t1")
@@ -208,7 +208,7 @@ def test_topic_that_was_created_again_takes_over_in_one_commit(
                 watching.set()
                 thread.join()
             seen.append(answers_of(store))  # the thread may have looked last before "f" was there
-        assert log_places(store, 1) == broker.committed_records()
+        assert log_places(store, 1) == broker.log_places()
         assert StateReader(str(store)).properties.topic_id == broker.topic_id(TOPIC)
     assert before in seen
     after = [each for each in seen if each != before]

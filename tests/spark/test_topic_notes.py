@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.errors import StoreMismatch
-from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 NOW_MS, DAY_MS = CLOCK.now_ms(), 86_400_000
-AS_IT_STANDS = {at: TopicBounds(10, 20, 20) for at in range(5)}
+AS_IT_STANDS = {at: Bounds(10, 20, 20) for at in range(5)}
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def notes_of(workbench: Workbench, store: Path) -> TopicMetadata:
     return TopicMetadata(workbench.open(store), "the-topic", workbench.settings, CLOCK)
 
 
-def progress(bounds: Mapping[int, TopicBounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
+def progress(bounds: Mapping[int, Bounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
     reading = Reading(log_incarnation, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
     return TopicProgress(reading, bounds, NOW_MS - 1000, DAY_MS)
 
@@ -59,7 +60,7 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
 def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
     reading.advance(dict.fromkeys(range(5), 15))
-    moved = AS_IT_STANDS | {3: TopicBounds(18, 20, 20)}
+    moved = AS_IT_STANDS | {3: Bounds(18, 20, 20)}
     reading.look(NOW_MS, moved)
     notes.note(reading)
     assert notes.known().read_to == dict.fromkeys(range(5), 15)

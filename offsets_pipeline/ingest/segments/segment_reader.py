@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.schemas import RECORD_COLUMNS
 from offsets_pipeline.errors import working_on
+from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.record.segment import Damage, SegmentReader, read_segment
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4
-_PARSED = (
-    "log_partition int, record_offset bigint, record_timestamp timestamp, key binary, value binary, "
-    "producer_id bigint, producer_epoch smallint, control_type string, source string"
-)
-
 _NO_END = 2**63 - 1
 
 #: Record offsets by log partition.
@@ -117,7 +111,7 @@ def parsed_segments(
 
     rows = _sliced(spark, folders).map(lambda each: (each.log_partition, list(each.files), each.start_offset))
     listed = spark.createDataFrame(rows, "log_partition int, files array<string>, start_offset bigint")
-    return listed.mapInArrow(read, _PARSED)
+    return listed.mapInArrow(read, LOG_COLUMNS)
 
 
 def _sliced(spark: SparkSession, folders: list[LogFolder]) -> RDD[LogFolder]:
@@ -174,27 +168,6 @@ def _place_in(path: str, reader: Callable[[], SegmentReader | None]) -> str:
 
 def _place_of_folders(folders: list[LogFolder]) -> str:
     return "the end of log partitions " + ", ".join(str(folder.log_partition) for folder in folders)
-
-
-def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
-    """Records of a segment with the columns of the table `log` that a segment file provides."""
-    # A replay needs producer ids only for transactions (R11).
-    matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
-    rows = batch.num_rows
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(log_partition, pa.int32()), rows),
-            batch["record_offset"],
-            batch["record_timestamp"].cast(pa.timestamp("us", tz="UTC")),
-            batch["key"].cast(pa.binary()),
-            batch["value"].cast(pa.binary()),
-            pc.if_else(matters, batch["producer_id"], pa.scalar(None, pa.int64())),
-            pc.if_else(matters, batch["producer_epoch"], pa.scalar(None, pa.int16())),
-            batch["control_type"],
-            pa.repeat(pa.scalar(source), rows),
-        ],
-        names=[*RECORD_COLUMNS, "source"],
-    )
 
 
 def _base_offset(path: str) -> int:

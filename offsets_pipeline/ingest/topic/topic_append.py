@@ -7,19 +7,22 @@ Spark delivers again after a crash adds nothing. The Delta transaction version r
 
 from __future__ import annotations
 
-import json
+import pickle
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta import AddFile
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.append import LogAppender
-from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
+from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
+from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.record.segment import Damage
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
@@ -29,12 +32,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta import AddFile
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.store import Store
-
-_OF_TOPIC = ("log_partition", "record_offset", "record_timestamp", "key", "value")
-# A read_committed consumer gets no control records and no producer ids.
-_UNKNOWN = ("producer_id", "producer_epoch", "control_type")
 
 
 def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
@@ -49,15 +49,12 @@ def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
 class TopicAppender:
     """Appends batches of one log incarnation.
 
-    Writes ``source`` to the column of that name. Calls ``confirm`` after it has read a batch and before it appends the
-    batch; an exception of ``confirm`` prevents the append.
+    Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
+    the append.
     """
 
-    def __init__(
-        self, log_incarnation: int, source: str, settings: Settings, clock: Clock, confirm: Callable[[], object]
-    ) -> None:
+    def __init__(self, log_incarnation: int, settings: Settings, clock: Clock, confirm: Callable[[], object]) -> None:
         self._log_incarnation = log_incarnation
-        self._source = source
         self._settings = settings
         self._clock = clock
         self._confirm = confirm
@@ -65,7 +62,7 @@ class TopicAppender:
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
     def append(self, store: Store, rows: DataFrame) -> int:
-        """Append the rows of Spark's Kafka source that the log lacks; returns how many.
+        """Append the rows of `RecordBatchSource` that the log lacks; returns how many.
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
@@ -78,59 +75,67 @@ class TopicAppender:
         if appender.number != self._number:
             self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
             self._number = appender.number
-        rows = rows.select(
-            F.col("partition").alias("log_partition"),
-            F.col("offset").alias("record_offset"),
-            F.col("timestamp").alias("record_timestamp"),
-            "key",
-            "value",
-        )
         tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
-        write = _writer(place, self._ends, self._source)
-        found = rows.coalesce(tasks).mapInArrow(write, "file string, ends string").collect()
-        files = [AddFile.of_text(row["file"]) for row in found if row["file"] is not None]
-        if not files:
+        write = _writer(place, self._ends)
+        written = [
+            pickle.loads(row["written"])  # noqa: S301 - the program's own
+            for row in rows.coalesce(tasks).mapInArrow(write, "written binary").collect()
+        ]
+        files = [file for each in written for file in each.files]
+        damage = [stretch for each in written for stretch in each.damage]
+        if not files and not damage:
             return 0
         self._confirm()
+        LogMetadata(store, self._settings, self._clock, self._log_incarnation).damage(damage)
+        if not files:
+            return 0
         added = appender.append_files(files)
         self._number += 1
-        for row in found:
-            for at, end in json.loads(row["ends"]).items():
-                self._ends[int(at)] = max(end, self._ends.get(int(at), 0))
+        for each in written:
+            for at, end in each.ends.items():
+                self._ends[at] = max(end, self._ends.get(at, 0))
         return added
 
 
+@dataclass
+class _Written:
+    """What a task wrote: files of the log, the new ends by log partition, and what did not decode."""
+
+    files: list[AddFile] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    damage: list[tuple[int, str, Damage]] = field(default_factory=list)
+
+
 def _writer(
-    place: LogFilePlace, ends: Mapping[int, int], source: str
+    place: LogFilePlace, ends: Mapping[int, int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a task: writes the rows that the log lacks to files, and returns the files and new ends."""
+    """The function of a task: writes the rows that the log lacks to files, and returns a pickled `_Written`."""
     held = dict(ends)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = LogFileWriter(place)
-        new_ends: dict[int, int] = {}
+        writer, written = LogFileWriter(place), _Written()
         for batch in batches:
-            for rows in log_partitions_of(batch):
+            is_damage = batch["damage"].is_valid()
+            if pc.any(is_damage).as_py():
+                written.damage += [_damage(row) for row in batch.filter(is_damage).to_pylist()]
+            records = batch.filter(pc.invert(is_damage)).drop_columns(["damage"])
+            for rows in log_partitions_of(records) if records.num_rows else ():
                 with working_on(partial(place_of, rows)):
                     at = rows["log_partition"][0].as_py()
                     offsets = rows["record_offset"].to_numpy()
                     wanted = offsets >= held.get(at, 0)
                     if wanted.any():
-                        new_ends[at] = max(int(offsets.max()) + 1, new_ends.get(at, 0))
-                        writer.write(_log_rows(rows.filter(pa.array(wanted)), source))
-        with working_on(lambda: f"the end of log partitions {sorted(new_ends)}"):
-            files = [each.as_text() for each in writer.close()]
-        ends_text = [json.dumps(new_ends)] * len(files)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(files, pa.string()), pa.array(ends_text, pa.string())], ["file", "ends"]
-        )
+                        written.ends[at] = max(int(offsets.max()) + 1, written.ends.get(at, 0))
+                        writer.write(rows.filter(pa.array(wanted)))
+        with working_on(lambda: f"the end of log partitions {sorted(written.ends)}"):
+            written.files = writer.close()
+        if written.files or written.damage:
+            yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
     return write
 
 
-def _log_rows(rows: pa.RecordBatch, source: str) -> pa.RecordBatch:
-    """Rows of the topic with the columns of the log, except the columns that `LogFileWriter` fills."""
-    columns = {name: rows[name].cast(SCHEMA.field(name).type) for name in _OF_TOPIC}
-    columns |= {name: pa.nulls(rows.num_rows, SCHEMA.field(name).type) for name in _UNKNOWN}
-    columns["source"] = pa.repeat(pa.scalar(source), rows.num_rows)
-    return pa.RecordBatch.from_pydict(columns)
+def _damage(row: Mapping[str, Any]) -> tuple[int, str, Damage]:
+    """A stretch for the quarantine. Its position is the record offset of the fetch: a topic has no files."""
+    raw = row["value"]
+    return row["log_partition"], row["source"], Damage(row["record_offset"], len(raw), row["damage"], raw)

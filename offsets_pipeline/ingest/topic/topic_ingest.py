@@ -1,8 +1,7 @@
 """Follows a broker's offsets topic: a Structured Streaming query appends new records to the log (R4).
 
-Spark's Kafka source reads by `assign`. A subscription would join a group, and so write into the topic. The source reads
-committed records, up to the last stable offset of each log partition. So the log holds neither control records nor
-producer ids, and a fold by record offset gives the visible state (R10).
+The query's source reads raw record batches up to each log partition's high watermark (record_batch_source.py). So the
+log holds the same records as the broker's segment files, of open and aborted transactions too.
 
 The start of a query depends on the log and its metadata, never on a checkpoint: each query's checkpoint is deleted when
 the query ends. After any failure `topic_plan.py` plans the next query from the log.
@@ -22,40 +21,40 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_barrier import BatchBarrier
+from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.errors import (
-    AuthenticationFailed,
     BrokerUnreachable,
     KafkaFailed,
     NoSuchTopic,
-    NotAuthorized,
     OffsetsError,
     TopicStopped,
     first_line,
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
-from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin, TopicBounds, kafka_error, require_connector
+from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, parsed, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.broker.log_offsets import Bounds
+    from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 
-# Spark's newer way to fetch the ends of partitions silently ignores internal topics.
 _QUERY = "ingest-topic"
-_DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
-# The older way ignores interrupts while it waits for a broker: this timeout limits how long a stop of the query waits.
+# The source does not react to interrupts while it waits for a broker: this limits how long a stop of the query waits.
 _STOP_TIMEOUT, _STOP_SECONDS = "spark.sql.streaming.stopTimeout", 10
 _POLL_SECONDS = 0.1
 _FAILURES_IN_A_ROW = 5
@@ -78,7 +77,7 @@ class TopicObserver:
         """A batch appended this number of records to the log."""
 
     def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, TopicBounds], open_since_ms: Mapping[int, int]
+        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
     ) -> None:
         """A look at the topic found these offsets.
 
@@ -102,7 +101,6 @@ class TopicIngest:
         observer: TopicObserver | None = None,
         topic: str | None = None,
     ) -> None:
-        require_connector(spark)
         self._spark = spark
         self._location = location
         self._options = options
@@ -166,7 +164,7 @@ class TopicIngest:
             AuthenticationFailed, NotAuthorized, StoreMismatch, InvalidPartitionCount: as `prepare`.
             TopicStopped: the query failed too often in a row.
         """
-        self._spark.conf.set(_DEPRECATED_FETCHING, "true")
+        self._spark.dataSource.register(RecordBatchSource)
         failures = waits = 0
         while not self._stopped.is_set():
             before, self._is_steady = self.added, False
@@ -201,8 +199,8 @@ class TopicIngest:
 
     # --- one query
 
-    def _admin(self) -> TopicAdmin:
-        return TopicAdmin(self._spark, self._options, self._topic)
+    def _admin(self) -> TopicClient:
+        return TopicClient(self._options, self._topic)
 
     def _read(self, *, available_now: bool) -> bool:
         """Plan a reading, start its query, and watch query and topic until the query ends or must end.
@@ -219,7 +217,7 @@ class TopicIngest:
             self._prepared.names(admin.topic_names())
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
                 gate = BatchBarrier()
-                query = self._start(progress.reading, topic, admin, gate, checkpoint, available_now=available_now)
+                query = self._start(progress, topic, admin, gate, checkpoint, available_now=available_now)
                 try:
                     ended = self._watch(query, progress, admin, topic)
                 finally:
@@ -230,13 +228,15 @@ class TopicIngest:
                     self._prepared.note(progress)
         return ended and progress.counts
 
-    def _planned(self, admin: TopicAdmin, topic: TopicDescription) -> TopicProgress:
+    def _planned(self, admin: TopicClient, topic: TopicDescription) -> TopicProgress:
         """Plan a reading; returns its progress at the start."""
-        now_ms = self._clock.now_ms()  # before the request: the stable offsets are then at least as new
+        now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
         bounds = admin.bounds(topic.partitions)
         retention_ms = admin.delete_retention_ms()
         topic_id = self.store.properties.topic_id
-        reading = plan_reading(self._prepared.known(), topic_id, topic, bounds, retention_ms, now_ms, self._unfinished)
+        known, leader_epochs = self._prepared.known(), admin.leader_epochs()
+        epoch_ends = admin.epoch_ends(known.leader_epochs)
+        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, self._unfinished)
         begun = None if self._unfinished is None else self._unfinished.reading.complete
         if reading.anew is None:
             self._unfinished = None
@@ -248,13 +248,13 @@ class TopicIngest:
             self._unfinished = Unfinished(topic, reading)
         self._observer.planned(reading)
         grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-        return TopicProgress(reading, bounds, now_ms, retention_ms + grace_ms)
+        return TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
 
     def _start(
         self,
-        reading: Reading,
+        progress: TopicProgress,
         topic: TopicDescription,
-        admin: TopicAdmin,
+        admin: TopicClient,
         gate: BatchBarrier,
         checkpoint: str,
         *,
@@ -264,8 +264,9 @@ class TopicIngest:
             if admin.describe() != topic:
                 raise _TopicChangedError
 
+        reading = progress.reading
         source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
-        appender = TopicAppender(reading.log_incarnation, source, self._settings, self._clock, confirm)
+        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm)
         self._failures.clear()
 
         def land(rows: DataFrame, _: int) -> None:
@@ -280,15 +281,15 @@ class TopicIngest:
                     self._failures.append(failure)  # Spark keeps only the text of an exception
                 raise
 
-        starts = {str(at): start for at, start in sorted(reading.starts.items())}
+        starts = {at: Position(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
         reader = (
-            self._spark.readStream.format("kafka")
-            .options(**self._options.for_spark())
-            .option("kafka.isolation.level", "read_committed")
-            .option("assign", json.dumps({self._topic: sorted(reading.starts)}))
-            .option("startingOffsets", json.dumps({self._topic: starts}))
-            .option("maxOffsetsPerTrigger", self._settings.topic.max_records_per_batch)
-            .option("failOnDataLoss", "true")
+            self._spark.readStream.format(FORMAT)
+            .options(**self._options.for_source())
+            .option("topic", self._topic)
+            .option("source", source)
+            .option("starting_offsets", json.dumps(rendered(starts)))
+            .option("max_offsets", self._settings.topic.max_records_per_batch)
+            .option("tasks", self._spark.sparkContext.defaultParallelism)
         )
         writer = (
             reader.load()
@@ -325,7 +326,7 @@ class TopicIngest:
                 self._spark.conf.set(_STOP_TIMEOUT, before)
 
     def _watch(
-        self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription
+        self, query: StreamingQuery, progress: TopicProgress, admin: TopicClient, topic: TopicDescription
     ) -> bool:
         """Watch the query; returns True if it ended by itself, False on `stop` or if the reading needs a new plan."""
         interval = self._settings.topic.watch_interval_ms / 1000
@@ -352,7 +353,7 @@ class TopicIngest:
         try:
             query.awaitTermination()
         except StreamingQueryException as exception:
-            failure = self._failures[-1] if self._failures else self._refused(exception)
+            failure = self._failures[-1] if self._failures else None
             if isinstance(failure, _TopicChangedError):
                 return False
             if failure is not None:
@@ -360,23 +361,19 @@ class TopicIngest:
             raise _QueryFailedError(self._options.without_secrets(first_line(exception))) from None
         return True
 
-    def _refused(self, exception: StreamingQueryException) -> OffsetsError | None:
-        """The error of authentication or authorization that ended the query, or None: a retry cannot solve it."""
-        origin = getattr(exception, "_origin", None)  # the JVM's exception, with its causes
-        refusal = None if origin is None else kafka_error(origin, self._options, self._topic)
-        return refusal if isinstance(refusal, (AuthenticationFailed, NotAuthorized)) else None
-
-    def _look(self, query: StreamingQuery, progress: TopicProgress, admin: TopicAdmin, topic: TopicDescription) -> bool:
+    def _look(
+        self, query: StreamingQuery, progress: TopicProgress, admin: TopicClient, topic: TopicDescription
+    ) -> bool:
         """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan."""
         now_ms = self._clock.now_ms()
         if admin.describe() != topic or self._prepared.is_superseded(progress.reading.log_incarnation):
             return False
         bounds = admin.bounds(topic.partitions)
-        transactions_ms = admin.open_since_ms([at for at, each in bounds.items() if each.stable < each.end])
+        transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
         names = admin.topic_names()
         progress.advance(self._ends(query))
         counted = progress.counts
-        if not progress.look(now_ms, bounds, transactions_ms):
+        if not progress.look(now_ms, bounds, transactions):
             return False
         self._warning = ""  # the cluster answers again: a later warning with the same text is new
         self._prepared.names(names)
@@ -384,33 +381,43 @@ class TopicIngest:
             self._prepared.note(progress)
             self._prepared.adopt(topic)
             self._unfinished = None
-        self._warn_of_open(progress.open_since_ms)
+        self._warn_of_open(progress.open_since_ms, transactions or [])
         self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
         if progress.counts and self._prepared.is_due():
             self._prepared.note(progress)
         return True
 
-    def _ends(self, query: StreamingQuery) -> dict[int, int]:
+    def _ends(self, query: StreamingQuery) -> dict[int, Position]:
         """By log partition, the end of the query's last batch; the log holds this batch."""
         progress: Any = query.lastProgress
-        found: dict[int, int] = {}
+        found: dict[int, Position] = {}
         for source in progress["sources"] if progress else ():
             ends = source["endOffset"]
             ends = json.loads(ends) if isinstance(ends, str) else ends
-            found |= {int(at): int(end) for at, end in ((ends or {}).get(self._topic) or {}).items()}
+            found |= parsed(ends or {})
         return found
 
-    def _warn_of_open(self, open_since: Mapping[int, int]) -> None:
-        """Warn once of each log partition whose stable offset a hanging transaction holds back."""
+    def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
+        """Warn once of each log partition with a transaction that has been open for long."""
         limit_ms = self._settings.topic.open_transaction_warning_ms
         now_ms = self._clock.now_ms()
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
+        known = {each.partition: each for each in transactions}
         for at in sorted(hanging.keys() - self._warned_of):
             self._warn(
-                f"a transaction is open in log partition {at} for at least {hanging[at] // 1000} s, and later records "
-                "are not read until it ends; kafka-transactions.sh finds and aborts it"
+                f"a transaction{_named(known.get(at))} is open in log partition {at}, for at least "
+                f"{hanging[at] // 1000} s: its commits stay pending until it ends (kafka-transactions.sh finds and "
+                "aborts it)"
             )
         self._warned_of = frozenset(hanging)
+
+
+def _named(transaction: OpenTransaction | None) -> str:
+    if transaction is None:
+        return ""
+    if transaction.transactional_id is None:
+        return f" of producer id {transaction.producer_id}"
+    return f" of {transaction.transactional_id!r} (producer id {transaction.producer_id})"
 
 
 class _QueryFailedError(Exception):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.store import Store
 
@@ -48,6 +48,7 @@ class TopicMetadata:
             log_incarnation,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
+            {row["log_partition"]: row["leader_epoch"] for row in followed if row["leader_epoch"] is not None},
             CompleteReads(
                 max(ms_of(row["complete_since"]) for row in followed),
                 min(last) if len(last) == len(followed) else None,
@@ -65,10 +66,11 @@ class TopicMetadata:
                 min(each.start, progress.read_to[at]),  # the topic's start may have moved past unread records
                 progress.read_to[at],
                 each.stable,
-                each.end,
+                max(each.end, progress.read_to[at]),
                 progress.complete.since_ms,
                 progress.complete.last_ms,
                 progress.open_since_ms.get(at),
+                progress.leader_epochs.get(at),
             )
             for at, each in progress.bounds.items()
         }

@@ -18,8 +18,9 @@ from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.delta.properties import StoreProperties
-    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
+    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class CompleteReads:
     """Times of complete reads of the topic, in milliseconds since 1970.
 
     ``since_ms``: start of the first reading of this log incarnation; the log has missed nothing since. ``last_ms``:
-    the last time at which the log held all stable records; None until the first reading is complete.
+    the last time at which the log held all records; None until the first reading is complete.
     """
 
     since_ms: int
@@ -43,13 +44,15 @@ class KnownLog:
     """The state of a store's log and its metadata of the topic.
 
     ``log_incarnation``: the one that counts. ``ends``: by log incarnation and log partition, the record offset after
-    the last record. ``read_to``: by log partition, the first unread record offset by the metadata. ``complete``: None
-    if the store never followed the topic.
+    the last record. ``read_to`` and ``leader_epochs``: by log partition, the first unread record offset by the
+    metadata, and the epoch of the leader that had all records before it. ``complete``: None if the store never followed
+    the topic.
     """
 
     log_incarnation: int = LOG_INCARNATION
     ends: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_to: Mapping[int, int] = field(default_factory=dict)
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
     complete: CompleteReads | None = None
 
 
@@ -97,12 +100,16 @@ def plan_reading(
     known: KnownLog,
     known_topic_id: str | None,
     topic: TopicDescription,
-    bounds: Mapping[int, TopicBounds],
+    bounds: Mapping[int, Bounds],
+    epoch_ends: Mapping[int, int],
     delete_retention_ms: int,
     now_ms: int,
     unfinished: Unfinished | None = None,
 ) -> Reading:
-    """Plan where to read from. Resumes ``unfinished`` if the gap since its last complete read misses no tombstone."""
+    """Plan where to read from. Resumes ``unfinished`` if the gap since its last complete read misses no tombstone.
+
+    ``epoch_ends``: by log partition, where the leader epoch of ``known`` ends in the log of the leader.
+    """
     resumed = _resumed(unfinished, known, topic, bounds, delete_retention_ms, now_ms)
     if resumed is not None:
         return resumed
@@ -114,6 +121,7 @@ def plan_reading(
     why = (
         _recreated(known_topic_id, topic)
         or _unusable(known, positions, bounds)
+        or _truncated(known, positions, epoch_ends)
         or _away(known, delete_retention_ms, now_ms)
     )
     if why is not None:
@@ -128,7 +136,7 @@ def _resumed(
     unfinished: Unfinished | None,
     known: KnownLog,
     topic: TopicDescription,
-    bounds: Mapping[int, TopicBounds],
+    bounds: Mapping[int, Bounds],
     delete_retention_ms: int,
     now_ms: int,
 ) -> Reading | None:
@@ -153,7 +161,7 @@ def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | Non
     return f"the topic was deleted and created again (its id was {known_topic_id}, it is {topic.topic_id})"
 
 
-def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, TopicBounds]) -> str | None:
+def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, Bounds]) -> str | None:
     if known.ends and max(known.ends) > known.log_incarnation:
         return "an earlier reading from its beginning did not reach the end"
     if known.complete is None:
@@ -163,6 +171,17 @@ def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int
             return f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"
         if each.end < positions[at]:
             return f"log partition {at} now ends at {each.end}, but was read up to {positions[at]}"
+    return None
+
+
+def _truncated(known: KnownLog, positions: Mapping[int, int], epoch_ends: Mapping[int, int]) -> str | None:
+    """Whether a new leader may lack records of the log: after an unclean election, also if it has grown since."""
+    for at, end in sorted(epoch_ends.items()):
+        if end < positions[at]:
+            return (
+                f"a new leader of log partition {at} has the records of leader epoch {known.leader_epochs[at]} only up "
+                f"to {end}, but it was read up to {positions[at]}"
+            )
     return None
 
 

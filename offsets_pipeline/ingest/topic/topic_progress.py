@@ -6,28 +6,39 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
+    from offsets_pipeline.broker.fetch import Position
+    from offsets_pipeline.broker.log_offsets import Bounds
+    from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 
 
 class TopicProgress:
     """Offsets read so far, and the time of the last complete read; decides whether the log incarnation counts.
 
-    All are by log partition. ``read_to``: the first unread record offset. ``bounds``: the topic's offsets at the last
-    look. ``open_since_ms``: since when a transaction holds back the stable offset.
+    All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of the leader
+    that had all records before it. ``bounds``: the topic's offsets at the last look. ``open_since_ms``: since when a
+    transaction is open.
     """
 
-    def __init__(self, reading: Reading, bounds: Mapping[int, TopicBounds], now_ms: int, longest_gap_ms: int) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        bounds: Mapping[int, Bounds],
+        leader_epochs: Mapping[int, int | None],
+        now_ms: int,
+        longest_gap_ms: int,
+    ) -> None:
         self.reading = reading
         self.bounds = bounds
         self.read_to = dict(reading.starts)
+        self.leader_epochs = dict(leader_epochs)
         self.complete: CompleteReads = reading.complete
         self.open_since_ms: Mapping[int, int] = {}
         self._longest_gap_ms = longest_gap_ms
-        # Stable offsets at an earlier look, and the time of that look; later looks check that the query has read them.
-        self._asked_ms, self._asked = now_ms, _stable(bounds)
+        # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
+        self._asked_ms, self._asked = now_ms, _ends(bounds)
         self._still: dict[int, tuple[int, int]] = {}
 
     @property
@@ -35,18 +46,19 @@ class TopicProgress:
         """Whether this reading's log incarnation counts: a new one counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
 
-    def advance(self, ends: Mapping[int, int]) -> None:
+    def advance(self, ends: Mapping[int, Position]) -> None:
         """Take the ends of the query's last batch."""
         for at, end in ends.items():
-            self.read_to[at] = max(end, self.read_to.get(at, 0))
+            if end.offset >= self.read_to.get(at, 0):
+                self.read_to[at], self.leader_epochs[at] = end.offset, end.leader_epoch
 
     def look(
-        self, now_ms: int, bounds: Mapping[int, TopicBounds], transactions_ms: Mapping[int, int] | None = None
+        self, now_ms: int, bounds: Mapping[int, Bounds], transactions: Iterable[OpenTransaction] | None = None
     ) -> bool:
         """Take the topic's offsets as of ``now_ms`` or later; False if tombstones may have come and gone unread.
 
-        ``transactions_ms``: by log partition, the time of the last write of its open transaction. None if the cluster
-        refuses this request: then the time since when the stable offset has not moved is a lower bound of the age.
+        ``transactions``: the oldest open one of each log partition. None if the cluster refuses this request: then the
+        time since when the stable offset has not moved is a lower bound of the age.
         """
         if self.complete.gap_ms(now_ms) > self._longest_gap_ms:
             return False  # even if the query has caught up since: the process may have slept for longer than the gap
@@ -57,13 +69,15 @@ class TopicProgress:
             if each.stable < each.end
         }
         self.open_since_ms = (
-            {at: since for at, (_, since) in self._still.items()} if transactions_ms is None else transactions_ms
+            {at: since for at, (_, since) in self._still.items()}
+            if transactions is None
+            else {each.partition: each.started_ms or each.last_write_ms for each in transactions}
         )
-        stable = _stable(bounds)
+        ends = _ends(bounds)
         if self._has_read(self._asked):
             self.complete = replace(self.complete, last_ms=self._asked_ms)
-            self._asked_ms, self._asked = now_ms, stable
-        if self._has_read(stable):
+            self._asked_ms, self._asked = now_ms, ends
+        if self._has_read(ends):
             self.complete = replace(self.complete, last_ms=now_ms)
         return True
 
@@ -71,5 +85,5 @@ class TopicProgress:
         return all(self.read_to[at] >= end for at, end in ends.items())
 
 
-def _stable(bounds: Mapping[int, TopicBounds]) -> dict[int, int]:
-    return {at: each.stable for at, each in bounds.items()}
+def _ends(bounds: Mapping[int, Bounds]) -> dict[int, int]:
+    return {at: each.end for at, each in bounds.items()}

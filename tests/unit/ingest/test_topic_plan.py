@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
-from offsets_pipeline.ingest.topic.topic_admin import TopicBounds, TopicDescription
+from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import (
     CompleteReads,
     KnownLog,
@@ -19,13 +20,13 @@ from offsets_pipeline.ingest.topic.topic_plan import (
 )
 
 TOPIC = TopicDescription("cluster", "id", 2)
-BOUNDS = {0: TopicBounds(0, 30, 30), 1: TopicBounds(5, 40, 42)}
+BOUNDS = {0: Bounds(0, 30, 30), 1: Bounds(5, 40, 42)}
 DAY_MS = 86_400_000
 NOW_MS = 10 * DAY_MS
 FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
 
 
-def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, TopicBounds] = BOUNDS) -> Reading:
+def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, Bounds] = BOUNDS) -> Reading:
     return plan_reading(known, topic_id, TOPIC, bounds, DAY_MS, NOW_MS)
 
 
@@ -67,14 +68,14 @@ def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records
         (KnownLog(0, {0: {0: 20}}), BOUNDS, "came from another source"),
         (
             FOLLOWED,
-            {0: TopicBounds(26, 30, 30), 1: BOUNDS[1]},
+            {0: Bounds(26, 30, 30), 1: BOUNDS[1]},
             "log partition 0 now starts at 26, but",
         ),
-        (FOLLOWED, {0: TopicBounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 now ends at 24, but was read up to 25"),
+        (FOLLOWED, {0: Bounds(0, 24, 24), 1: BOUNDS[1]}, "log partition 0 now ends at 24, but was read up to 25"),
     ],
 )
 def test_log_that_may_lack_records_is_read_again_from_its_beginning(
-    known: KnownLog, bounds: dict[int, TopicBounds], why: str
+    known: KnownLog, bounds: dict[int, Bounds], why: str
 ) -> None:
     found = plan(known, bounds=bounds)
     assert why in str(found.anew)
@@ -89,7 +90,7 @@ BEGUN = Unfinished(TOPIC, Reading(1, {0: 0, 1: 5}, CompleteReads(NOW_MS - DAY_MS
 
 
 def resumed(
-    known: KnownLog, unfinished: Unfinished = BEGUN, bounds: dict[int, TopicBounds] = BOUNDS, now_ms: int = NOW_MS
+    known: KnownLog, unfinished: Unfinished = BEGUN, bounds: dict[int, Bounds] = BOUNDS, now_ms: int = NOW_MS
 ) -> Reading:
     return plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms, unfinished)
 
@@ -107,14 +108,14 @@ def test_an_interrupted_reading_from_the_beginning_goes_on_in_the_same_process()
     [
         (FOLLOWED, BEGUN, BOUNDS, NOW_MS + 1, 1),  # tombstones may have come and gone meanwhile
         (FOLLOWED, replace(BEGUN, topic=TopicDescription("cluster", "before", 2)), BOUNDS, NOW_MS, 0),
-        (FOLLOWED, BEGUN, {0: TopicBounds(1, 30, 30), 1: BOUNDS[1]}, NOW_MS, 0),  # its start moved over unread records
+        (FOLLOWED, BEGUN, {0: Bounds(1, 30, 30), 1: BOUNDS[1]}, NOW_MS, 0),  # its start moved over unread records
         (replace(FOLLOWED, ends={1: {0: 31}}), BEGUN, BOUNDS, NOW_MS, 2),  # what landed is not of this topic
         (replace(FOLLOWED, ends={2: {0: 3}}), BEGUN, BOUNDS, NOW_MS, 3),  # another process reads it anew, too
         (replace(FOLLOWED, log_incarnation=1), BEGUN, BOUNDS, NOW_MS, 1),  # another process was faster
     ],
 )
 def test_other_readings_are_planned_as_usual(
-    known: KnownLog, unfinished: Unfinished, bounds: dict[int, TopicBounds], now_ms: int, log_incarnation: int
+    known: KnownLog, unfinished: Unfinished, bounds: dict[int, Bounds], now_ms: int, log_incarnation: int
 ) -> None:
     found = resumed(known, unfinished, bounds, now_ms)
     assert found == plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms)

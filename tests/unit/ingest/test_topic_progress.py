@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.ingest.topic.topic_admin import TopicBounds
+from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
@@ -14,8 +14,8 @@ def progress(anew: str | None = None, stable: int = 10) -> TopicProgress:
     return TopicProgress(reading, bounds(stable), BEGAN_MS, LONGEST_MS)
 
 
-def bounds(stable: int, end: int | None = None) -> dict[int, TopicBounds]:
-    return {0: TopicBounds(0, stable, end or stable), 1: TopicBounds(5, 5, 5)}
+def bounds(stable: int, end: int | None = None) -> dict[int, Bounds]:
+    return {0: Bounds(0, stable, end or stable), 1: Bounds(5, 5, 5)}
 
 
 def test_nothing_is_complete_before_all_that_was_stable_is_read() -> None:

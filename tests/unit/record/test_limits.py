@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.ingest.segments.segment_reader import log_columns
+from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.record import columns, legacy, scan
 from offsets_pipeline.record.checksums import StretchChecksums
 from offsets_pipeline.record.columns import FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from offsets_pipeline.errors import OffsetsError
-from offsets_pipeline.ingest.segments.segment_reader import log_columns
+from offsets_pipeline.ingest.log_columns import log_columns
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value

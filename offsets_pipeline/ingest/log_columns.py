@@ -1,0 +1,35 @@
+"""Records of segments, from files and from a broker, with the columns of the table `log` that their source provides."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.schemas import RECORD_COLUMNS
+
+#: These columns as Spark's DDL.
+LOG_COLUMNS = (
+    "log_partition int, record_offset bigint, record_timestamp timestamp, key binary, value binary, "
+    "producer_id bigint, producer_epoch smallint, control_type string, source string"
+)
+
+
+def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
+    """Records in SEGMENT_SCHEMA with the columns of LOG_COLUMNS."""
+    # A replay needs producer ids only for transactions (R11).
+    matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
+    rows = batch.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(log_partition, pa.int32()), rows),
+            batch["record_offset"],
+            batch["record_timestamp"].cast(pa.timestamp("us", tz="UTC")),
+            batch["key"].cast(pa.binary()),
+            batch["value"].cast(pa.binary()),
+            pc.if_else(matters, batch["producer_id"], pa.scalar(None, pa.int64())),
+            pc.if_else(matters, batch["producer_epoch"], pa.scalar(None, pa.int16())),
+            batch["control_type"],
+            pa.repeat(pa.scalar(source), rows),
+        ],
+        names=[*RECORD_COLUMNS, "source"],
+    )

@@ -1,0 +1,372 @@
+r"""A streaming source of Spark that reads a topic as the raw record batches of its partitions' leaders.
+
+It reads up to the high watermark, with control records, producer ids, and the records of open and aborted transactions:
+the same rows as from a broker's segment files. Executors fetch and decode; the driver asks for offsets only.
+
+    spark.dataSource.register(RecordBatchSource)
+    spark.readStream.format("kafka_record_batches").option("topic", "connect-offsets") \
+        .option("kafka.bootstrap.servers", "localhost:9092").load()
+
+Options, besides Kafka's own with the prefix `kafka.`:
+
+=====================  =================================================================================================
+topic                  the topic
+starting_offsets       JSON {"0": {"offset": 42, "leader_epoch": 3}}; by default each partition's log start offset
+source                 text for the column `source`; by default kafka://ADDRESS/TOPIC
+max_offsets            largest number of record offsets in a batch; default: no limit
+tasks                  largest number of tasks of a batch; default 2
+wait_ms                how long a look for new records waits for the brokers; default 1000
+=====================  =================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+from offsets_pipeline.broker.fetch import Fetcher, Position
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
+from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
+from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
+from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
+from offsets_pipeline.record.segment import read_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FORMAT = "kafka_record_batches"
+#: Columns of the source. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are
+#: in `value`, the record offset at which it was fetched in `record_offset`.
+SCHEMA = f"{LOG_COLUMNS}, damage string"
+
+_DAMAGE_SCHEMA = pa.schema(
+    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
+)
+_KAFKA = "kafka."
+_FEW_OFFSETS = 20_000  # a batch of no more is read by one task
+_BATCH_ROWS = 65_536
+_MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
+
+Positions = dict[int, Position]
+Offsets = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of the source."""
+
+    topic: str
+    kafka: KafkaOptions
+    starts: Positions | None
+    source: str
+    max_offsets: int | None
+    tasks: int
+    wait_ms: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Options as Spark passes them."""
+        kafka = {name.removeprefix(_KAFKA): value for name, value in options.items() if name.startswith(_KAFKA)}
+        address = kafka.pop("bootstrap.servers")
+        topic = options["topic"]
+        starts, most = options.get("starting_offsets"), options.get("max_offsets")
+        return cls(
+            topic=topic,
+            kafka=KafkaOptions(address, kafka),
+            starts=None if starts is None else parsed(json.loads(starts)),
+            source=options.get("source", f"kafka://{address}/{topic}"),
+            max_offsets=None if most is None else int(most),
+            tasks=int(options.get("tasks", "2")),
+            wait_ms=int(options.get("wait_ms", "1000")),
+        )
+
+
+def parsed(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
+    """Offsets of the source as positions."""
+    return {
+        int(partition): Position(each["offset"], each["leader_epoch"] if each["leader_epoch"] >= 0 else None)
+        for partition, each in offsets.items()
+    }
+
+
+def rendered(positions: Mapping[int, Position]) -> Offsets:
+    """Positions as offsets of the source, which may hold numbers and texts only."""
+    return {
+        str(partition): {"offset": each.offset, "leader_epoch": -1 if each.leader_epoch is None else each.leader_epoch}
+        for partition, each in sorted(positions.items())
+    }
+
+
+class RecordBatchSource(DataSource):
+    """The source; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """SCHEMA."""
+        return SCHEMA
+
+    def streamReader(self, schema: object) -> RecordBatchStreamReader:  # noqa: ARG002, N802 - Spark's
+        """The reader."""
+        return RecordBatchStreamReader(SourceOptions.parse(self.options))
+
+
+class Ranges(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        super().__init__(tuple(ranges))
+
+
+class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets and reads of the source. Its offsets are those of `rendered`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._cluster: Cluster | None = None
+        self._target: Positions | None = None
+        self._waiting = _LongPolls()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordBatchStreamReader, (self._options,)  # a task makes its own connections
+
+    # --- in the driver
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        """Where the first batch starts."""
+        starts = self._options.starts
+        return rendered(self._ends(EARLIEST, None) if starts is None else starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """The limit of the option max_offsets."""
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Read no further than the log ends now."""
+        self._target = self._ends(LATEST, self._options.starts)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
+        """Where the next batch ends; waits for new records if there are none.
+
+        Returns ``start`` while no broker answers. Raises LogTruncated if the log before ``start`` is no longer there.
+        """
+        positions = parsed(start)
+        try:
+            if self._target is not None:
+                ends = {each: self._target.get(each, position) for each, position in positions.items()}
+            else:
+                ends = self._ends(LATEST, positions)
+                if not _are_new(positions, ends):
+                    topic = self._topic(positions)
+                    self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
+                    ends = self._ends(LATEST, positions)
+            limited = self._limited(positions, ends, limit)
+        except _MAY_PASS:
+            if self._target is not None:
+                raise
+            time.sleep(self._options.wait_ms / 1000)
+            return start
+        return rendered(limited)
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The tasks of a batch: with as many record offsets each, about."""
+        starts, ends = parsed(start), parsed(end)
+        ranges = [
+            OffsetRange(each, starts[each].offset, ends[each].offset, ends[each].leader_epoch)
+            for each in sorted(ends)
+            if ends[each].offset > starts[each].offset
+        ]
+        return [Ranges(task) for task in shared_out(ranges, self._options.tasks)]
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._waiting.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    @property
+    def _client(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.kafka)
+        return self._cluster
+
+    def _topic(self, known: Mapping[int, Position]) -> TopicMetadata:
+        """The topic, whose log still has the records before these positions."""
+        topic = self._client.topic(self._options.topic)
+        require_same_log(self._client, topic, known)
+        return topic
+
+    def _ends(self, time_ms: int, known: Mapping[int, Position] | None) -> Positions:
+        """The offsets at this time of the partitions of ``known``; None: of all."""
+        topic = self._topic(known or {})
+        wanted = topic.partitions if known is None else topic.partitions.keys() & known.keys()
+        found = list_offsets(self._client, self._options.topic, dict.fromkeys(wanted, time_ms))
+        return {each: Position(offset or 0, topic.partitions[each].epoch) for each, offset in found.items()}
+
+    def _limited(self, positions: Positions, ends: Positions, limit: ReadLimit) -> Positions:
+        """The ends, no further than the limit allows. A log partition never goes back."""
+        ahead = {each: ends[each].offset - at.offset for each, at in positions.items() if each in ends}
+        ahead = {each: count for each, count in ahead.items() if count > 0}
+        if isinstance(limit, ReadMinRows) and self._target is None and sum(ahead.values()) < limit.min_rows:
+            ahead = {}
+        elif isinstance(limit, ReadMaxRows):
+            ahead = shared(ahead, limit.max_rows)
+        elif isinstance(limit, ReadMaxFiles):  # a log partition is what comes next to a file
+            ahead = dict(sorted(ahead.items())[: limit.max_files])
+        elif isinstance(limit, ReadMaxBytes):
+            ahead = self._within_bytes(positions, ahead, limit.max_bytes)
+        return {
+            each: replace(ends[each], offset=at.offset + ahead[each]) if each in ahead else at
+            for each, at in positions.items()
+        }
+
+    def _within_bytes(self, positions: Positions, ahead: Mapping[int, int], most: int) -> dict[int, int]:
+        """How many record offsets lie in so many bytes of record batches, by a fetch of them.
+
+        A first batch that is larger alone is one: else no batch would ever come to an end.
+        """
+        left, found = most, dict[int, int]()
+        limits = replace(self._client.settings.fetch, max_wait_ms=0)
+        topic = self._topic(positions)
+        for each, count in sorted(ahead.items()):
+            node_id = topic.partitions[each].node_id
+            if left <= 0 or node_id is None:
+                break
+            with Fetcher(self._client, topic, node_id) as fetcher:
+                of_each = replace(limits, max_bytes=left, max_partition_bytes=left)
+                fetched = fetcher.fetch({each: Position(positions[each].offset, None)}, of_each).get(each)
+            if fetched is not None and fetched.records and (len(fetched.records) <= left or not found):
+                found[each] = min(count, fetched.next_offset - positions[each].offset)
+                left -= len(fetched.records)
+        return found
+
+    # --- in a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task in SCHEMA. Raises the errors of `read_ranges`."""
+        with Cluster(self._options.kafka) as cluster:
+            for fetched in read_ranges(cluster, self._options.topic, partition.value):
+                yield from _rows(fetched, self._options.source)
+
+
+def shared(ahead: Mapping[int, int], most: int) -> dict[int, int]:
+    """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one."""
+    whole = sum(ahead.values())
+    if whole <= most:
+        return dict(ahead)
+    found = {each: count * most // whole for each, count in ahead.items()}
+    rest = most - sum(found.values())
+    for each in sorted(found, key=lambda each: (found[each], each))[:rest]:
+        found[each] += 1
+    return {each: count for each, count in found.items() if count}
+
+
+def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
+    """The ranges in order, cut so that each task has as many record offsets as the others, about."""
+    whole = sum(each.end - each.start for each in ranges)
+    count = 1 if whole <= _FEW_OFFSETS else max(1, tasks)
+    share = -(-whole // count)
+    found: list[list[OffsetRange]] = []
+    room = 0
+    for each in ranges:
+        start = each.start
+        while start < each.end:
+            if not room:
+                found.append([])
+                room = share
+            end = min(each.end, start + room)
+            found[-1].append(replace(each, start=start, end=end))
+            room -= end - start
+            start = end
+    return found
+
+
+def _rows(fetched: FetchedBatches, source: str) -> Iterator[pa.RecordBatch]:
+    """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
+    at, partition = fetched.position, fetched.range.partition
+    reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
+    for batch in reader.batches():
+        offsets = batch["record_offset"]
+        wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
+        if wanted.num_rows:
+            rows = log_columns(wanted, partition, source)
+            yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
+    for each in reader.damage:
+        yield pa.RecordBatch.from_pylist(
+            [
+                {
+                    "log_partition": partition,
+                    "record_offset": at,
+                    "value": each.raw,
+                    "source": source,
+                    "damage": f"{each.reason} ({each.length} bytes at byte {each.position} of a fetch)",
+                }
+            ],
+            schema=_DAMAGE_SCHEMA,
+        )
+
+
+def _are_new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> bool:
+    return any(each.offset > positions[partition].offset for partition, each in ends.items())
+
+
+class _LongPolls:
+    """Fetches that wait for new records, one with each broker; the next wait goes on with those that have none yet."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._fetchers: dict[int, Fetcher] = {}
+        self._polls: dict[int, Future[object]] = {}
+
+    def wait(self, cluster: Cluster, topic: TopicMetadata, positions: Mapping[int, Position], wait_ms: int) -> None:
+        """Wait until a leader has records from these positions on, or for this time."""
+        leaders: dict[int, Positions] = {}
+        for partition, each in positions.items():
+            leader = topic.partitions[partition]
+            if leader.node_id is not None:
+                leaders.setdefault(leader.node_id, {})[partition] = Position(each.offset, None)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(thread_name_prefix="long-poll")
+        limits = replace(cluster.settings.fetch, min_bytes=1, max_bytes=1, max_partition_bytes=1, max_wait_ms=wait_ms)
+        for node_id, at_node in leaders.items():
+            if node_id not in self._polls:
+                if node_id not in self._fetchers:
+                    self._fetchers[node_id] = Fetcher(cluster, topic, node_id)
+                self._polls[node_id] = self._threads.submit(self._fetchers[node_id].fetch, at_node, limits)
+        wait(self._polls.values(), timeout=wait_ms / 1000, return_when=FIRST_COMPLETED)
+        for node_id, poll in list(self._polls.items()):
+            if poll.done():
+                del self._polls[node_id]
+                if poll.exception() is not None or node_id not in leaders:
+                    self._fetchers.pop(node_id).close()
+
+    def close(self) -> None:
+        """End the fetches and close their connections."""
+        for fetcher in self._fetchers.values():
+            with suppress(OSError):
+                fetcher.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)

@@ -1,0 +1,124 @@
+"""Requests to the cluster about one topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.log_offsets import Bounds, bounds, epoch_ends
+from offsets_pipeline.broker.offset_ranges import OffsetRange, read_ranges
+from offsets_pipeline.broker.open_transactions import OpenTransaction, open_transactions
+from offsets_pipeline.errors import KafkaFailed, NotAuthorized
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
+from offsets_pipeline.record.segment import read_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
+
+#: Kafka's default, used if the user may not read the topic's configuration.
+DELETE_RETENTION_MS = 86_400_000
+
+_DELETE_RETENTION = "delete.retention.ms"
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """Identity and partition count of a topic. An id is None if the broker has none."""
+
+    cluster_id: str | None
+    topic_id: str | None
+    partitions: int
+
+
+class TopicClient:
+    """Client for one topic; close it with `close`, or use it in `with`.
+
+    Every request may raise BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic or KafkaFailed.
+    """
+
+    def __init__(self, options: KafkaOptions, topic: str) -> None:
+        self._cluster = Cluster(options)
+        self._topic = topic
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def describe(self) -> TopicDescription:
+        """The topic's id, its cluster's id, and its partition count."""
+        topic = self._cluster.topic(self._topic)
+        return TopicDescription(self._cluster.cluster_id(), topic.topic_id, len(topic.partitions))
+
+    def leader_epochs(self) -> dict[int, int | None]:
+        """The epoch of each log partition's leader; None if the broker tells none."""
+        return {each: leader.epoch for each, leader in self._cluster.topic(self._topic).partitions.items()}
+
+    def bounds(self, partitions: int) -> dict[int, Bounds]:
+        """Log start offset, last stable offset and high watermark of each log partition."""
+        return bounds(self._cluster, self._topic, range(partitions))
+
+    def epoch_ends(self, leader_epochs: Mapping[int, int]) -> dict[int, int]:
+        """The record offset at which these leader epochs end in the log of the leader; omits unknown epochs."""
+        found = epoch_ends(self._cluster, self._topic, leader_epochs)
+        return {at: each.end_offset for at, each in found.items() if each.end_offset is not None}
+
+    def first_records(self, bounds: Mapping[int, Bounds]) -> list[FirstRecord]:
+        """A few of the first records of each log partition.
+
+        Includes records of open and aborted transactions: their keys show the kind of records just as well.
+        """
+        found: dict[int, list[FirstRecord]] = {}
+        ranges = [OffsetRange(at, each.start, min(each.end, each.start + LOOK_RECORDS)) for at, each in bounds.items()]
+        for fetched in read_ranges(self._cluster, self._topic, ranges):
+            at = fetched.range.partition
+            first = found.setdefault(at, [])
+            for batch in read_segment(fetched.records, source=self._topic, max_records=LOOK_RECORDS).batches():
+                rows = batch.select(["record_offset", "key", "control_type"]).to_pylist()
+                first += [
+                    FirstRecord(at, row["record_offset"], row["key"]) for row in rows if row["control_type"] is None
+                ]
+                if len(first) >= LOOK_RECORDS:
+                    break
+        return [record for first in found.values() for record in first[:LOOK_RECORDS]]
+
+    def open_transactions(self, partitions: Iterable[int]) -> list[OpenTransaction] | None:
+        """The oldest open transaction of each log partition, which holds back the last stable offset.
+
+        Returns None if the broker refuses the request.
+        """
+        wanted = list(partitions)
+        if not wanted:
+            return []
+        try:
+            found = open_transactions(self._cluster, self._topic, wanted)
+        except (NotAuthorized, KafkaFailed):
+            return None
+        oldest: dict[int, OpenTransaction] = {}
+        for each in found:
+            oldest.setdefault(each.partition, each)  # in the order of their first offsets
+        return list(oldest.values())
+
+    def topic_names(self) -> dict[str, str]:
+        """Names of all visible topics by topic id (R35); empty if the broker refuses the request."""
+        try:
+            ids = self._cluster.topic_ids()
+        except (NotAuthorized, KafkaFailed):
+            return {}
+        return {topic_id: name for name, topic_id in ids.items() if topic_id is not None}
+
+    def delete_retention_ms(self) -> int:
+        """The topic's delete.retention.ms; Kafka's default if the broker refuses the request."""
+        try:
+            value = self._cluster.topic_configs(self._topic, [_DELETE_RETENTION]).get(_DELETE_RETENTION)
+        except (NotAuthorized, KafkaFailed):
+            return DELETE_RETENTION_MS
+        return DELETE_RETENTION_MS if value is None else int(value)
