@@ -1,4 +1,4 @@
-"""Remove from the old part of the log what no replay needs: `offsets clean-log` for spark-submit, same options."""
+"""Remove records that no replay needs from the log: `offsets clean-log` for spark-submit, with the same options."""
 
 import sys
 

@@ -28,7 +28,10 @@ class BatchBarrier:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Context of one batch. Raises BarrierClosedError after `close`: the query then fails, and commits no batch."""
+        """Context manager: run one batch of the query in it.
+
+        Raises BarrierClosedError after `close`: the query then fails, and commits no batch.
+        """
         with self._lock:
             if self._closed:
                 raise BarrierClosedError

@@ -371,7 +371,7 @@ def in_one_line(error: Exception) -> str:
 
 @contextmanager
 def working_on(place: Callable[[], str]) -> Iterator[None]:
-    """Add the place, a file position or a record offset of a log partition, to exceptions of a task.
+    """Context manager: name the place where a task fails, such as a file or a record offset of a log partition.
 
     Raises TaskFailed, caused by the exception, for any exception that is not an error of this package.
     """

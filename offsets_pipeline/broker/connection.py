@@ -1,7 +1,7 @@
 """One connection to one broker: it frames requests, negotiates versions, authenticates and honours throttling.
 
-The library kafka-python encodes requests, decodes answers and computes SASL tokens. It has no part in the connection:
-its own reads in pieces of a few KiB, retries without end and writes each attempt to a log (ADR 18).
+The library kafka-python encodes requests, decodes answers and computes SASL tokens. This module replaces the library's
+connection, which reads in pieces of a few KiB, and which retries and logs a failed attempt to connect (ADR 18).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every
 @click.option("--dry-run", is_flag=True, help="Show how many records would go; remove nothing.")
 @every_option()
 def clean_log(store: str, settings: Settings, older_than: int, dry_run: bool, every: int | None) -> int:  # noqa: FBT001
-    """Remove records from the old part of the log that no replay needs.
+    """Remove records that no replay needs from the old part of the log.
 
     State and answers stay the same. Removed records do not come back with the next ingest.
     """

@@ -387,7 +387,7 @@ class TableFolder:
     # --- upkeep
 
     def checkpoint(self, version: int) -> None:
-        """Sum up the table's log up to a version, and remove commits older than `delta.logRetentionDuration`.
+        """Write a Delta checkpoint of a version, and remove commits older than `delta.logRetentionDuration`.
 
         A failure is only logged: readers then read more commits.
         """

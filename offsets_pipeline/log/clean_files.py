@@ -165,9 +165,10 @@ def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Boo
 
 
 def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the positions (KEPT) of the candidates that stay.
+    """Decide which candidates the cleaning keeps; yield their positions by file (schema KEPT).
 
-    ``batches`` hold all CANDIDATES of some log partitions, in any order.
+    A candidate is a record that the cleaning may remove. ``batches`` (schema CANDIDATES) have all candidates of some
+    log partitions, in any order.
     """
     rows = pa.Table.from_batches(batches, schema=CANDIDATES)
     rows = rows.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])

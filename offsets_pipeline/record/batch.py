@@ -82,9 +82,10 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A batch whose length fits into the buffer, up to `end`, but whose content is wrong.
+    """A damaged batch: the buffer has all its bytes, but its content is wrong.
 
-    `is_certain`: the checksum is good. So the batch does end there, and no other batch starts before `end`.
+    `end`: position after the batch, from the length in its header. `is_certain`: the checksum is good, so `end` is
+    right, and no other batch starts before `end`.
     """
 
     end: int

@@ -120,7 +120,7 @@ def _parse(data: bytes) -> _Message:
 
 def _parse_bytes(data: bytes, position: int, field: str) -> tuple[bytes | None, int]:
     if len(data) - position < _INT32.size:
-        raise CorruptRecord(f"message {field}", f"length cut short: {len(data) - position} bytes")
+        raise CorruptRecord(f"message {field}", f"expected {_INT32.size} bytes of length, found {len(data) - position}")
     (size,) = _INT32.unpack_from(data, position)
     position += _INT32.size
     if size < 0:

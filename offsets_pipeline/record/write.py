@@ -153,7 +153,7 @@ def control_value(coordinator_epoch: int = 0) -> bytes:
 
 # batch.py has the layout of the header, records.py the layout of a record
 def frame_batches(headers: Headers, payloads: Sequence[bytes | memoryview]) -> tuple[bytearray, Int64s]:
-    """Join headers and payloads to consecutive batches. Returns their bytes, and the start of each batch.
+    """Concatenate record batches, each a header and its payload. Returns the bytes and each batch's start position.
 
     Fills in length, magic and checksum of each header. Each payload has the records of one batch, compressed with the
     codec in its header.

@@ -25,7 +25,10 @@ Int64s = npt.NDArray[np.int64]
 
 
 class GroupRecordKey(NamedTuple):
-    """A key of a group's records, in one log partition; ``record_key`` is a member id, a regular expression or ""."""
+    """Key of a group's record in one log partition.
+
+    ``record_key``: the member id or the regular expression in the record's key; "" if the key has neither.
+    """
 
     log_partition: int
     group_id: str

@@ -1,4 +1,4 @@
-"""The row-wise replay of columns of the log: commits are decoded together, then applied one by one."""
+"""Replay an Arrow table of log rows: decode its offset commits together, then apply the rows one by one."""
 
 from __future__ import annotations
 

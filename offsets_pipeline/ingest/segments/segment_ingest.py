@@ -146,7 +146,10 @@ def _look(found: FoundLog) -> dict[int, set[str]]:
 
 
 def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
-    """The records in the first bytes of a file; if these bytes are not a segment, the file's first batch of records."""
+    """Return the records in the first `_LOOK_BYTES` of a file.
+
+    If the reader refuses these bytes, return the first Arrow batch of the whole file. Raises NotASegment.
+    """
     try:
         return list(read_segment(data[:_LOOK_BYTES], source=path).batches())
     except NotASegment:

@@ -41,12 +41,12 @@ class CompleteReads:
 
 @dataclass(frozen=True)
 class KnownLog:
-    """The state of a store's log and its metadata of the topic.
+    """The ends of a store's log, and the progress that `follow` or `ingest-topic` saved in the store.
 
-    ``log_incarnation``: the one that counts. ``ends``: by log incarnation and log partition, the record offset after
-    the last record. ``read_to`` and ``leader_epochs``: by log partition, the first unread record offset by the
-    metadata, and the epoch of the leader that had all records before it. ``complete``: None if the store never followed
-    the topic.
+    ``log_incarnation``: the current log incarnation. ``ends``: by log incarnation and log partition, the record offset
+    after the last record. ``read_to``: by log partition, the saved record offset of the next record to read.
+    ``leader_epochs``: by log partition, the epoch of the leader that had all records before it. ``complete``: the saved
+    times of complete reads; None if the store never followed the topic.
     """
 
     log_incarnation: int = LOG_INCARNATION
@@ -72,7 +72,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A reading in a new log incarnation that this process began and that is not yet complete, and its topic."""
+    """A topic, and a reading of it from its start that this process began and has not completed.
+
+    The reading appends to a new log incarnation.
+    """
 
     topic: TopicDescription
     reading: Reading
@@ -140,7 +143,11 @@ def _resumed(
     delete_retention_ms: int,
     now_ms: int,
 ) -> Reading | None:
-    """The rest of an unfinished reading; None if there is none, or if it must start again."""
+    """Plan to continue the unfinished reading at the end of its log incarnation.
+
+    Returns None if no reading is unfinished, or if the reading cannot continue, for example after a gap longer than
+    `delete_retention_ms`.
+    """
     if unfinished is None or unfinished.topic != topic:
         return None
     reading = unfinished.reading
