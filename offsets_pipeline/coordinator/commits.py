@@ -78,7 +78,7 @@ def commit_offsets(
             raise OffsetOutOfRange(
                 f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
             )
-        if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:
+        if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:  # R24
             too_large.append(where)
             continue
         try:

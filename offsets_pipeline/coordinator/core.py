@@ -277,6 +277,7 @@ class CoordinatorCore:
         if timeout_ms is None:
             timeout_ms = self._settings.offsets_commit_timeout_ms
         deadline_ns = time.monotonic_ns() + timeout_ms * 1_000_000
+        # R27: acks=1 waits for the commit, acks=all also for its fsync (docs/adr/0013)
         request = Request(what, handler, claims, deadline_ns, durable=self._acks(acks) == ACKS_ALL)
         self._appender.submit(request)
         return request

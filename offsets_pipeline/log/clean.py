@@ -176,7 +176,7 @@ class _Cleaning:
         """By log partition, the record offset up to which to clean; omits log partitions that keep all records."""
         # The last folded record always stays: a replay then ends at the same record offset as the fold.
         ends = {partition: end - 1 for partition, end in folded_to.items()}
-        if before_ms is not None:
+        if before_ms is not None:  # R23: the head younger than `min.compaction.lag.ms`
             log = self._store.spark.sql(
                 f"SELECT * FROM {self._store.table_name(LOG.name)} VERSION AS OF {self._seen.version}"
             )

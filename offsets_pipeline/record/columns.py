@@ -41,7 +41,7 @@ _CONTROL_OTHER = 2
 # control record key: version int16, type int16
 _CONTROL_KEY_BYTES = 4
 _CONTROL_TYPE_OFFSET = 2
-#: First and last timestamp that the log's tables can hold: they store microseconds in an int64.
+#: First and last timestamp that the log's tables can hold: they store microseconds in an int64 (R6).
 FIRST_TIMESTAMP_MS, LAST_TIMESTAMP_MS = -(2**63 // 1000), (2**63 - 1) // 1000
 _NAMED_RECORDS = 5  # a reason names at most this many record offsets of a batch
 

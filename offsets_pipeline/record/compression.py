@@ -31,7 +31,7 @@ class Codec(IntEnum):
 
 #: Maximum size of a batch in bytes, also decompressed. Real batches are far smaller. By default brokers cap a
 #: compressed batch at 1 MiB (`message.max.bytes`), and a whole segment of the offsets topic at 100 MiB.
-MAX_BATCH_BYTES = 128 * 1024 * 1024
+MAX_BATCH_BYTES = 128 * 1024 * 1024  # R6
 
 _GZIP_WBITS = 31  # selects a gzip frame; for small batches zlib is four times as fast as cramjam
 _INT32 = struct.Struct(">i")

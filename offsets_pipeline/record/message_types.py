@@ -95,6 +95,7 @@ def _key_values(name: str, **how: bool | int) -> Field:
 
 
 _OFFSET_COMMIT_KEY = (_GROUP, Field("topic", STRING), Field("partition", INT32))
+# R7: the versions of an offset commit
 _OFFSET_COMMIT_VALUE = (
     Field("offset", INT64),
     Field("leader_epoch", INT32, since=3, sentinel=NONE_SENTINEL),
@@ -146,6 +147,7 @@ _CONSUMER_GROUP_MEMBER_METADATA_VALUE = _flexible(
     Field("subscribed_topic_regex", STRING, nullable=True),
     Field("rebalance_timeout_ms", INT32),
     Field("server_assignor", STRING, nullable=True),
+    # R8: written even when it is null
     Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, nullable=True, tag=0, written_when_null=True),
 )
 

@@ -22,7 +22,7 @@ _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 MAX_STRING_BYTES = 0x7FFF
 #: Maximum number of array elements and tagged fields in a value; a value with more is corrupt. By default brokers cap a
 #: batch at 1 MiB (`message.max.bytes`), which holds fewer. A decoded element of one byte takes 100 bytes of memory.
-MAX_ELEMENTS = 1_000_000
+MAX_ELEMENTS = 1_000_000  # R6
 VARINT_MAX_BYTES = 5
 VARLONG_MAX_BYTES = 10
 _VARINT_PAYLOAD = 0x7F

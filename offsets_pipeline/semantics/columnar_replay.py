@@ -118,7 +118,7 @@ class Replay:
         for log_partition in np.unique(partition).tolist():
             here = partition == log_partition
             start = self._folded_to.get(log_partition, 0)
-            behind = here & (offset < start) & ~carried
+            behind = here & (offset < start) & ~carried  # R15: folded before
             keep &= ~behind
             if (behind & backfill).any():
                 self._replay_from_start.add(log_partition)
@@ -159,7 +159,7 @@ class Replay:
             decoded = decode_key(key)
             fields = None if value is None else decode_value(decoded.record_type, value).fields
         except UnknownRecordType:
-            self._unknown.add((log_partition, record_offset))
+            self._unknown.add((log_partition, record_offset))  # R6
         except CorruptRecord as corrupt:
             self._quarantine[log_partition, record_offset] = (key, value, str(corrupt))
         else:
@@ -214,6 +214,7 @@ class Replay:
         self._note_group_commits(commits.take(values), table.take(pa.array(values)))
         identity = paired(codes_of(commits.identities()), table["log_partition"].to_numpy())
         offsets = table["record_offset"].to_numpy()
+        # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
         last = last_of_each(identity, offsets)
         yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)))
         if pending is not None and pending.num_rows:

@@ -178,6 +178,7 @@ def _compact_log_partition(
 def _last_commits(code: Int64s, offset: Int64s, tombstone: Bools, visible: Bools, aborted: Bools | None) -> Int64s:
     """The last visible value and tombstone of each key, and the last aborted value where no visible value is later."""
     at = np.flatnonzero(visible)
+    # R16: the last value and the last tombstone both stay, as in `last_values_and_tombstones`
     last = at[last_of_each(code[at] * 2 + tombstone[at], offset[at])]
     if aborted is None or not aborted.any():
         return last

@@ -194,6 +194,6 @@ def _expiry(held: RetentionInputs, where: TopicPartition, offset: Committed, ret
         at_ms, basis = emptied_ms + retention_ms, Basis.EMPTIED
     else:
         at_ms, basis = offset.commit_timestamp_ms + retention_ms, Basis.COMMIT
-    if where in held.pending:
+    if where in held.pending:  # R20
         rule = Rule.PENDING
     return Expiry(held.group_id, where, at_ms, rule, basis)

@@ -42,6 +42,7 @@ def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
     order = np.arange(rows.num_rows)
     if np.any(np.diff(partition) < 0) or np.any((np.diff(offset) < 0) & (np.diff(partition) == 0)):
         order = np.lexsort((offset, partition))
+    # R2: a gap is normal in a log, but these rows may also lack a marker there
     step = np.diff(offset[order])
     is_gap = (np.diff(partition[order]) != 0) | (step > 1)
     run = np.empty(rows.num_rows, dtype=np.int64)
