@@ -67,12 +67,12 @@ def broker_error(
     """
     name = error_name(code)
     if code in _NOT_AUTHORIZED:
-        return NotAuthorized(f"{at} does not allow us to {action} ({name}): we need {needs}")
+        return NotAuthorized(f"{at} does not allow us to {action} ({name}); grant {needs}")
     if code in _NOT_AUTHENTICATED:
         return not_authenticated(at, name)
     if code in _NO_TOPIC and topic is not None:
         return NoSuchTopic(
-            f"there is no topic {topic} on {at}: name another, or wait until the cluster's first consumer made it"
+            f"{at} has no topic {topic}; name another one, or wait until the cluster's first consumer creates it"
         )
     return KafkaFailed(f"{at} cannot {action}: {name}")
 
@@ -80,12 +80,12 @@ def broker_error(
 def unreachable(at: str, reason: str) -> BrokerUnreachable:
     """No broker answers at the address."""
     return BrokerUnreachable(
-        f"no broker answers at {at} ({reason}): check the address, that it is up, and security.protocol"
+        f"no broker answers at {at} ({reason}); check the address, the broker, and the option security.protocol"
     )
 
 
 def not_authenticated(at: str, reason: str) -> AuthenticationFailed:
     """The broker rejects the client's credentials, or the client rejects the broker's certificate."""
     return AuthenticationFailed(
-        f"{at} refused to authenticate us ({reason}): check security.protocol and sasl.* or ssl.*"
+        f"{at} rejected the credentials ({reason}); check the options security.protocol, sasl.* and ssl.*"
     )

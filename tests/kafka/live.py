@@ -107,6 +107,7 @@ class LiveBroker:
         return sorted(
             (int(folder.name.rpartition("-")[2]), record_offset)
             for folder in self.folder.glob(f"{topic}-*")
+            if folder.name.rpartition("-")[2].isdigit()  # a deleted topic's folders are renamed
             for file in sorted(folder.glob("*.log"))
             for batch in read_segment(file.read_bytes(), source=str(file)).batches()
             for record_offset in batch["record_offset"].to_pylist()

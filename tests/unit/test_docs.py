@@ -71,4 +71,4 @@ def test_every_rule_that_a_replay_has_is_broken_by_a_mutation(root: Path) -> Non
         assert source.count(each.old) == 1, (each.rule, each.file, each.old)
     table = (root / "docs" / "code.md").read_text(encoding="utf-8").partition("## Where each rule is")[2]
     rules = {rule for rule, cells in re.findall(r"^\| (R\d+) \|(.*)\|$", table, re.MULTILINE) if "no code" not in cells}
-    assert {each.rule for each in mutations.MUTATIONS} == rules
+    assert {each.rule for each in mutations.MUTATIONS} - {"STATE", "DOOR"} == rules
