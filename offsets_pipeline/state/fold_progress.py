@@ -105,20 +105,28 @@ class FoldProgress:
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
-    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA."""
+    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA.
+
+    The tombstone that gives a commit its position (R10c) comes in again, too.
+    """
     rows = [
         {
             "log_partition": at,
-            "record_offset": commit["record_offset"],
+            "record_offset": record_offset,
             "key": commit["key"],
-            "value": commit["value"],
-            "producer_id": commit["producer_id"],
+            "value": value,
+            "producer_id": producer_id,
             "control_type": None,
             "backfill": False,
             "records": 0,
         }
         for at, each in partitions.items()
         for commit in each.pending
+        for record_offset, value, producer_id in (
+            (commit["record_offset"], commit["value"], commit["producer_id"]),
+            (commit["position"], None, None),
+        )
+        if value is not None or record_offset != commit["record_offset"]
     ]
     return pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)
 
