@@ -143,4 +143,5 @@ def _forecasts_of_log(
 
 def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
     warn_of_unfolded(reader, store)
-    return (forecast(held, retention_ms) for held in retention_inputs(reader))
+    semantics = reader.coordinator_semantics
+    return (forecast(held, retention_ms, semantics) for held in retention_inputs(reader))

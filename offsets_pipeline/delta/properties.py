@@ -1,4 +1,4 @@
-"""What is fixed when a store is created, and how its log's table says so. Free of Spark."""
+"""The properties of a store, as properties of its log's table. Free of Spark."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MIRRORED = "mirrored"
 OWNED = "owned"
-FORMAT_VERSION = "2"
+FORMAT_VERSION = "3"
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
@@ -22,10 +23,12 @@ CREATION = f"{_PROPERTY}creation"
 
 @dataclass(frozen=True)
 class StoreProperties:
-    """What is fixed when a store is created (R1, R4).
+    """What is fixed when a store is created (R1, R4), and its coordinator semantics.
 
     ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and
     ``topic_name`` say which topic a mirrored log belongs to, and are None where the source did not tell.
+    ``coordinator_semantics`` says by which coordinator the next state is replayed; the state that is there says itself
+    by which it was (`FoldProgress`).
     """
 
     kind: str
@@ -33,6 +36,7 @@ class StoreProperties:
     cluster_id: str | None = None
     topic_id: str | None = None
     topic_name: str | None = None
+    coordinator_semantics: CoordinatorSemantics = MODERN
 
     def as_table_properties(self) -> dict[str, str]:
         """The properties of the log table that hold these."""
@@ -43,6 +47,7 @@ class StoreProperties:
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
             f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
             f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
+            f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
         }
 
     @classmethod
@@ -62,4 +67,5 @@ class StoreProperties:
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
             topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
+            coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
         )

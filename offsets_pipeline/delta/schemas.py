@@ -91,7 +91,10 @@ _LOG_EPOCH = Column("log_epoch", _INT, "incarnation of a mirrored log: topic rec
 _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its log partition", nullable=False)
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
 _MISPLACED = Column(
-    "misplaced", _BOOLEAN, "lies in another log partition than R1 says: answers nothing", nullable=False
+    "misplaced",
+    _BOOLEAN,
+    "answers nothing, because it lies in another log partition than R1 says; false under classic",
+    nullable=False,
 )
 
 _INCARNATION = Column(
@@ -188,6 +191,13 @@ COMMITTED_OFFSETS = Table(
         Column("partition", _INT, "the topic's partition", nullable=False),
         *_COMMIT_VALUE,
         _RECORD_OFFSET,
+        Column(
+            "position",
+            _LONG,
+            "rows of one offset compare by it: the record offset, but under classic the tombstone that a later marker "
+            "overruled (R10c)",
+            nullable=False,
+        ),
         _MISPLACED,
         _BASE,
         _INCARNATION,
@@ -294,6 +304,7 @@ _PENDING = pa.struct(
         ("metadata", _STRING),
         ("commit_timestamp", _TIMESTAMP),
         ("record_offset", _LONG),
+        ("position", _LONG),
         ("misplaced", _BOOLEAN),
         ("key", _BINARY),
         ("value", _BINARY),
@@ -307,6 +318,7 @@ FOLD_PROGRESS = Table(
         _LOG_PARTITION,
         _LOG_EPOCH,
         Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
+        Column("coordinator_semantics", _STRING, "modern or classic: how the state was replayed", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),

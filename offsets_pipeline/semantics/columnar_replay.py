@@ -213,7 +213,11 @@ class Replay:
         # pending commits of a log partition without new records stay pending
         table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
         table = table.combine_chunks()
-        commits, offset, partition = _parsed(table), table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
+        commits, offset, partition = (
+            _parsed(table),
+            table["record_offset"].to_numpy(),
+            table["log_partition"].to_numpy(),
+        )
         identity = paired(codes_of(commits.identities()), partition)
         producer = codes_of(table["producer_id"].fill_null(-1))
         in_transaction = _mask(table["producer_id"].is_valid())

@@ -242,9 +242,7 @@ def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_produce
     last = visible[last_of_each(part.code[visible] * 2 + part.tombstone[visible], part.offset[visible])]
     last = np.concatenate([last, decided.kept()])
     last_values = last[~part.tombstone[last]]
-    last = np.unique(
-        np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)])
-    )
+    last = np.unique(np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)]))
     removed = decided.removable.copy()
     removed[last] = False
     stays = np.flatnonzero(~part.known & ~removed)

@@ -117,7 +117,7 @@ def existence(rows: Iterable[GroupRecordRow]) -> Existence:
     """What the records of a group say about its existence (R14).
 
     A group lives from the last tombstone that removed it on. Its type is that of its newest value. A group with commits
-    alone is a simple one. Under `classic` the facts about commits are those of the last batch that may have changed them.
+    alone is a simple one. Under `classic` the facts about commits are of the last batch that may have changed them.
     """
     removed = commit = -1
     newest = dict.fromkeys((CLASSIC, CONSUMER, SHARE, STREAMS), -1)

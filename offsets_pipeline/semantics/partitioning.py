@@ -31,9 +31,7 @@ def partition_for(group_id: str, offsets_partitions: int) -> int:
     return (0 if value == _INT_MIN else abs(value)) % offsets_partitions  # R1: abs(-2^31) is 0
 
 
-def is_misplaced(
-    group_id: str, log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics
-) -> bool:
+def is_misplaced(group_id: str, log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics) -> bool:
     """Whether a group answers nothing because its records lie in another log partition than `partition_for` says.
 
     Under `classic` every group answers (R1).

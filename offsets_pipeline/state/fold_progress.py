@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_EPOCH
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,7 @@ class PartitionProgress:
     log_partition: int
     log_epoch: int = LOG_EPOCH
     incarnation: int = NO_INCARNATION
+    semantics: CoordinatorSemantics = MODERN
     folded_to: int = 0
     records: int = 0
     unknown_records: int = 0
@@ -72,6 +74,11 @@ class FoldProgress:
         return max((each.incarnation for each in self.partitions.values()), default=NO_INCARNATION)
 
     @property
+    def semantics(self) -> CoordinatorSemantics | None:
+        """The coordinator semantics of the state; None before the first fold."""
+        return next((each.semantics for each in self.partitions.values()), None)
+
+    @property
     def incarnations(self) -> dict[int, int]:
         """The incarnation of the state by log partition."""
         return {at: each.incarnation for at, each in self.partitions.items()}
@@ -88,6 +95,7 @@ class FoldProgress:
                 "log_partition": at,
                 "log_epoch": each.log_epoch,
                 "incarnation": each.incarnation,
+                "coordinator_semantics": each.semantics.value,
                 "folded_to": each.folded_to,
                 "records": each.records,
                 "unknown_records": each.unknown_records,
@@ -136,6 +144,7 @@ def _partition(row: Mapping[str, Any]) -> PartitionProgress:
         log_partition=row["log_partition"],
         log_epoch=row["log_epoch"],
         incarnation=row["incarnation"],
+        semantics=CoordinatorSemantics(row["coordinator_semantics"]),
         folded_to=row["folded_to"],
         records=row["records"],
         unknown_records=row["unknown_records"],

@@ -1,8 +1,9 @@
 """Merge on read: which rows of a state table count.
 
 A row counts if `fold_progress` names its incarnation for its log partition, and if no other row of its key has a higher
-record offset (R10). So every fold appends its rows blindly: two folds that write the same change, or an old one, change
-nothing. Compaction puts the rows that count into base files, each key once; later rows are the delta (docs/adr/0008).
+record offset (R10), or under `classic` a higher position and record offset (R10c). So every fold appends its rows
+blindly: two folds that write the same change, or an old one, change nothing. Compaction puts the rows that count into
+base files, each key once; later rows are the delta (docs/adr/0008).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PARTITION_COLUMNS = ("base", "incarnation")
 
 @dataclass(frozen=True)
 class StateTable:
-    """A state table with its key and, as SQL, the record offset by which rows of one key compare."""
+    """A state table with its key and, as SQL, the number by which rows of one key compare."""
 
     table: Table
     key: tuple[str, ...]
@@ -96,7 +97,13 @@ class StateTable:
         )"""
 
 
-OFFSETS = StateTable(COMMITTED_OFFSETS, ("log_partition", "group_id", "topic", "partition"), "record_offset")
+OFFSETS = StateTable(
+    COMMITTED_OFFSETS,
+    ("log_partition", "group_id", "topic", "partition"),
+    # R10c: the pair (position, record offset or -1 for a tombstone); record offsets stay below 2^62
+    "(CAST(position AS DECIMAL(19, 0)) * CAST(4611686018427387904 AS DECIMAL(19, 0))"
+    " + CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END)",
+)
 RECORDS = StateTable(
     GROUP_RECORDS,
     ("log_partition", "group_id", "record_type", "record_key"),
