@@ -128,8 +128,8 @@ def test_table_named_log_of_somebody_else_is_no_store(spark: SparkSession, tmp_p
 
 def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(5), tmp_path / "store")
-    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '3')")
-    with pytest.raises(NotAStore, match="has store format 3, this program reads 2"):
+    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '4')")
+    with pytest.raises(NotAStore, match="has store format 4, this program reads 3"):
         Store.open(spark, str(location))
 
 

@@ -92,9 +92,9 @@ def test_a_store_of_a_newer_format_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     first = store / "log" / "_delta_log" / f"{0:020d}.json"
-    first.write_text(first.read_text().replace('"offsets.format.version": "2"', '"offsets.format.version": "3"'))
+    first.write_text(first.read_text().replace('"offsets.format.version": "3"', '"offsets.format.version": "4"'))
     name, *options = command
     assert main([name, "--store", str(store), *(each.format(to=tmp_path / "to") for each in options)]) == 1
-    said = f"{store} has store format 3, this program reads 2: use the version of the program that wrote it"
+    said = f"{store} has store format 4, this program reads 3: use the version of the program that wrote it"
     assert capsys.readouterr() == ("", f"offsets: error: {said}\n")
     assert not (tmp_path / "to").exists()
