@@ -159,7 +159,7 @@ MUTATIONS = [
         "R10", COLUMNS, "semantics/compaction.py", "if np.any(np.diff(record_offset) < 0):", "if False:", COMPACTION
     ),
     Mutation(
-        "R10c",
+        "R10",
         COLUMNS,
         "semantics/classic_offsets.py",
         "position[later] = np.maximum(position[later], last)",
@@ -167,9 +167,9 @@ MUTATIONS = [
         CLASSIC,
     ),
     Mutation(
-        "R10c", COLUMNS, "semantics/compaction.py", "np.lexsort((rank, position))", "np.lexsort((position,))", CLASSIC
+        "R10", COLUMNS, "semantics/compaction.py", "np.lexsort((rank, position))", "np.lexsort((position,))", CLASSIC
     ),
-    Mutation("R10c", BOTH, "semantics/survivors.py", "found.position[visible]", "rows[visible]", CLEANING),
+    Mutation("R10", BOTH, "semantics/survivors.py", "found.position[visible]", "rows[visible]", CLEANING),
     Mutation("R11", ROWS, STATE, "self.pending.pop(producer_id, {})", "self.pending.get(producer_id, {})"),
     Mutation("R11", ROWS, STATE, "            if control_type == COMMIT:", "            if control_type == ABORT:"),
     Mutation(
