@@ -207,8 +207,8 @@ MUTATIONS = [
         "R12",
         COLUMNS,
         "semantics/compaction.py",
-        "found.visible & (found.position == part.offset[rows])",
-        "found.visible",
+        "visible[rows] = found.visible & ~brought_back",
+        "visible[rows] = found.visible",
         (f"{UNIT}/test_early_compaction.py", *CLASSIC),
     ),
     Mutation(

@@ -213,11 +213,8 @@ class Replay:
         # pending commits of a log partition without new records stay pending
         table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
         table = table.combine_chunks()
-        commits, offset, partition = (
-            _parsed(table),
-            table["record_offset"].to_numpy(),
-            table["log_partition"].to_numpy(),
-        )
+        commits = _parsed(table)
+        offset, partition = table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
         identity = paired(codes_of(commits.identities()), partition)
         producer = codes_of(table["producer_id"].fill_null(-1))
         in_transaction = _mask(table["producer_id"].is_valid())
@@ -231,7 +228,8 @@ class Replay:
         holds = np.zeros(len(offset), dtype=np.bool_)
         holds[last] = ~commits.tombstone[last]
         holds[pending] = True
-        carried = offset < self._starts(partition)
+        starts = [self._folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
+        carried = offset < np.array(starts, dtype=np.int64)[partition]
         changed = np.flatnonzero(found.visible | found.pending | carried)  # others change nothing about their group
         ends = {at: self._end[at] for at in self._records}
         self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends)
@@ -239,13 +237,6 @@ class Replay:
         for kind, rows in ((effects.OFFSET, last), (effects.PENDING, pending)):
             taken = table.take(pa.array(rows))
             yield from self._commit_rows(kind, commits.take(rows), taken, found.position[rows])
-
-    def _starts(self, partition: npt.NDArray[np.int32]) -> Int64s:
-        """The first record offset of each row's log partition that was not folded before."""
-        starts = np.zeros(int(partition.max(initial=-1)) + 1, dtype=np.int64)
-        for at in np.unique(partition).tolist():
-            starts[at] = self._folded_to.get(at, 0)
-        return np.asarray(starts[partition], dtype=np.int64)
 
     def _modern_offset_effects(self) -> Iterator[pa.RecordBatch]:
         pending = self._resolve_transactions() if self._transactional else None

@@ -26,6 +26,7 @@ Bools = npt.NDArray[np.bool_]
 
 #: Rows that callers hand to `compact_early` at a time.
 COMPACT_ROWS = 500_000
+_NO_ROWS: Int64s = np.zeros(0, dtype=np.int64)
 _GATHERED_BYTES = 256 * 1024 * 1024  # more than COMPACT_ROWS take, unless values have megabytes
 
 
@@ -172,60 +173,52 @@ class _Rows:
 
 
 class _Decided(NamedTuple):
-    """Of commits: which are visible, and which the compaction may remove; ``kept`` are rows that stay all the same.
+    """Of commits: which are visible, which of these were in a transaction, and which the compaction may remove.
 
-    ``committed`` are those of the visible ones that were in a transaction.
+    ``kept`` are positions of rows that stay all the same.
     """
 
     visible: Bools
-    removable: Bools
     committed: Bools
-    kept: Callable[[], Int64s]
+    removable: Bools
+    kept: Int64s
 
 
 def _decided(part: _Rows) -> _Decided:
-    none = np.zeros(len(part.code), dtype=np.bool_)
     if part.plain.all():
-        return _Decided(part.commits, part.commits, none, lambda: np.zeros(0, dtype=np.int64))
+        return _Decided(part.commits, ~part.plain, part.commits, _NO_ROWS)
     plain = part.plain | part.tombstone  # R12: a tombstone applies at once
     outcome = outcomes_within(part.rows)
     committed = part.commits & ~plain & (outcome == COMMITTED)
     aborted = part.commits & ~plain & (outcome == ABORTED)
     visible = part.commits & plain | committed
-    return _Decided(visible, visible | aborted, committed, partial(_last_aborted, part, visible, aborted))
+    return _Decided(visible, committed, visible | aborted, _last_aborted(part, visible, aborted))
 
 
 def _last_aborted(part: _Rows, visible: Bools, aborted: Bools) -> Int64s:
     """The last aborted value of each key where no visible value is later (R14)."""
     if not aborted.any():
-        return np.zeros(0, dtype=np.int64)
+        return _NO_ROWS
     at = np.flatnonzero(visible & ~part.tombstone | aborted)
     newest = at[last_of_each(part.code[at], part.offset[at])]
     return newest[aborted[newest]]
 
 
 def _decided_classic(keys: pa.Array, part: _Rows) -> _Decided:
-    none = np.zeros(len(part.code), dtype=np.bool_)
-
-    def keeps_nothing() -> Int64s:
-        return np.zeros(0, dtype=np.int64)
-
     if part.plain.all():
-        return _Decided(part.commits, part.commits, none, keeps_nothing)
-    ends = endings_within(part.rows)
+        return _decided(part)
     rows = np.flatnonzero(part.of_offsets)
-    identity = _identities(keys, part.code[rows])
+    ends = endings_within(part.rows).taken(rows)
+    offset, tombstone, plain = part.offset[rows], part.tombstone[rows], part.plain[rows]
     producer = codes_of(part.rows["producer_id"].take(pa.array(rows)).fill_null(-1))
-    found = classic_offsets(
-        identity, part.offset[rows], part.tombstone[rows], ~part.plain[rows], producer, ends.taken(rows)
-    )
-    as_plain, undecided = none.copy(), none.copy()
-    as_plain[rows] = found.visible & (found.position == part.offset[rows])
-    undecided[rows] = ~part.plain[rows] & (found.visible & ~as_plain[rows] | found.pending)
-    undecided |= (ends.outcome == OPEN) | (part.tombstone & (ends.outcome == COMMITTED))
-    removable = part.commits & (part.plain | ~undecided)
-    visible = part.commits & as_plain
-    return _Decided(visible, removable, visible & ~part.plain, keeps_nothing)
+    found = classic_offsets(_identities(keys, part.code[rows]), offset, tombstone, ~plain, producer, ends)
+    brought_back = found.visible & (found.position != offset)
+    waits = ~plain & (brought_back | (ends.outcome == OPEN) | (tombstone & (ends.outcome == COMMITTED)))
+    visible, removable = np.zeros((2, len(part.code)), dtype=np.bool_)
+    visible[rows] = found.visible & ~brought_back
+    removable[rows] = ~waits
+    visible, removable = visible & part.commits, removable & part.commits
+    return _Decided(visible, visible & ~part.plain, removable, _NO_ROWS)
 
 
 def _identities(keys: pa.Array, code: Int64s) -> Int64s:
@@ -240,7 +233,7 @@ def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_produce
     rows, records = part.rows, part.records
     visible = np.flatnonzero(decided.visible)
     last = visible[last_of_each(part.code[visible] * 2 + part.tombstone[visible], part.offset[visible])]
-    last = np.concatenate([last, decided.kept()])
+    last = np.concatenate([last, decided.kept])
     last_values = last[~part.tombstone[last]]
     last = np.unique(np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)]))
     removed = decided.removable.copy()
