@@ -219,7 +219,7 @@ class _Rebuild:
                 # a compaction may have dropped what is older than the newest incarnation
                 if self._progress.log_epoch > self._log_epoch or self._progress.incarnation > incarnation:
                     raise
-                if self._progress.semantics != self._found:
+                if self._progress.semantics not in (self._found, self._semantics):
                     raise
                 moved |= self._catch_up(moved)
         raise WriteConflict(f"a stream folded into {self._store.location} faster than a reload could follow")

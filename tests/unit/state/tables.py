@@ -70,10 +70,10 @@ class StoredState:
                 pending=each.pending,
             )
 
-    def offsets(self) -> dict[tuple[int, str, str, int], int]:
-        """The record offsets of visible offsets by log partition, group, topic and partition."""
+    def offsets(self, column: str = "record_offset") -> dict[tuple[int, str, str, int], int]:
+        """A column of the rows of visible offsets, by log partition, group, topic and partition."""
         rows = (row for row in self._rows(OFFSETS.name) if row["committed_offset"] is not None)
-        return {tuple(row[name] for name in OFFSETS.key): row["record_offset"] for row in rows}
+        return {tuple(row[name] for name in OFFSETS.key): row[column] for row in rows}
 
     def groups(self) -> dict[tuple[int, str], tuple[str, str]]:
         """Type and state of the groups that exist."""
