@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
 
-FIXED = examples(400)
+FIXED = examples(250)
 both = pytest.mark.parametrize("semantics", CoordinatorSemantics)
 legal_logs = logs(LEGAL, max_steps=40).map(lambda log: log.partitions[0])
 any_log = st.one_of(logs(max_steps=40).map(lambda log: log.partitions[0]), legal_logs)

@@ -14,7 +14,7 @@ from offsets_pipeline.semantics.group_description import describe_group
 from tests.random_logs import Log, deliveries, examples, logs, several
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
-FIXED = examples(100)
+FIXED = examples(70)
 both = pytest.mark.parametrize("semantics", CoordinatorSemantics)
 
 
