@@ -60,7 +60,7 @@ def test_semantics_are_those_asked_for_or_of_the_settings_and_only_a_reload_chan
 ) -> None:
     segments = str(segments_of("3.9.2-txn-open"))
     classic = replace(workbench.settings, log=replace(workbench.settings.log, coordinator_semantics="classic"))
-    found = []
+    found: list[CoordinatorSemantics] = []
     for settings, asked in ((workbench.settings, None), (classic, None), (classic, MODERN)):
         location = str(tmp_path / f"store{len(found)}")
         ingest_segments(workbench.spark, location, [segments], settings, CLOCK, semantics=asked)
@@ -68,7 +68,7 @@ def test_semantics_are_those_asked_for_or_of_the_settings_and_only_a_reload_chan
         ingest_segments(workbench.spark, location, [segments], settings, CLOCK)
     assert found == [MODERN, CLASSIC, MODERN]
     with pytest.raises(StoreMismatch, match="has modern coordinator semantics, not classic: `offsets reload --coord"):
-        ingest_segments(workbench.spark, location, [segments], classic, CLOCK, semantics=CLASSIC)
+        ingest_segments(workbench.spark, str(tmp_path / "store0"), [segments], classic, CLOCK, semantics=CLASSIC)
 
 
 def test_owned_store_is_always_modern(workbench: Workbench, tmp_path: Path) -> None:

@@ -27,9 +27,10 @@ RETENTION_MS = 1_000
 
 def replayed(log: LogPartition, semantics: CoordinatorSemantics = CLASSIC) -> PartitionState:
     """The specification's state, which the columnar replay is found to give, too."""
-    tables = StateTables(1, semantics)
-    tables.fold(log.rows)
-    assert_same(tables, references(log.rows, 1, semantics))
+    for rows in (log.rows, log.rows[::-1]):
+        tables = StateTables(1, semantics)
+        tables.fold(rows)
+        assert_same(tables, references(log.rows, 1, semantics))
     return partition_state.replay(log.rows, 0, 1, semantics)
 
 
