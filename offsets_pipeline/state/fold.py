@@ -162,7 +162,7 @@ class _Rebuild:
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._store.properties.offsets_partitions)
-        if self._progress.log_epoch != self._log_epoch or self._found != self._semantics:
+        if self._progress.log_epoch != self._log_epoch or self._found not in (None, self._semantics):
             chosen = None
         incarnation = self._reserve_incarnation()
         start = {
