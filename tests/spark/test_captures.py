@@ -80,8 +80,8 @@ def test_log_of_a_classic_coordinator_folded_in_small_batches_answers_as_its_bro
     rows = sorted(
         (row for of_one in capture_rows(OF_CLASSIC).values() for row in of_one), key=attrgetter("record_offset")
     )
-    for start in range(0, len(rows), -(-len(rows) // 3)):
-        appended(store, rows[start : start - (-len(rows) // 3)])
+    for start in range(0, len(rows), -(-len(rows) // 2)):
+        appended(store, rows[start : start - (-len(rows) // 2)])
         stream.fold(store)
     assert differences(store, oracle(OF_CLASSIC)) == []
     assert_as_reference(store, rows)
