@@ -497,9 +497,7 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, MERGE, "b.tie >= d.tie", "b.tie > d.tie", STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, MERGE, "ORDER BY version DESC, tie DESC) AS place", "ORDER BY version) AS place", STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, MERGE, '} ORDER BY version DESC, tie DESC"', '} ORDER BY version, tie"', STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
