@@ -86,6 +86,7 @@ def merge_by_recipe(store: Store) -> None:
         .where("number = 1")
         .withColumn("commit_timestamp", F.timestamp_millis("commit_timestamp_ms"))
         .withColumn("expire_timestamp", F.lit(None).cast("timestamp"))
+        .withColumn("position", F.col("record_offset"))
         .withColumn("misplaced", F.lit(False))
         .withColumn("base", F.lit(True))
         .withColumn("incarnation", F.lit(1))

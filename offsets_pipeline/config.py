@@ -107,6 +107,9 @@ class LogSettings(_Section):
     offsets_partitions: int = _setting(50, _WholeNumber(1, _INT32_MAX))
     """Log partitions of a new store, by default: Kafka's offsets.topic.num.partitions (R1)."""
 
+    coordinator_semantics: Literal["modern", "classic"] = _setting("modern", _OneOf("modern", "classic"))
+    """Coordinator that a new mirrored store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9."""
+
     corrupt_records: Literal["quarantine", "fail"] = _setting("quarantine", _OneOf("quarantine", "fail"))
     """Treatment of a record that does not decode: add it to the quarantine table, or fail the fold (R6)."""
 

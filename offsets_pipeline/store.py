@@ -24,6 +24,7 @@ from offsets_pipeline.delta.schemas import LOG, TABLES, Table
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 __all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
 
@@ -162,6 +164,15 @@ class Store:
                 f"but this command needs {'an owned' if kind == OWNED else 'a mirrored'} one; name another store"
             )
 
+    def require_semantics(self, semantics: CoordinatorSemantics | None) -> None:
+        """Raise StoreMismatch if other coordinator semantics than the store's are asked for; None asks for none."""
+        known = self.properties.coordinator_semantics
+        if semantics not in (None, known):
+            raise StoreMismatch(
+                f"{self.location} has {known} coordinator semantics, not {semantics}: "
+                f"`offsets reload --coordinator-semantics {semantics}` changes them"
+            )
+
     def table_name(self, name: str) -> str:
         """The table's name in SQL."""
         return sql_name(self.location, name)
@@ -222,13 +233,31 @@ class Store:
         An id of None keeps the known id.
         """
         known = self.properties
-        properties = replace(
-            known,
-            cluster_id=cluster_id or known.cluster_id,
-            topic_id=topic_id or known.topic_id,
-            topic_name=name,
+        return self._with_properties(
+            replace(
+                known,
+                cluster_id=cluster_id or known.cluster_id,
+                topic_id=topic_id or known.topic_id,
+                topic_name=name,
+            ),
+            settings,
         )
-        if properties == known:
+
+    def with_semantics(self, semantics: CoordinatorSemantics, settings: FoldSettings) -> Store:
+        """Write the coordinator semantics to the store's properties; returns the store with these properties.
+
+        The state keeps its own until a reload replaces it.
+
+        Raises StoreMismatch for `classic` and an owned store: its coordinator behaves as that of Kafka 4.x.
+        """
+        if self.properties.kind == OWNED and semantics.is_classic:
+            raise StoreMismatch(
+                f"cannot replay {self.location} as {semantics}: it is an owned store, and its coordinator is {MODERN}"
+            )
+        return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
+
+    def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
+        if properties == self.properties:
             return self
         log = self.table(LOG.name)
 

@@ -35,6 +35,8 @@ COMPACTION = (f"{UNIT}/test_transactions.py", f"{UNIT}/test_early_compaction.py"
 PARTITIONING = (f"{UNIT}/test_partitioning.py", *REPLAYS)
 CLEANING = (f"{UNIT}/test_survivors.py", PROPERTY[1], *REPLAYS)
 RECORD = ("tests/unit/record/test_decode.py", "tests/unit/record/test_commit_columns.py", *RULES)
+#: The clauses of `classic`.
+CLASSIC = (f"{UNIT}/test_classic_semantics.py", *PROPERTY)
 RETENTION = ("tests/unit/coordinator/test_expiration.py", "tests/property/test_retention_properties.py")
 COORDINATOR = ("tests/unit/coordinator",)
 STATE_UNIT = "tests/unit/state"
@@ -74,7 +76,7 @@ MUTATIONS = [
         "np.abs(signed)",
         PARTITIONING,
     ),
-    Mutation("R1", ROWS, STATE, "partition_for(group_id, self.offsets_partitions) != self.log_partition", "False"),
+    Mutation("R1", ROWS, STATE, "None if group is None or self.is_misplaced(group_id) else group", "group"),
     Mutation(
         "R1",
         COLUMNS,
@@ -82,11 +84,33 @@ MUTATIONS = [
         "to_numpy(zero_copy_only=False)] != log_partition)",
         "to_numpy(zero_copy_only=False)] < 0)",
     ),
+    Mutation(
+        "R1",
+        ROWS,
+        "semantics/partitioning.py",
+        "return not semantics.is_classic and partition",
+        "return partition",
+        CLASSIC,
+    ),
+    Mutation(
+        "R1",
+        COLUMNS,
+        REPLAY,
+        "            return pa.repeat(pa.scalar(value=False), len(group_id))\n",
+        "            pass\n",
+        CLASSIC,
+    ),
     Mutation("R2", COLUMNS, "semantics/transactions.py", "(step > 1)", "(step > 2)", COMPACTION),
     Mutation(
         "R3", BOTH, "record/decode.py", 'raise CorruptRecord("key", "record has no key")', "key = bytes(2)", RECORD
     ),
-    Mutation("R3", ROWS, STATE, "                self._delete(key.group_id, where)\n", "                pass\n"),
+    Mutation(
+        "R3",
+        ROWS,
+        STATE,
+        "                self._delete(key.group_id, where, row.producer_id)\n",
+        "                pass\n",
+    ),
     Mutation(
         "R3",
         COLUMNS,
@@ -107,8 +131,8 @@ MUTATIONS = [
         "R6",
         COLUMNS,
         "semantics/compaction.py",
-        "commits = fresh & ~known & key_decodes & decodes",
-        "commits = fresh & ~known & key_decodes",
+        "self.of_offsets = key_decodes & decodes",
+        "self.of_offsets = key_decodes & True",
         COMPACTION,
     ),
     Mutation(
@@ -141,13 +165,25 @@ MUTATIONS = [
         'TopicPartition(key.fields["topic"], key.fields["partition"])',
         'TopicPartition(key.fields["topic"], 0)',
     ),
-    Mutation("R9", COLUMNS, REPLAY, "codes_of(commits.identities())", 'codes_of(table["key"])'),
+    Mutation("R9", COLUMNS, REPLAY, 'codes_of(commits.identities()), table["log', 'codes_of(table["key"]), table["log'),
     Mutation(
         "R10", ROWS, STATE, "held.record_offset < offset.record_offset", "held.record_offset > offset.record_offset"
     ),
     Mutation(
         "R10", COLUMNS, "semantics/compaction.py", "if np.any(np.diff(record_offset) < 0):", "if False:", COMPACTION
     ),
+    Mutation(
+        "R10",
+        COLUMNS,
+        "semantics/classic_offsets.py",
+        "position[later] = np.maximum(position[later], last)",
+        "pass",
+        CLASSIC,
+    ),
+    Mutation(
+        "R10", COLUMNS, "semantics/compaction.py", "np.lexsort((rank, position))", "np.lexsort((position,))", CLASSIC
+    ),
+    Mutation("R10", BOTH, "semantics/survivors.py", "found.position[visible]", "rows[visible]", CLEANING),
     Mutation("R11", ROWS, STATE, "self.pending.pop(producer_id, {})", "self.pending.get(producer_id, {})"),
     Mutation("R11", ROWS, STATE, "            if control_type == COMMIT:", "            if control_type == ABORT:"),
     Mutation(
@@ -159,7 +195,7 @@ MUTATIONS = [
         COMPACTION,
     ),
     Mutation("R11", COLUMNS, "semantics/transactions.py", "COMMITTED, ABORTED)", "COMMITTED, COMMITTED)", COMPACTION),
-    Mutation("R12", ROWS, STATE, "self.pending[producer_id].get(group_id, {}).pop(where, None)", "pass"),
+    Mutation("R12", ROWS, STATE, "self.pending[producer].get(group_id, {}).pop(where, None)", "pass"),
     Mutation("R12", COLUMNS, REPLAY, "offset > removed.get((partition, identity), -1) and ", ""),
     Mutation(
         "R12",
@@ -169,16 +205,50 @@ MUTATIONS = [
         'table["producer_id"].is_valid()',
     ),
     Mutation(
-        "R12", COLUMNS, "semantics/compaction.py", "is_null()) | tombstone  # R12", "is_null())  # R12", COMPACTION
+        "R12", COLUMNS, "semantics/compaction.py", "part.plain | part.tombstone  # R12", "part.plain  # R12", COMPACTION
+    ),
+    Mutation("R12", ROWS, STATE, "not is_classic or producer == producer_id", "True", CLASSIC),
+    Mutation("R12", ROWS, STATE, "if not is_classic or producer_id is None:", "if True:", CLASSIC),
+    Mutation(
+        "R12",
+        COLUMNS,
+        "semantics/classic_offsets.py",
+        "counts &= ~(tombstone & in_transaction)",
+        "pass",
+        CLASSIC,
+    ),
+    Mutation(
+        "R12",
+        COLUMNS,
+        "semantics/compaction.py",
+        "visible[rows] = found.visible & ~brought_back",
+        "visible[rows] = found.visible",
+        (f"{UNIT}/test_early_compaction.py", *CLASSIC),
+    ),
+    Mutation(
+        "R12",
+        COLUMNS,
+        "state/fold_progress.py",
+        """            (commit["position"], None, None),\n""",
+        "",
+        ("tests/unit/state/test_semantics.py", *CLASSIC),
+    ),
+    Mutation(
+        "R12",
+        BOTH,
+        "state/merge_on_read.py",
+        "CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",
+        "record_offset",
+        ("tests/unit/state/test_semantics.py",),
     ),
     Mutation("R13", ROWS, STATE, "offsets.pop(where, None)  # R13", "offsets.pop(where)"),
     Mutation("R13", ROWS, "semantics/group.py", "self.records.pop(name, None)", "self.records.pop(name)"),
-    Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)", "pass"),
+    Mutation("R14", ROWS, STATE, "self.groups[group_id] = Group(CLASSIC)  # R14", "pass"),
     Mutation("R14", ROWS, STATE, "self.groups.pop(group_id, None)", "pass"),
     Mutation("R14", ROWS, STATE, " or group.group_type != group_type", ""),
     Mutation("R14", ROWS, STATE, "group is None or group.group_type == SHARE else group", "group is None else group"),
     Mutation("R14", ROWS, STATE, "_NO_OFFSETS if self.group(group_id) is None else self", "self"),
-    Mutation("R14", COLUMNS, "semantics/group_description.py", "CLASSIC if commit > removed else None", "None"),
+    Mutation("R14", COLUMNS, "semantics/group_description.py", "CLASSIC if is_simple else None", "None"),
     Mutation(
         "R14", COLUMNS, "semantics/group_description.py", "removed = max(removed, _at(row.tombstone_offset))", "pass"
     ),
@@ -194,10 +264,37 @@ MUTATIONS = [
         "R14",
         COLUMNS,
         "semantics/compaction.py",
-        "return np.concatenate([last, newest[aborted[newest]]])",
-        "return last",
+        "return newest[aborted[newest]]",
+        "return newest[:0]",
         COMPACTION,
     ),
+    Mutation(
+        "R14",
+        ROWS,
+        STATE,
+        "            self.groups[group_id] = Group(CLASSIC)\n        elif",
+        "            pass\n        elif",
+        CLASSIC,
+    ),
+    Mutation("R14", ROWS, STATE, "            del self.groups[group_id]", "            pass", CLASSIC),
+    Mutation("R14", COLUMNS, REPLAY, "holds[pending] = True", "pass", CLASSIC),
+    Mutation(
+        "R14",
+        COLUMNS,
+        "semantics/group_description.py",
+        "commit >= max(removed, 0)",
+        "commit > max(removed, 0)",
+        CLASSIC,
+    ),
+    Mutation(
+        "R14",
+        COLUMNS,
+        "state/changes.py",
+        """in holding\n        else row""",
+        """in set()\n        else row""",
+        ("tests/unit/state/test_semantics.py",),
+    ),
+    Mutation("R14", BOTH, "semantics/survivors.py", "{} if is_classic else dict", "dict", CLEANING),
     Mutation("R15", ROWS, STATE, "if record_offset < self.end:", "if record_offset < 0:"),
     Mutation(
         "R15", COLUMNS, REPLAY, "behind = here & (offset < start) & ~carried", "behind = here & (offset < 0) & ~carried"
@@ -206,8 +303,8 @@ MUTATIONS = [
         "R16",
         COLUMNS,
         "semantics/compaction.py",
-        "last_of_each(code[at] * 2 + tombstone[at], offset[at])",
-        "last_of_each(code[at] * 2, offset[at])",
+        "last_of_each(part.code[visible] * 2 + part.tombstone[visible], part.offset[visible])",
+        "last_of_each(part.code[visible] * 2, part.offset[visible])",
         COMPACTION,
     ),
     Mutation(
@@ -264,6 +361,7 @@ MUTATIONS = [
         "R20", COORDINATES, "semantics/retention.py", "return not self.has_open_transaction and ", "return ", RETENTION
     ),
     Mutation("R21", COORDINATES, "semantics/retention.py", "and group.is_empty", "", RETENTION),
+    Mutation("R21", COORDINATES, "semantics/retention.py", " and gets_tombstone", "", CLASSIC),
     Mutation(
         "R22",
         COORDINATES,
@@ -377,20 +475,34 @@ MUTATIONS = [
         "R35",
         COLUMNS,
         "semantics/compaction.py",
-        "np.unique(np.concatenate([last, _telling_more(code, topic_id, commits, last_values)]))",
-        "np.unique(last)",
+        "np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)])",
+        "last",
         COMPACTION,
     ),
     # --- the one writer of the state
-    Mutation("STATE", FOLDS, MERGE, "ON {same} AND d.version > b.version", "ON {same}", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, " AND b.version >= d.version", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "b.version >= d.version", "b.version > d.version", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC) AS place", "ORDER BY version) AS place", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        "ORDER BY version DESC, base)",
+        " AND (d.version > b.version OR d.version = b.version AND d.tie > b.tie)",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        " AND (b.version > d.version OR b.version = d.version AND b.tie >= d.tie)",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, MERGE, "b.tie >= d.tie", "b.tie > d.tie", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, '} ORDER BY version DESC, tie DESC"', '} ORDER BY version, tie"', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "ORDER BY version DESC, tie DESC, base)",
         "ORDER BY version, base)",
         (f"{STATE_ON_SPARK}::test_fold_that_another_overtook_writes_late_and_changes_nothing",),
     ),

@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from offsets_pipeline.config import Settings, SparkSettings
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,28 +165,29 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
 
 
 @pytest.fixture(scope="session")
-def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """An empty store with this number of log partitions, created once per run: copy it before you change it."""
+def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """An empty store of so many log partitions, of these semantics; made once a run: take a copy to change anything."""
     from offsets_pipeline.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)
 
-    made: dict[int, Path] = {}
+    made: dict[StoreProperties, Path] = {}
 
-    def store(offsets_partitions: int) -> Path:
-        if offsets_partitions not in made:
+    def store(offsets_partitions: int, semantics: CoordinatorSemantics = MODERN) -> Path:
+        properties = StoreProperties(MIRRORED, offsets_partitions, coordinator_semantics=semantics)
+        if properties not in made:
             location = tmp_path_factory.mktemp("empty") / "store"
-            Store.create(spark, str(location), StoreProperties(MIRRORED, offsets_partitions))
-            made[offsets_partitions] = location
-        return made[offsets_partitions]
+            Store.create(spark, str(location), properties)
+            made[properties] = location
+        return made[properties]
 
     return store
 
 
 @pytest.fixture(scope="session")
 def folded(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
+    workbench: Workbench, empty: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """The store with a capture's log, folded by a stream; made once a run: take a copy to change anything."""
-    from tests.logs import capture_partitions  # noqa: PLC0415 (only these tests need it)
+    """The store with a capture's log, folded by a stream as its broker loads it; take a copy to change anything."""
+    from tests.logs import capture_partitions, capture_semantics  # noqa: PLC0415 (only these tests need it)
     from tests.spark.stores import copied, segments_of  # noqa: PLC0415 (imports pyspark)
 
     made: dict[str, Path] = {}
@@ -193,7 +195,8 @@ def folded(
     def store(capture: str) -> Path:
         if capture not in made:
             # a copy of an empty store saves creating eight tables each time
-            location = copied(empty(capture_partitions(capture)), tmp_path_factory.mktemp("folded") / capture)
+            made_before = empty(capture_partitions(capture), capture_semantics(capture))
+            location = copied(made_before, tmp_path_factory.mktemp("folded") / capture)
             workbench.ingest(location, segments_of(capture))
             workbench.fold(location)
             made[capture] = location

@@ -15,6 +15,7 @@ from offsets_pipeline.record.message_types import MESSAGE_TYPES
 from offsets_pipeline.record.schema import ArrayOf, Field, Primitive, StructOf
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 CAPTURES = Path(__file__).parent / "data" / "captures"
 CAPTURE_NAMES = sorted(path.parent.name for path in CAPTURES.glob("*/oracle.json"))
 NO_TOPIC_ID = "A" * 22
+#: Brokers before 1.0 lose the protocol type of an empty group when they load it.
+LOST_BY_BROKER = {"0.10.2.2-old": ["'o-empty' protocol type: broker '', ours 'consumer'"]}
 
 Identity = tuple[str, str, int]
 
@@ -173,6 +176,11 @@ def oracle(name: str) -> dict[str, Any]:
 def capture_partitions(name: str) -> int:
     """R1's n of the broker that wrote the log."""
     return int(_json(CAPTURES / name / "oracle.json")["broker"]["config"]["offsets.topic.num.partitions"])
+
+
+def capture_semantics(name: str) -> CoordinatorSemantics:
+    """The semantics of the coordinator of the broker that wrote the log: of brokers up to 3.9 the classic ones."""
+    return CoordinatorSemantics.MODERN if int(name.partition(".")[0]) >= 4 else CoordinatorSemantics.CLASSIC
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics import partition_state, table_replay
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -88,16 +89,22 @@ def _flat(groups: dict[str, partition_state.Offsets]) -> dict[Identity, Committe
     return {(group_id, *where): offset for group_id, offsets in groups.items() for where, offset in offsets.items()}
 
 
-def replay(rows: Iterable[LogRow], log_partition: int, offsets_partitions: int) -> Replayed:
+def replay(
+    rows: Iterable[LogRow], log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics = MODERN
+) -> Replayed:
     """The specification's state after these rows."""
-    return Replayed.of(partition_state.replay(rows, log_partition, offsets_partitions))
+    return Replayed.of(partition_state.replay(rows, log_partition, offsets_partitions, semantics))
 
 
 def replayed_as_columns(
-    rows: Sequence[LogRow], log_partition: int, offsets_partitions: int, monkeypatch: pytest.MonkeyPatch
+    rows: Sequence[LogRow],
+    log_partition: int,
+    offsets_partitions: int,
+    monkeypatch: pytest.MonkeyPatch,
+    semantics: CoordinatorSemantics = MODERN,
 ) -> PartitionState:
     """The same by columns, however few rows there are."""
-    state = PartitionState(log_partition, offsets_partitions)
+    state = PartitionState(log_partition, offsets_partitions, semantics=semantics)
     with monkeypatch.context() as patch:
         patch.setattr(table_replay, "_FEW", 0)
         table_replay.replay_table(state, input_table(rows))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.retention import GroupForecast
 
 
@@ -143,4 +144,7 @@ def _forecasts_of_log(
 
 def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
     warn_of_unfolded(reader, store)
-    return (forecast(held, retention_ms) for held in retention_inputs(reader))
+    semantics: CoordinatorSemantics | None = None
+    for held in retention_inputs(reader):
+        semantics = semantics or reader.coordinator_semantics  # of the version that the first group was read from
+        yield forecast(held, retention_ms, semantics)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TopicOptions:
 
     bootstrap_server: str
     topic: str | None
+    semantics: CoordinatorSemantics | None
     options: tuple[str, ...]
     available_now: bool
     metrics_file: Path | None
@@ -55,7 +57,7 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
 
     with Watched(metrics, options.metrics_file, options.metrics_port, observer.warned) as watched:
         spark = start_spark(settings)
-        ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic)
+        ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)

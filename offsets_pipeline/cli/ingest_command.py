@@ -15,13 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
-def ingest_segments(store: str, settings: Settings, paths: Sequence[str], offsets_partitions: int | None) -> int:
+def ingest_segments(
+    store: str,
+    settings: Settings,
+    paths: Sequence[str],
+    offsets_partitions: int | None,
+    semantics: CoordinatorSemantics | None,
+) -> int:
     """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
     spark = start_spark(settings)
     with progress_bar("reading segments", tasks_of(spark)):
-        report = segments.ingest_segments(spark, store, paths, settings, SystemClock(), offsets_partitions)
+        report = segments.ingest_segments(spark, store, paths, settings, SystemClock(), offsets_partitions, semantics)
     for file in report.files:
         for damage in file.damage:
             warn(

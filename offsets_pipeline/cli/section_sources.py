@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
-from offsets_pipeline.cli.values import ADDRESS
+from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 @command(
@@ -34,14 +35,21 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
 )
-def ingest_segments(store: str, settings: Settings, paths: tuple[str, ...], offsets_partitions: int | None) -> int:
+@SEMANTICS_OF_NEW_STORE
+def ingest_segments(
+    store: str,
+    settings: Settings,
+    paths: tuple[str, ...],
+    offsets_partitions: int | None,
+    semantics: CoordinatorSemantics | None,
+) -> int:
     """Append a broker's segment files to the log.
 
     Skips records that the log already has. Damaged bytes go to the table quarantine.
     """
     from offsets_pipeline.cli import ingest_command
 
-    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions)
+    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics)
 
 
 def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
@@ -51,6 +59,7 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
                 "--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers, separated by commas."
             ),
             click.option("--topic", metavar="T", help="Topic (default: settings, __consumer_offsets)."),
+            SEMANTICS_OF_NEW_STORE,
             click.option(
                 "--option",
                 "options",

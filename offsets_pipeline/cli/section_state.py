@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline.cli.command import PATH, STATE, command
+from offsets_pipeline.cli.values import semantics_option
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 @command(STATE, "offsets fold --store store", "offsets fold --store store --available-now")
@@ -26,15 +28,24 @@ def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | 
     return state_commands.fold(store, settings, checkpoint, available_now=available_now)
 
 
-@command(STATE, "offsets reload --store store", "offsets reload --store store --partition 0 --partition 3")
+@command(
+    STATE,
+    "offsets reload --store store",
+    "offsets reload --store store --partition 0 --partition 3",
+    "offsets reload --store store --coordinator-semantics classic",
+    exclusive=[("--partition", "--coordinator-semantics")],
+)
 @click.option(
     "--partition", "partitions", type=int, multiple=True, metavar="N", help="Only this log partition. May be repeated."
 )
-def reload(store: str, settings: Settings, partitions: tuple[int, ...]) -> int:
+@semantics_option(
+    "Coordinator to reproduce from now on: modern of Kafka 4.x, classic of brokers up to 3.9 (default: unchanged)."
+)
+def reload(store: str, settings: Settings, partitions: tuple[int, ...], semantics: CoordinatorSemantics | None) -> int:
     """Rebuild the state tables from the log. A stream may run at the same time."""
     from offsets_pipeline.cli import state_commands
 
-    return state_commands.reload(store, settings, partitions)
+    return state_commands.reload(store, settings, partitions, semantics)
 
 
 @command(STATE, "offsets verify --store store", "offsets verify --store store --independent")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 def fold(location: str, settings: Settings, checkpoint: str | None, *, available_now: bool) -> int:
@@ -59,11 +60,11 @@ def fold(location: str, settings: Settings, checkpoint: str | None, *, available
     return stopping.status(has_an_end=available_now)
 
 
-def reload(location: str, settings: Settings, partitions: Sequence[int]) -> int:
+def reload(location: str, settings: Settings, partitions: Sequence[int], semantics: CoordinatorSemantics | None) -> int:
     """Rebuild the state of these log partitions, or of all; returns the exit status."""
     store = open_store(location, settings)
     with progress_bar("replaying", tasks_of(store.spark)):
-        records = reload_partitions(store, list(partitions) or None, settings, SystemClock())
+        records = reload_partitions(store, list(partitions) or None, settings, SystemClock(), semantics)
     sys.stdout.write(f"{records} records replayed in {location}\n")
     return 0
 

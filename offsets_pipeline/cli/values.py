@@ -10,6 +10,7 @@ import click
 from offsets_pipeline.clock import duration_ms
 from offsets_pipeline.config import HOURS_MAX
 from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +109,22 @@ class _Interval(Written):
 
 _NO_DURATION = "as set"
 INTERVAL = _Interval("duration", read_interval)
+
+
+def semantics_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The option `--coordinator-semantics`, a CoordinatorSemantics or None."""
+    return click.option(
+        "--coordinator-semantics",
+        "semantics",
+        type=click.Choice([each.value for each in CoordinatorSemantics]),
+        callback=lambda _context, _option, value: None if value is None else CoordinatorSemantics(value),
+        help=help_,
+    )
+
+
+SEMANTICS_OF_NEW_STORE = semantics_option(
+    "Coordinator that a new store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9 (default: settings)."
+)
 
 
 def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -1,4 +1,4 @@
-"""Properties fixed when a store is created, kept as table properties of its log. Free of Spark."""
+"""The properties of a store, as properties of its log's table. Free of Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,7 @@ class StoreProperties:
     cluster_id: str | None = None
     topic_id: str | None = None
     topic_name: str | None = None
+    coordinator_semantics: CoordinatorSemantics = MODERN
 
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
@@ -43,6 +45,7 @@ class StoreProperties:
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
             f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
             f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
+            f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
         }
 
     @classmethod
@@ -63,5 +66,6 @@ class StoreProperties:
             offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # stores of older versions lack it
+            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
+            coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
         )

@@ -196,6 +196,13 @@ COMMITTED_OFFSETS = Table(
         Column("partition", _INT, "the topic's partition", nullable=False),
         *_COMMIT_VALUE,
         _RECORD_OFFSET,
+        Column(
+            "position",
+            _LONG,
+            "rows of one offset compare by it: the record offset, but under classic the tombstone that a later marker "
+            "overruled (R10c)",
+            nullable=False,
+        ),
         _MISPLACED,
         _BASE,
         _INCARNATION,
@@ -302,6 +309,7 @@ _PENDING = pa.struct(
         ("metadata", _STRING),
         ("commit_timestamp", _TIMESTAMP),
         ("record_offset", _LONG),
+        ("position", _LONG),
         ("misplaced", _BOOLEAN),
         ("key", _BINARY),
         ("value", _BINARY),
@@ -315,6 +323,7 @@ FOLD_PROGRESS = Table(
         _LOG_PARTITION,
         _LOG_INCARNATION,
         Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
+        Column("coordinator_semantics", _STRING, "modern or classic: how the state was replayed", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column(
             "compacted_to", _LONG, "each base row of the state tables is of a record before this one", nullable=False

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from offsets_pipeline.log.clean_files import CANDIDATES, KEPT, Bounds, FilesOfTa
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -115,6 +117,7 @@ class _Cleaning:
             (now_ms - settings.log.delete_retention_ms) * 1000,
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
             log_incarnation,
+            next((CoordinatorSemantics(row["coordinator_semantics"]) for row in progress), MODERN),
         )
 
     def clean(self, *, dry_run: bool) -> Cleaned:
@@ -219,7 +222,8 @@ class _Cleaning:
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
-        stay = of_partitions.mapInArrow(kept, from_arrow_schema(KEPT))
+        keep = partial(kept, semantics=bounds.semantics)
+        stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))
         shared = stay.join(F.broadcast(numbers), "file").repartitionById(len(shares), F.col("task"))

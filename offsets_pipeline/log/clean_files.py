@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta import AddFile
     from offsets_pipeline.log.file_writer import LogFilePlace
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 Bools = npt.NDArray[np.bool_]
 
@@ -55,13 +56,15 @@ class Bounds:
 
     ``cleaned_to``: by log partition, the first record offset that the cleaning keeps; it skips other log partitions.
     ``aged_before_us``: tombstones from before this time, in microseconds, may go. ``superseded_before_us``: all records
-    of older log incarnations from before this time go, as no replay needs them (docs/adr/0014).
+    of older log incarnations from before this time go, as no replay needs them (docs/adr/0014). ``semantics``: those of
+    the replays to come.
     """
 
     cleaned_to: Mapping[int, int]
     aged_before_us: int
     superseded_before_us: int
     log_incarnation: int
+    semantics: CoordinatorSemantics
 
     def candidates(self, rows: pa.Table) -> Bools:
         """A mask of the rows that the cleaning may remove; ``rows`` has the columns `_PLACE`."""
@@ -108,11 +111,10 @@ class FilesOfTable:
 def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """Yield the CANDIDATES of these files, after an early compaction of offset commits."""
     parts = (rows for file in numbers for rows in _located(files, file, bounds))
-    compacted = [compact_early(rows, {}, keep_producers=True) for rows in gathered(parts, COMPACT_ROWS)]
+    compact = partial(compact_early, folded_to={}, semantics=bounds.semantics, keep_producers=True)
+    compacted = [compact(rows) for rows in gathered(parts, COMPACT_ROWS)]
     if compacted:
-        yield from (
-            compact_early(pa.concat_tables(compacted), {}, keep_producers=True).select(CANDIDATES.names).to_batches()
-        )
+        yield from compact(pa.concat_tables(compacted)).select(CANDIDATES.names).to_batches()
 
 
 def _located(files: FilesOfTable, file: int, bounds: Bounds) -> Iterator[pa.Table]:
@@ -164,7 +166,7 @@ def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Boo
     return older
 
 
-def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def kept(batches: Iterable[pa.RecordBatch], semantics: CoordinatorSemantics) -> Iterator[pa.RecordBatch]:
     """Decide which candidates the cleaning keeps; yield their positions by file (schema KEPT).
 
     A candidate is a record that the cleaning may remove. ``batches`` (schema CANDIDATES) have all candidates of some
@@ -175,7 +177,7 @@ def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
         with working_on(partial(place_of, table)):
-            stays = table.select(["file", "position"]).filter(pa.array(survivors.survivors(table)))
+            stays = table.select(["file", "position"]).filter(pa.array(survivors.survivors(table, semantics)))
         file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
         numbers = np.unique(file)
         positions = [np.sort(position[file == number]).astype("<i4").tobytes() for number in numbers]

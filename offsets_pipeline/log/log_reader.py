@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _KEY = INPUT_SCHEMA.get_field_index("key")
 #: INPUT_SCHEMA with each distinct key once. Files of several writers differ in nullability and in the width of bytes.
@@ -75,11 +76,12 @@ class LogRange:
 class LogReader:
     """Reads files of one snapshot of the log; picklable.
 
-    With ``compacts`` it omits rows that a replay does not need because of other rows.
+    With ``compacts`` it omits rows that a replay by ``semantics`` does not need because of other rows.
     """
 
     log: TableFolder
     range: LogRange
+    semantics: CoordinatorSemantics
     compacts: bool = True
 
     def read(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
@@ -88,9 +90,13 @@ class LogReader:
         if not self.compacts:
             yield from (each.cast(INPUT_SCHEMA) for each in rows)
             return
-        compacted = [_compact(table) for table in gathered(rows, COMPACT_ROWS)]
+        compacted = [self._compact(table) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
-            yield _compact(pa.concat_tables(compacted))
+            yield self._compact(pa.concat_tables(compacted))
+
+    def _compact(self, table: pa.Table) -> pa.Table:
+        with working_on(lambda: place_of(table)):
+            return compact_early(table, {}, self.semantics)
 
     def _located(self, file: StoredFile) -> Iterator[pa.Table]:
         last = "its start"
@@ -117,8 +123,3 @@ def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]
     for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
         lists.setdefault(int((end - size / 2) / share), []).append(file)
     return list(lists.values())
-
-
-def _compact(table: pa.Table) -> pa.Table:
-    with working_on(lambda: place_of(table)):
-        return compact_early(table, {})

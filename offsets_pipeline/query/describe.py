@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.query.state_reader import StateReader
 
-_GROUP_COLUMNS = "group_id, group_type, state, protocol_type, protocol, group_epoch, misplaced, members"
+    Group = tuple[int, str]
+
+_GROUP_COLUMNS = "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, misplaced, members"
 
 
 @dataclass(frozen=True)
@@ -61,56 +63,67 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
     """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
     only = reader.named("groups", "committed_offsets")
     offsets_partitions = reader.offsets_partitions
-    if group_ids is not None:  # R1: rows in other log partitions answer nothing
-        homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+    if group_ids is not None:
         only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
-        only += f" AND log_partition IN ({', '.join(map(str, homes))})"
+        if not reader.coordinator_semantics.is_classic:  # R1: rows in other log partitions answer nothing
+            homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
+            only += f" AND log_partition IN ({', '.join(map(str, homes))})"
     names = _topic_names(reader)
     answers: dict[str, GroupAnswer] = {}
-    with_offsets: set[str] = set()
-    # misplaced groups come first, so that a group in its own log partition replaces them (R1)
+    with_offsets: dict[str, int] = {}
     for row in reader.rows(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
         f"FROM ({DESCRIBED.newest('groups', only)}) g "
-        f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY misplaced DESC, group_id",
+        f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
         "groups",
     ):
-        answers[row["group_id"]] = _group(row, names, offsets_partitions)
+        name, group = row["group_id"], _group(row, names, offsets_partitions)
+        if name in answers and row["log_partition"] != group.log_partition:
+            continue  # R1: of several log partitions its own comes first
+        answers[name] = group
         if row["answers"] and not row["hides_offsets"]:
-            with_offsets.add(row["group_id"])
+            with_offsets[name] = row["log_partition"]
+        else:
+            with_offsets.pop(name, None)
     offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
-    for name in with_offsets:
+    for name, log_partition in with_offsets.items():
+        at = log_partition, name
         answers[name].offsets = [
-            OffsetAnswer(*row, pending=(row[0], row[1]) in pending[name]) for row in offsets.get(name, ())
+            OffsetAnswer(*row, pending=(row[0], row[1]) in pending[at]) for row in offsets.get(at, ())
         ]
     return dict(sorted(answers.items()))
 
 
-def _offsets(reader: StateReader, only: str) -> dict[str, list[tuple[str, int, int, int | None, str]]]:
-    columns = ("group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
+def _offsets(reader: StateReader, only: str) -> dict[Group, list[tuple[str, int, int, int | None, str]]]:
+    columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
         f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
     )
-    found: dict[str, list[tuple[str, int, int, int | None, str]]] = defaultdict(list)
-    for group_id, *offset in zip(*(table[name].to_pylist() for name in columns), strict=True):
-        found[group_id].append(tuple(offset))
+    found: dict[Group, list[tuple[str, int, int, int | None, str]]] = defaultdict(list)
+    for log_partition, group_id, *offset in zip(*(table[name].to_pylist() for name in columns), strict=True):
+        found[log_partition, group_id].append(tuple(offset))
     return found
 
 
-def pending_by_group(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, set[tuple[str, int]]]:
-    """Return the topic partitions with pending commits (R17) by group; of all groups if ``group_ids`` is None."""
-    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
+def pending_by_group(
+    reader: StateReader, group_ids: Collection[str] | None = None
+) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions with pending commits (R17) by log partition and group id.
+
+    Of all groups if ``group_ids`` is None.
+    """
+    found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
     # selects no timestamps: Arrow imports pandas to convert one, which takes as long as the whole answer
     query = """
-        SELECT p.group_id AS group_id, p.topic AS topic, p.partition AS partition
-        FROM (SELECT unnest(pending) AS p FROM fold_progress) f WHERE NOT p.misplaced
+        SELECT log_partition, p.group_id AS group_id, p.topic AS topic, p.partition AS partition
+        FROM (SELECT log_partition, unnest(pending) AS p FROM fold_progress) f WHERE NOT p.misplaced
     """
     for row in reader.rows(query, "fold_progress"):
         if group_ids is None or row["group_id"] in group_ids:
-            found[row["group_id"]].add((row["topic"], row["partition"]))
+            found[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
     return found
 
 

@@ -24,6 +24,7 @@ class LogPartitionInfo:
     ``start`` and ``end`` are its log start and log end offsets. ``folded_to`` is the first record offset not folded
     yet, None before the first fold. ``records`` counts the records in the log, ``pending`` the commits of open
     transactions. A cleaning may have removed records before ``cleaned_to``; None: no cleaning did.
+    ``coordinator_semantics`` are those of the state: modern or classic.
 
     ``log_incarnation`` counts how often a mirrored topic was read again from its beginning. The other fields describe a
     followed topic; times are in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer.
@@ -40,6 +41,7 @@ class LogPartitionInfo:
     unknown: int
     pending: int
     cleaned_to: int | None
+    coordinator_semantics: str
     log_incarnation: int = LOG_INCARNATION
     complete_since: str | None = None
     read_at: str | None = None
@@ -106,6 +108,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
             "quarantine",
         )
     }
+    semantics = reader.coordinator_semantics.value
     answers = []
     for partition in range(reader.offsets_partitions):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
@@ -122,6 +125,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 unknown=fold["unknown_records"],
                 pending=fold["pending"] or 0,
                 cleaned_to=bound.get("cleaned_to"),
+                coordinator_semantics=semantics,
                 log_incarnation=log_incarnation,
                 complete_since=_shown(bound.get("complete_since")),
                 read_at=_shown(bound.get("read_at")),

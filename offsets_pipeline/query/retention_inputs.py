@@ -15,7 +15,7 @@ from offsets_pipeline.query.describe import pending_by_group
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import is_misplaced
 from offsets_pipeline.semantics.retention import RetentionInputs
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 
@@ -37,7 +37,7 @@ class Times(NamedTuple):
 def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     """Yield the retention inputs of each group that exists, in the order of log partition and group id."""
     named = reader.named("committed_offsets", "group_records")
-    offsets_partitions = reader.offsets_partitions
+    offsets_partitions, semantics = reader.offsets_partitions, reader.coordinator_semantics
     pending = pending_by_group(reader)
     offsets = _of_groups(
         reader.stream(
@@ -66,13 +66,13 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
             held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
         log_partition, group_id = at
         live = live_records(GroupRecordRow._make(row[2:]) for row in rows)
-        if live is None or partition_for(group_id, offsets_partitions) != log_partition:  # R1
+        if live is None or is_misplaced(group_id, log_partition, offsets_partitions, semantics):  # R1
             continue
         yield RetentionInputs(
             group_id,
             Group(*live),
             {TopicPartition(*row[2:4]): _times(*row[4:]) for row in held} if held_at == at else {},
-            pending.get(group_id, set()),
+            pending.get(at, set()),
         )
 
 

@@ -11,6 +11,7 @@ from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.state.merge_on_read import named_rows
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class StateReader:
     def offsets_partitions(self) -> int:
         """The number of log partitions, R1's n."""
         return self.properties.offsets_partitions
+
+    @property
+    def coordinator_semantics(self) -> CoordinatorSemantics:
+        """The coordinator semantics of the state; before the first fold, those of the store."""
+        rows = self.rows("SELECT coordinator_semantics FROM fold_progress LIMIT 1", "fold_progress")
+        of_state = (CoordinatorSemantics(row["coordinator_semantics"]) for row in rows)
+        return next(of_state, self.properties.coordinator_semantics)
 
     def table(self, name: str) -> Snapshot:
         """Return one table, as of the version of its first read."""

@@ -20,21 +20,33 @@ from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
     are_commits,
     codes_of,
+    highest_of_each,
     last_of_each,
     last_values_and_tombstones,
     paired,
 )
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS, effect_rows
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, outcomes, outcomes_within
+from offsets_pipeline.semantics.transactions import (
+    ABORTED,
+    COMMITTED,
+    OPEN,
+    Endings,
+    endings,
+    outcomes_within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -63,15 +75,21 @@ _RESULT_ROWS = 250_000  # rows of one batch of effects
 
 
 class Replay:
-    """Replays some log partitions of one log.
+    """Replays some log partitions of one log, as the coordinator of ``semantics`` does.
 
     ``folded_to`` has the first record offset of each log partition that is not folded yet; 0 if it is missing. Rows
     below it are skipped (R15). ``offsets_partitions`` is n of R1.
     """
 
-    def __init__(self, offsets_partitions: int, folded_to: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        offsets_partitions: int,
+        folded_to: Mapping[int, int] | None = None,
+        semantics: CoordinatorSemantics = MODERN,
+    ) -> None:
         self._offsets_partitions = offsets_partitions
         self._folded_to = dict(folded_to or {})
+        self._semantics = semantics
         self._plain: list[pa.Table] = []
         self._compacted_rows = 0
         self._transactional: list[pa.Table] = []
@@ -138,6 +156,11 @@ class Replay:
         if not commits.valid.all():
             self._add_others(table.filter(pa.array(~commits.valid)))  # R6: it finds the reason for the quarantine
             table, outcome = table.filter(pa.array(commits.valid)), outcome[commits.valid]
+        if self._semantics.is_classic:
+            transactional = _mask(table["producer_id"].is_valid())
+            self._transactional.append(table.filter(pa.array(transactional)))
+            self._plain.append(table.filter(pa.array(~transactional)))
+            return
         # R12: a tombstone applies at once, also one with a producer id
         transactional = _mask(pc.and_(table["producer_id"].is_valid(), table["value"].is_valid()))
         if transactional.any():
@@ -178,24 +201,56 @@ class Replay:
 
     def effects(self) -> Iterator[pa.RecordBatch]:
         """The facts about the state after all added rows, as rows of EFFECT_SCHEMA."""
+        yield from self._classic_offset_effects() if self._semantics.is_classic else self._modern_offset_effects()
+        yield from self._groups.effects()
+        yield from self._quarantine_effects()
+        yield self._progress_effects()
+
+    def _classic_offset_effects(self) -> Iterator[pa.RecordBatch]:
+        if self._plain:
+            self._compact()
+        table = pa.concat_tables([_NO_COMMITS, *self._plain, *self._transactional])
+        # pending commits of a log partition without new records stay pending
+        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
+        table = table.combine_chunks()
+        commits = _parsed(table)
+        offset, partition = table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
+        identity = paired(codes_of(commits.identities()), partition)
+        producer = codes_of(table["producer_id"].fill_null(-1))
+        in_transaction = _mask(table["producer_id"].is_valid())
+        found = classic_offsets(
+            identity, offset, commits.tombstone, in_transaction, producer, _endings(table, self._markers)
+        )
+        visible = np.flatnonzero(found.visible)
+        rank = np.where(commits.tombstone, TOMBSTONE_RANK, offset)
+        last = visible[highest_of_each(identity[visible], found.position[visible], rank[visible])]
+        pending = np.flatnonzero(found.pending)
+        holds = np.zeros(len(offset), dtype=np.bool_)
+        holds[last] = ~commits.tombstone[last]
+        holds[pending] = True
+        starts = [self._folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
+        carried = offset < np.array(starts, dtype=np.int64)[partition]
+        changed = np.flatnonzero(found.visible | found.pending | carried)  # others change nothing about their group
+        ends = {at: self._end[at] for at in self._records}
+        self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends)
+        last = last[~(commits.tombstone & carried)[last]]  # the state has these tombstones
+        for kind, rows in ((effects.OFFSET, last), (effects.PENDING, pending)):
+            taken = table.take(pa.array(rows))
+            yield from self._commit_rows(kind, commits.take(rows), taken, found.position[rows])
+
+    def _modern_offset_effects(self) -> Iterator[pa.RecordBatch]:
         pending = self._resolve_transactions() if self._transactional else None
         if self._plain or pending is not None:
             if self._plain:
                 self._compact()
             yield from self._offset_effects(pending)
-        yield from self._groups.effects()
-        yield from self._quarantine_effects()
-        yield self._progress_effects()
 
     def _resolve_transactions(self) -> pa.Table:
         """Add commits with a COMMIT marker to the plain ones; returns the commits of open transactions."""
         table = pa.concat_tables(self._transactional).combine_chunks()
         # pending commits of a log partition without new records stay pending
         table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
-        columns = table.select(_MARKER_COLUMNS[:-1]).append_column(
-            "control_type", pa.nulls(table.num_rows, pa.string())
-        )
-        outcome = outcomes(pa.concat_tables([columns, *self._markers]))[: table.num_rows]
+        outcome = _endings(table, self._markers).outcome
         self._plain.append(table.filter(pa.array(outcome == COMMITTED)))
         self._note_aborted(table.filter(pa.array(outcome == ABORTED)))
         return table.filter(pa.array(outcome == OPEN))
@@ -216,13 +271,15 @@ class Replay:
         offsets = table["record_offset"].to_numpy()
         # R10, R13: a tombstone is a row as any other; it hides older rows, if there are any
         last = last_of_each(identity, offsets)
-        yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)))
+        yield from self._commit_rows(effects.OFFSET, commits.take(last), table.take(pa.array(last)), offsets[last])
         if pending is not None and pending.num_rows:
             parsed = _parsed(pending)
             self._note_group_commits(parsed, pending)
             tombstones = np.flatnonzero(commits.tombstone)
             open_rows = _still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
-            yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), pending.take(pa.array(open_rows)))
+            taken = pending.take(pa.array(open_rows))
+            position = taken["record_offset"].to_numpy()
+            yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), taken, position)
 
     def _note_group_commits(self, commits: CommitColumns, table: pa.Table) -> None:
         if table.num_rows:
@@ -230,7 +287,9 @@ class Replay:
                 table["log_partition"].to_numpy(), commits.group_ids(), table["record_offset"].to_numpy()
             )
 
-    def _commit_rows(self, kind: str, commits: CommitColumns, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _commit_rows(
+        self, kind: str, commits: CommitColumns, table: pa.Table, position: Int64s
+    ) -> Iterator[pa.RecordBatch]:
         for start in range(0, table.num_rows, _RESULT_ROWS):
             part = table.slice(start, _RESULT_ROWS)
             taken = commits.take(np.arange(start, start + part.num_rows))
@@ -247,6 +306,7 @@ class Replay:
                 "expire_timestamp": _timestamps(taken.optional(taken.expire_timestamp_ms, pa.int64())),
                 "topic_id": topic_id,
                 "record_offset": part["record_offset"].combine_chunks(),
+                "position": pa.array(position[start : start + part.num_rows]),
                 "misplaced": self._misplaced(part["log_partition"].to_numpy(), group_id),
             }
             if kind == effects.PENDING:
@@ -254,7 +314,9 @@ class Replay:
             yield effect_rows(kind, part.num_rows, columns)
 
     def _misplaced(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array) -> pa.Array:
-        """Whether the log partition of each row is another one than R1 says."""
+        """Whether each row answers nothing, because its log partition is another one than R1 says."""
+        if self._semantics.is_classic:
+            return pa.repeat(pa.scalar(value=False), len(group_id))
         encoded = group_id.dictionary_encode()
         home = partitions_for(encoded.dictionary, self._offsets_partitions)
         return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
@@ -296,6 +358,12 @@ class Replay:
 
 def _parsed(table: pa.Table) -> CommitColumns:
     return parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+
+
+def _endings(table: pa.Table, markers: list[pa.Table]) -> Endings:
+    """The outcome of each row, if ``markers`` are all that may end its transaction."""
+    columns = table.select(_MARKER_COLUMNS[:-1]).append_column("control_type", pa.nulls(table.num_rows, pa.string()))
+    return endings(pa.concat_tables([columns, *markers])).taken(np.arange(table.num_rows))
 
 
 def _mask(column: pa.ChunkedArray) -> Bools:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values
-from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, outcomes_within
+from offsets_pipeline.record.commit_columns import decodable_keys, decodable_values, parse_commits
+from offsets_pipeline.semantics.classic_offsets import classic_offsets
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, endings_within, outcomes_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 #: Rows that callers hand to `compact_early` at a time.
 COMPACT_ROWS = 500_000
+_NO_ROWS: Int64s = np.zeros(0, dtype=np.int64)
 _GATHERED_BYTES = 256 * 1024 * 1024  # more than COMPACT_ROWS take, unless values have megabytes
 
 
@@ -57,6 +63,16 @@ def last_of_each(code: Int64s, record_offset: Int64s) -> Int64s:
     last[code] = np.arange(len(code))  # of equal indices numpy keeps the last
     kept: npt.NDArray[np.int64] = order[np.sort(last[last >= 0])]
     return kept
+
+
+def highest_of_each(identity: Int64s, position: Int64s, rank: Int64s) -> Int64s:
+    """The row with the highest (position, rank) of each identity, ascending by these."""
+    if not len(identity):
+        return np.zeros(0, dtype=np.int64)
+    order = np.lexsort((rank, position))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return last_of_each(identity, place)
 
 
 def last_values_and_tombstones(table: pa.Table) -> Int64s:
@@ -96,14 +112,22 @@ def gathered(
         yield pa.concat_tables(waiting)
 
 
-def compact_early(table: pa.Table, folded_to: Mapping[int, int], *, keep_producers: bool = False) -> pa.Table:
+def compact_early(
+    table: pa.Table,
+    folded_to: Mapping[int, int],
+    semantics: CoordinatorSemantics = MODERN,
+    *,
+    keep_producers: bool = False,
+) -> pa.Table:
     """Rows of the replay's INPUT_SCHEMA without those that other rows make superfluous.
 
     Of the commits that decode and are visible, the last value and the last tombstone of each key stay, and for each
     topic id that the last value does not name one that does (R35). Commits are visible if they are plain, or if their
-    COMMIT marker is surely among these rows (`outcomes_within`). A visible commit becomes plain: its producer id goes,
-    unless ``keep_producers``. Of aborted commits the last of a key stays where no visible one is later: it made its
-    group (R14). A row that stays then stands for the records that went.
+    COMMIT marker is surely among these rows (`endings_within`). A visible commit becomes plain: its producer id goes,
+    unless ``keep_producers``. A row that stays then stands for the records that went.
+
+    Under `modern`, of aborted commits the last of a key stays where no visible one is later: it made its group (R14).
+    Under `classic` aborted commits go, and a transaction that may bring an offset back (R12) stays unchanged.
 
     All other rows stay unchanged: transactional records wait for their markers, records that do not decode for the
     quarantine (R6), and backfilled records for the replay, which reports them. Rows below the folded position go (R15).
@@ -119,72 +143,119 @@ def compact_early(table: pa.Table, folded_to: Mapping[int, int], *, keep_produce
     keys, code = _distinct(table["key"])
     decodes, legacy = (of_key[code] for of_key in decodable_keys(keys))
     bounds = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), len(partition)]
-    return pa.concat_tables(
-        _compact_log_partition(
+    parts = (
+        _Rows(
             table.slice(start, end - start),
             code[start:end],
             decodes[start:end],
             legacy[start:end],
             folded_to.get(int(partition[start]), 0),
-            keep_producers=keep_producers,
         )
         for start, end in pairwise(bounds)
     )
+    decide = partial(_decided_classic, keys) if semantics.is_classic else _decided
+    return pa.concat_tables(_compacted(part, decide, keep_producers=keep_producers) for part in parts)
 
 
-def _compact_log_partition(
-    rows: pa.Table,
-    code: Int64s,
-    key_decodes: Bools,
-    legacy_key: Bools,
-    folded_to: int,
-    *,
-    keep_producers: bool,
-) -> pa.Table:
-    offset = rows["record_offset"].to_numpy()
-    records = rows["records"].to_numpy()
-    values = _one_chunk(rows["value"])
-    tombstone = values.is_null().to_numpy(zero_copy_only=False)
-    fresh = (records > 0) & ~_bools(rows["backfill"])
-    known = fresh & (offset < folded_to)
-    decodes, topic_id = decodable_values(values, legacy_key)
-    commits = fresh & ~known & key_decodes & decodes
-    if rows["control_type"].null_count < len(rows):
-        commits &= _bools(rows["control_type"].is_null())
-    visible, aborted, committed = commits, None, None
-    if rows["producer_id"].null_count < len(rows):
-        plain = _bools(rows["producer_id"].is_null()) | tombstone  # R12: a tombstone applies at once
-        outcome = outcomes_within(rows)
-        committed = commits & ~plain & (outcome == COMMITTED)
-        aborted = commits & ~plain & (outcome == ABORTED)
-        visible = commits & plain | committed
-        commits = visible | aborted
-    last = _last_commits(code, offset, tombstone, visible, aborted)
-    last_values = last[~tombstone[last]]
-    last = np.unique(np.concatenate([last, _telling_more(code, topic_id, commits, last_values)]))
+class _Rows:
+    """Rows of one log partition, and what they are."""
+
+    def __init__(self, rows: pa.Table, code: Int64s, key_decodes: Bools, legacy_key: Bools, folded_to: int) -> None:
+        self.rows = rows
+        self.code = code  # of the key
+        self.offset = rows["record_offset"].to_numpy()
+        self.records = rows["records"].to_numpy()
+        values = _one_chunk(rows["value"])
+        self.tombstone = values.is_null().to_numpy(zero_copy_only=False)
+        fresh = (self.records > 0) & ~_bools(rows["backfill"])
+        self.known = fresh & (self.offset < folded_to)
+        decodes, self.topic_id = decodable_values(values, legacy_key)
+        #: All commits and tombstones that decode, and those of them that a compaction may remove.
+        self.of_offsets = key_decodes & decodes
+        if rows["control_type"].null_count < len(rows):
+            self.of_offsets &= _bools(rows["control_type"].is_null())
+        self.commits = self.of_offsets & fresh & ~self.known
+        self.plain = _bools(rows["producer_id"].is_null())
+
+
+class _Decided(NamedTuple):
+    """Of commits: which are visible, which of these were in a transaction, and which the compaction may remove.
+
+    ``kept`` are positions of rows that stay all the same.
+    """
+
+    visible: Bools
+    committed: Bools
+    removable: Bools
+    kept: Int64s
+
+
+def _decided(part: _Rows) -> _Decided:
+    if part.plain.all():
+        return _Decided(part.commits, ~part.plain, part.commits, _NO_ROWS)
+    plain = part.plain | part.tombstone  # R12: a tombstone applies at once
+    outcome = outcomes_within(part.rows)
+    committed = part.commits & ~plain & (outcome == COMMITTED)
+    aborted = part.commits & ~plain & (outcome == ABORTED)
+    visible = part.commits & plain | committed
+    return _Decided(visible, committed, visible | aborted, _last_aborted(part, visible, aborted))
+
+
+def _last_aborted(part: _Rows, visible: Bools, aborted: Bools) -> Int64s:
+    """The last aborted value of each key where no visible value is later (R14)."""
+    if not aborted.any():
+        return _NO_ROWS
+    at = np.flatnonzero(visible & ~part.tombstone | aborted)
+    newest = at[last_of_each(part.code[at], part.offset[at])]
+    return newest[aborted[newest]]
+
+
+def _decided_classic(keys: pa.Array, part: _Rows) -> _Decided:
+    if part.plain.all():
+        return _decided(part)
+    rows = np.flatnonzero(part.of_offsets)
+    ends = endings_within(part.rows).taken(rows)
+    offset, tombstone, plain = part.offset[rows], part.tombstone[rows], part.plain[rows]
+    producer = codes_of(part.rows["producer_id"].take(pa.array(rows)).fill_null(-1))
+    found = classic_offsets(_identities(keys, part.code[rows]), offset, tombstone, ~plain, producer, ends)
+    brought_back = found.visible & (found.position != offset)
+    waits = ~plain & (brought_back | (ends.outcome == OPEN) | (tombstone & (ends.outcome == COMMITTED)))
+    visible, removable = np.zeros((2, len(part.code)), dtype=np.bool_)
+    visible[rows] = found.visible & ~brought_back
+    removable[rows] = ~waits
+    visible, removable = visible & part.commits, removable & part.commits
+    return _Decided(visible, visible & ~part.plain, removable, _NO_ROWS)
+
+
+def _identities(keys: pa.Array, code: Int64s) -> Int64s:
+    """A number for the identity of each row (R9); ``code`` is the position of its key, which is one of a commit."""
+    named, at = np.unique(code, return_inverse=True)
+    distinct = keys.take(pa.array(named))
+    return codes_of(parse_commits(distinct, pa.nulls(len(named), pa.binary())).identities())[at]
+
+
+def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_producers: bool) -> pa.Table:
+    decided = decide(part)
+    rows, records = part.rows, part.records
+    visible = np.flatnonzero(decided.visible)
+    last = visible[last_of_each(part.code[visible] * 2 + part.tombstone[visible], part.offset[visible])]
+    last = np.concatenate([last, decided.kept])
+    last_values = last[~part.tombstone[last]]
+    last = np.unique(np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)]))
+    removed = decided.removable.copy()
+    removed[last] = False
+    stays = np.flatnonzero(~part.known & ~removed)
     stands_for = records.copy()
-    if len(last):
-        stands_for[last[0]] += records[commits].sum() - records[last].sum()
-    stays = np.sort(np.concatenate([np.flatnonzero(~known & ~commits), last]))
+    counting = last if len(last) else stays[records[stays] > 0]
+    if removed.any():
+        stands_for[counting[0]] += records[removed].sum()
     left = _with(rows, "records", pa.array(stands_for))
-    if committed is not None and not keep_producers:
-        visible_producers = pc.if_else(pa.array(committed), pa.scalar(None, pa.int64()), rows["producer_id"])
+    if decided.committed.any() and not keep_producers:
+        visible_producers = pc.if_else(pa.array(decided.committed), pa.scalar(None, pa.int64()), rows["producer_id"])
         left = _with(left, "producer_id", visible_producers)
     left = left.take(pa.array(stays))
     place = rows.schema.get_field_index("key")
     return left.set_column(place, pa.field("key", pa.binary()), left["key"].cast(pa.binary()))
-
-
-def _last_commits(code: Int64s, offset: Int64s, tombstone: Bools, visible: Bools, aborted: Bools | None) -> Int64s:
-    """The last visible value and tombstone of each key, and the last aborted value where no visible value is later."""
-    at = np.flatnonzero(visible)
-    # R16: the last value and the last tombstone both stay, as in `last_values_and_tombstones`
-    last = at[last_of_each(code[at] * 2 + tombstone[at], offset[at])]
-    if aborted is None or not aborted.any():
-        return last
-    at = np.flatnonzero(visible & ~tombstone | aborted)
-    newest = at[last_of_each(code[at], offset[at])]
-    return np.concatenate([last, newest[aborted[newest]]])
 
 
 def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:

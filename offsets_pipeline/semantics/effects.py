@@ -6,11 +6,14 @@ kind does not name are null.
 =============  =====================================================================================================
 kind           columns, beside log_partition and log_incarnation
 =============  =====================================================================================================
-offset         the highest visible record of an identity (R10), a tombstone with a null committed_offset
+offset         the highest visible record of an identity (R10), a tombstone with a null committed_offset; position: by
+               which rows of an identity compare, the record offset but under `classic` (R10c)
 pending        a transactional commit without a marker yet (R11): as offset, and producer_id, key, value
 group_record   the last value and the last tombstone of a key of a group's records: group_id, record_type,
                record_key (member id, regular expression or ""), value_offset, value, tombstone_offset
-group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14)
+group_commit   as group_record, record_type 1: value_offset is the highest record offset of any commit (R14). `classic`:
+               the last record offset, as value_offset if offsets of the group are visible or pending for sure, else as
+               tombstone_offset
 topic          topic_id, topic: the name of a topic id (R35)
 quarantine     record_offset, key, value, reason (R6)
 progress       folded_to, records, unknown_records, and replay_from_start: records came in behind the folded position
@@ -57,6 +60,7 @@ EFFECT_SCHEMA = pa.schema(
         pa.field("expire_timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("topic_id", pa.string()),
         pa.field("record_offset", pa.int64()),
+        pa.field("position", pa.int64()),
         pa.field("misplaced", pa.bool_()),
         pa.field("producer_id", pa.int64()),
         pa.field("record_type", pa.int16()),

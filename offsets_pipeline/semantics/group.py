@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, describe_group
+from offsets_pipeline.semantics.group_types import CLASSIC
 from offsets_pipeline.semantics.subscriptions import subscribed_topics
 
 
@@ -28,6 +29,11 @@ class Group:
     def is_empty(self) -> bool:
         """Whether the group has no members."""
         return self.description.state == EMPTY
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether offsets alone make the group: it has no records of its own (R14)."""
+        return self.group_type == CLASSIC and not self.records
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic. True if the subscription of a member is unknown (R18)."""

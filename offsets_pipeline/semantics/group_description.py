@@ -117,13 +117,13 @@ def existence(rows: Iterable[GroupRecordRow]) -> Existence:
     """What the records of a group say about its existence (R14).
 
     A group lives from the last tombstone that removed it on. Its type is that of its newest value. A group with commits
-    alone is a simple one.
+    alone is a simple one. Under `classic` the facts about commits are of the last batch that may have changed them.
     """
     removed = commit = -1
     newest = dict.fromkeys((CLASSIC, CONSUMER, SHARE, STREAMS), -1)
     for row in rows:
         if row.record_type == COMMIT_RECORD_TYPE:
-            commit = max(commit, _at(row.value_offset))
+            commit = -1 if _at(row.value_offset) < _at(row.tombstone_offset) else _at(row.value_offset)
             continue
         group_type = GROUP_TYPE_OF_RECORD_TYPE[row.record_type]
         newest[group_type] = max(newest[group_type], _at(row.value_offset))
@@ -131,7 +131,9 @@ def existence(rows: Iterable[GroupRecordRow]) -> Existence:
             removed = max(removed, _at(row.tombstone_offset))
     last = max(newest, key=lambda name: newest[name])
     if newest[last] <= removed:
-        return Existence(CLASSIC if commit > removed else None, removed, newest, newest[last])
+        # under `classic` the batch that removed a group may have found offsets that make it a simple one
+        is_simple = commit >= max(removed, 0)
+        return Existence(CLASSIC if is_simple else None, removed, newest, newest[last])
     floor = max(removed, *(offset for name, offset in newest.items() if name != last))
     return Existence(last, removed, newest, floor)
 

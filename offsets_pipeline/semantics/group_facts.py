@@ -2,6 +2,9 @@
 
 Each key of a group's records has two facts: its last value and its last tombstone. The commits of a group have one:
 their highest record offset. All are maxima, so facts of overlapping batches merge in any order.
+
+Under `classic` the offsets of a group have two facts: the end of the last batch that left it a visible or pending
+offset, and the end of the last batch that may have left it none.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE, effect_rows
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, named_topics, record_key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.record.decode import DecodedKey
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class GroupRecordKey(NamedTuple):
@@ -50,6 +54,7 @@ class GroupFacts:
     def __init__(self) -> None:
         self._records: dict[GroupRecordKey, GroupRecordFact] = {}
         self._commits: dict[tuple[int, str], int] = {}
+        self._without_offsets: dict[tuple[int, str], int] = {}
         self._topics: dict[tuple[str, str], int] = {}
 
     def add(
@@ -75,16 +80,23 @@ class GroupFacts:
 
     def add_commits(self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s) -> None:
         """Add the groups of commits; pending and aborted commits count, too (R14)."""
-        encoded = group_id.dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        indices = encoded.indices.to_numpy(zero_copy_only=False)
-        for partition in np.unique(log_partition).tolist():
-            here = log_partition == partition
-            highest = np.full(len(names), -1, dtype=np.int64)
-            np.maximum.at(highest, indices[here], record_offset[here])
-            for index in np.flatnonzero(highest >= 0).tolist():
-                at = (partition, names[index])
-                self._commits[at] = max(self._commits.get(at, -1), int(highest[index]))
+        for group, offset in _highest_of_groups(log_partition, group_id, record_offset):
+            self._commits[group] = max(self._commits.get(group, -1), offset)
+
+    def add_holders(
+        self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, holds: Bools, ends: Mapping[int, int]
+    ) -> None:
+        """Add the groups of commits, of which those are visible or pending that ``holds`` says (R14, `classic`).
+
+        Call it once, after all records of groups. ``ends`` has the end of each log partition.
+        """
+        self._commits = {
+            group: ends[group[0]] - 1
+            for group, _ in _highest_of_groups(log_partition[holds], group_id.filter(pa.array(holds)))
+        }
+        named = {group for group, _ in _highest_of_groups(log_partition, group_id)}
+        named |= {(key.log_partition, key.group_id) for key in self._records}
+        self._without_offsets = {group: ends[group[0]] - 1 for group in named - self._commits.keys()}
 
     def add_topic_names(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Add (topic id, topic name) pairs of commits, also of aborted and overwritten ones (R35)."""
@@ -107,18 +119,19 @@ class GroupFacts:
                     "tombstone_offset": pa.array([fact.tombstone_offset for fact in facts], pa.int64()),
                 },
             )
-        if self._commits:
-            yield effect_rows(
-                effects.GROUP_COMMIT,
-                len(self._commits),
-                {
-                    "log_partition": pa.array([partition for partition, _ in self._commits], pa.int32()),
-                    "group_id": pa.array([group_id for _, group_id in self._commits], pa.string()),
-                    "record_type": pa.repeat(pa.scalar(COMMIT_RECORD_TYPE, pa.int16()), len(self._commits)),
-                    "record_key": pa.repeat(pa.scalar(""), len(self._commits)),
-                    "value_offset": pa.array(list(self._commits.values()), pa.int64()),
-                },
-            )
+        for column, groups in (("value_offset", self._commits), ("tombstone_offset", self._without_offsets)):
+            if groups:
+                yield effect_rows(
+                    effects.GROUP_COMMIT,
+                    len(groups),
+                    {
+                        "log_partition": pa.array([partition for partition, _ in groups], pa.int32()),
+                        "group_id": pa.array([group_id for _, group_id in groups], pa.string()),
+                        "record_type": pa.repeat(pa.scalar(COMMIT_RECORD_TYPE, pa.int16()), len(groups)),
+                        "record_key": pa.repeat(pa.scalar(""), len(groups)),
+                        column: pa.array(list(groups.values()), pa.int64()),
+                    },
+                )
         if self._topics:
             yield effect_rows(
                 effects.TOPIC,
@@ -129,3 +142,20 @@ class GroupFacts:
                     "topic": pa.array([topic for _, topic in self._topics], pa.string()),
                 },
             )
+
+
+def _highest_of_groups(
+    log_partition: npt.NDArray[np.int32], group_id: pa.Array, record_offset: Int64s | None = None
+) -> Iterator[tuple[tuple[int, str], int]]:
+    """Log partition and name of each group, and the highest of its record offsets."""
+    encoded = group_id.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    if record_offset is None:
+        record_offset = np.zeros(len(indices), dtype=np.int64)
+    for partition in np.unique(log_partition).tolist():
+        here = log_partition == partition
+        highest = np.full(len(names), -1, dtype=np.int64)
+        np.maximum.at(highest, indices[here], record_offset[here])
+        for index in np.flatnonzero(highest >= 0).tolist():
+            yield (partition, names[index]), int(highest[index])

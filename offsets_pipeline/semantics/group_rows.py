@@ -9,10 +9,12 @@ import pyarrow as pa
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
-from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import is_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _MEMBER = pa.struct(
     [
@@ -57,7 +59,9 @@ _DEAD = "Dead"
 _BATCH_ROWS = 2_000
 
 
-def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Iterator[pa.RecordBatch]:
+def described(
+    records: Iterable[pa.RecordBatch], offsets_partitions: int, semantics: CoordinatorSemantics
+) -> Iterator[pa.RecordBatch]:
     """Rows of SCHEMA, one for each group; a group that does not exist is Dead.
 
     ``records`` are rows of `group_records`, the rows of each group together.
@@ -70,7 +74,7 @@ def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Ite
             at = (row["log_partition"], row["group_id"])
             if at != group:
                 if group is not None:
-                    done.append(_described(group, of_group, offsets_partitions))
+                    done.append(_described(group, of_group, offsets_partitions, semantics))
                 group, of_group = at, []
             of_group.append(
                 GroupRecordRow(
@@ -81,19 +85,21 @@ def described(records: Iterable[pa.RecordBatch], offsets_partitions: int) -> Ite
             yield pa.RecordBatch.from_pylist(done, schema=SCHEMA)
             done = []
     if group is not None:
-        done.append(_described(group, of_group, offsets_partitions))
+        done.append(_described(group, of_group, offsets_partitions, semantics))
     if done:
         yield pa.RecordBatch.from_pylist(done, schema=SCHEMA)
 
 
-def _described(group: tuple[int, str], records: list[GroupRecordRow], offsets_partitions: int) -> dict[str, object]:
+def _described(
+    group: tuple[int, str], records: list[GroupRecordRow], offsets_partitions: int, semantics: CoordinatorSemantics
+) -> dict[str, object]:
     log_partition, group_id = group
     newest = max(offset for row in records for offset in (row.value_offset, row.tombstone_offset) if offset is not None)
     common = {
         "log_partition": log_partition,
         "group_id": group_id,
         "record_offset": newest,
-        "misplaced": partition_for(group_id, offsets_partitions) != log_partition,
+        "misplaced": is_misplaced(group_id, log_partition, offsets_partitions, semantics),
     }
     with working_on(lambda: f"group {group_id!r} of log partition {log_partition}, up to record offset {newest}"):
         live = live_records(records)

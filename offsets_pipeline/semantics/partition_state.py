@@ -2,7 +2,8 @@
 
 `PartitionState.replay` takes one record after the other, as a broker does when it loads a log partition. Only a replay
 changes a state, so a state never shows what the log lacks. Each rule is implemented in one method, named in its
-comment. Tests hold the columnar replay, reloads and cleaned logs to this module.
+comment. Tests hold the columnar replay, reloads and cleaned logs to this module. Which coordinator it reproduces is a
+parameter (`CoordinatorSemantics`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.wire import NO_TOPIC_ID
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_types import (
     CLASSIC,
@@ -24,13 +26,14 @@ from offsets_pipeline.semantics.group_types import (
     record_key_of,
 )
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.partitioning import is_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from offsets_pipeline.record.decode import DecodedKey
     from offsets_pipeline.record.schema import Fields
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.log_row import LogRow
 
 
@@ -76,6 +79,7 @@ class PartitionState:
     topic_names: dict[str, str] = field(default_factory=dict)
     quarantined: dict[int, str] = field(default_factory=dict)
     unknown_records: int = 0
+    semantics: CoordinatorSemantics = MODERN
 
     # --- the replay
 
@@ -100,10 +104,12 @@ class PartitionState:
         if self._is_next(offset.record_offset):
             self._commit(group_id, where, offset, producer_id)
 
-    def replay_tombstone(self, record_offset: int, group_id: str, where: TopicPartition) -> None:
+    def replay_tombstone(
+        self, record_offset: int, group_id: str, where: TopicPartition, producer_id: int | None
+    ) -> None:
         """`replay` of a tombstone of an offset whose key is decoded already."""
         if self._is_next(record_offset):
-            self._delete(group_id, where)
+            self._delete(group_id, where, producer_id)
 
     def _is_next(self, record_offset: int) -> bool:
         if record_offset < self.end:
@@ -121,6 +127,7 @@ class PartitionState:
             if control_type == COMMIT:
                 for where, offset in offsets.items():
                     self._keep_highest(group_id, where, offset)
+            self._keep_while_held(group_id)
 
     def _apply(self, row: LogRow) -> None:
         key = decode_key(row.key)
@@ -128,7 +135,7 @@ class PartitionState:
         if key.record_type in OFFSET_COMMIT_TYPES:
             where = TopicPartition(key.fields["topic"], key.fields["partition"])
             if value is None:
-                self._delete(key.group_id, where)
+                self._delete(key.group_id, where, row.producer_id)
             else:
                 self._commit(key.group_id, where, _committed(row.record_offset, value), row.producer_id)
         elif key.record_type in GROUP_TYPE_OF_RECORD_TYPE:
@@ -153,14 +160,29 @@ class PartitionState:
         if held is None or held.record_offset < offset.record_offset:
             offsets[where] = offset  # R10
 
-    def _delete(self, group_id: str, where: TopicPartition) -> None:
-        offsets = self.offsets.get(group_id)
-        if offsets is not None:
-            offsets.pop(where, None)  # R13
-            if not offsets:
-                del self.offsets[group_id]
-        for producer_id in self.open_transactions.get(group_id, ()):
-            self.pending[producer_id].get(group_id, {}).pop(where, None)  # R12
+    def _delete(self, group_id: str, where: TopicPartition, producer_id: int | None) -> None:
+        is_classic = self.semantics.is_classic
+        if not is_classic or producer_id is None:
+            offsets = self.offsets.get(group_id)
+            if offsets is not None:
+                offsets.pop(where, None)  # R13
+                if not offsets:
+                    del self.offsets[group_id]
+        for producer in self.open_transactions.get(group_id, ()):
+            if not is_classic or producer == producer_id:  # R12: `classic` leaves other transactions alone
+                self.pending[producer].get(group_id, {}).pop(where, None)
+        self._keep_while_held(group_id)
+
+    def _keep_while_held(self, group_id: str) -> None:
+        """R14, `classic`: a group without metadata exists while it has a visible or pending offset."""
+        if not self.semantics.is_classic:
+            return
+        group = self.groups.get(group_id)
+        holds = group_id in self.offsets or any(True for _ in self.pending_of(group_id))
+        if group is None and holds:
+            self.groups[group_id] = Group(CLASSIC)
+        elif group is not None and group.is_simple and not holds:
+            del self.groups[group_id]
 
     def _apply_group_record(self, key: DecodedKey, value: bytes | None) -> None:
         group_id, name = key.group_id, (key.record_type, record_key_of(key))
@@ -168,6 +190,7 @@ class PartitionState:
         if value is None:
             if key.record_type in GROUP_REMOVING_TYPES:
                 self.groups.pop(group_id, None)  # R14
+                self._keep_while_held(group_id)
             elif group is not None:
                 group.drop(name)
             return
@@ -184,11 +207,13 @@ class PartitionState:
     # --- what the state answers
 
     def group(self, group_id: str) -> Group | None:
-        """The group, or None if it does not exist or belongs to another log partition (R1, R14)."""
+        """The group, or None if it does not exist or is misplaced (R1, R14)."""
         group = self.groups.get(group_id)
-        if group is None or partition_for(group_id, self.offsets_partitions) != self.log_partition:
-            return None
-        return group
+        return None if group is None or self.is_misplaced(group_id) else group
+
+    def is_misplaced(self, group_id: str) -> bool:
+        """Whether the group answers nothing here, because it belongs to another log partition (R1)."""
+        return is_misplaced(group_id, self.log_partition, self.offsets_partitions, self.semantics)
 
     def group_with_offsets(self, group_id: str) -> Group | None:
         """The group, or None if a fetch of its offsets finds no group: a share group has no offsets (R14)."""
@@ -212,9 +237,14 @@ class PartitionState:
             yield from self.pending[producer_id].get(group_id, _NO_OFFSETS)
 
 
-def replay(rows: Iterable[LogRow], log_partition: int, offsets_partitions: int) -> PartitionState:
+def replay(
+    rows: Iterable[LogRow],
+    log_partition: int,
+    offsets_partitions: int,
+    semantics: CoordinatorSemantics = MODERN,
+) -> PartitionState:
     """The state after the rows of one log partition, given in record-offset order from the start of the log (R16)."""
-    state = PartitionState(log_partition, offsets_partitions)
+    state = PartitionState(log_partition, offsets_partitions, semantics=semantics)
     for row in rows:
         state.replay(row)
     return state

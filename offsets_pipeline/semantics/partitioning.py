@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _MASK32 = 0xFFFFFFFF
 _INT_MIN = -(2**31)
@@ -24,6 +29,14 @@ def partition_for(group_id: str, offsets_partitions: int) -> int:
     """The log partition of a group in a log of ``offsets_partitions`` partitions (R1)."""
     value = java_hash(group_id)
     return (0 if value == _INT_MIN else abs(value)) % offsets_partitions  # R1: abs(-2^31) is 0
+
+
+def is_misplaced(group_id: str, log_partition: int, offsets_partitions: int, semantics: CoordinatorSemantics) -> bool:
+    """Whether a group answers nothing because its records lie in another log partition than `partition_for` says.
+
+    Under `classic` every group answers (R1).
+    """
+    return not semantics.is_classic and partition_for(group_id, offsets_partitions) != log_partition
 
 
 def partitions_for(group_ids: pa.Array, offsets_partitions: int) -> npt.NDArray[np.int32]:

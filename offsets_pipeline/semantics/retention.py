@@ -10,12 +10,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import EMPTY
 from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 
@@ -108,7 +110,8 @@ class ExpiredGroup:
 class GroupForecast:
     """The future of a group and its offsets if the log gets no more records.
 
-    ``may_go``: a run removes the group when it has no offsets (R21), unless ``has_open_transaction`` (R20).
+    ``may_go``: a run removes the group when it has no offsets (R21), unless ``has_open_transaction`` (R20). Under
+    `classic` it does not remove a simple group: that one is gone with its last offset.
     """
 
     group_id: str
@@ -158,14 +161,15 @@ def rule_of(group: Group, topic: str) -> Rule:
     return Rule.ACTIVE_GROUP
 
 
-def forecast(held: RetentionInputs, retention_ms: int) -> GroupForecast:
+def forecast(held: RetentionInputs, retention_ms: int, semantics: CoordinatorSemantics = MODERN) -> GroupForecast:
     """When each offset of a group expires, and whether the group is removed, without more records (R18-R21)."""
     group = held.group
+    gets_tombstone = not (semantics.is_classic and group.group_type == CLASSIC and not group.description.protocol_type)
     return GroupForecast(
         held.group_id,
         [_expiry(held, where, offset, retention_ms) for where, offset in held.offsets.items()],
         # the state of a share group is in another topic
-        may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty,
+        may_go=group.group_type in {CLASSIC, CONSUMER, STREAMS} and group.is_empty and gets_tombstone,
         has_open_transaction=bool(held.pending),
     )
 

@@ -2,10 +2,10 @@
 
 A replay of the kept records gives the same state, whatever records follow (docs/adr/0010). Kept are:
 
-- of each identity the highest visible commit, unless a tombstone follows it (R10), and every record of an open
+- of each identity the highest visible commit, unless a tombstone follows it (R10, R10c), and every record of an open
   transaction (R11);
-- of each group that exists the last values of its records, the newest value of each group type, and a commit above its
-  last removal where nothing else proves that it exists (R14);
+- of each group that exists the last values of its records, the newest value of each group type, and, under `modern`, a
+  commit above its last removal where nothing else proves that it exists (R14);
 - of each raw key that this program cannot read, unknown or corrupt, the last record (R6);
 - the last tombstone of each key until it is old enough, and as long as a record that it hides is kept;
 - the marker that ended the transaction of a record that is kept;
@@ -28,14 +28,25 @@ import pyarrow.compute as pc
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
-from offsets_pipeline.semantics.compaction import are_commits, codes_of, last_of_each
+from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
+from offsets_pipeline.semantics.compaction import are_commits, codes_of, highest_of_each, last_of_each
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
-from offsets_pipeline.semantics.transactions import next_markers
+from offsets_pipeline.semantics.transactions import (
+    ABORTED,
+    COMMITTED,
+    NO_MARKER,
+    OPEN,
+    Endings,
+    next_markers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -56,20 +67,21 @@ SCHEMA = pa.schema(
 _NONE = -1
 
 
-def survivors(rows: pa.Table) -> Bools:
-    """Whether each row stays.
+def survivors(rows: pa.Table, semantics: CoordinatorSemantics = MODERN) -> Bools:
+    """Whether each row stays, for replays by ``semantics``.
 
     ``rows`` are all records of one log partition below some record offset, in record-offset order, with the columns of
     SCHEMA. Rows that `compact_early` removed may be missing: they would not stay.
     """
-    return _Cleaning(rows.select(SCHEMA.names).combine_chunks()).kept()
+    return _Cleaning(rows.select(SCHEMA.names).combine_chunks(), semantics).kept()
 
 
 class _Cleaning:
     """Uses positions of rows in place of record offsets: they have the same order."""
 
-    def __init__(self, rows: pa.Table) -> None:
+    def __init__(self, rows: pa.Table, semantics: CoordinatorSemantics) -> None:
         self._rows = rows
+        self._semantics = semantics
         self._count = rows.num_rows
         self._tombstone = _mask(rows["value"].is_null())
         self._aged = _mask(rows["aged"])
@@ -129,19 +141,36 @@ class _Cleaning:
         if not self._count:
             return keep
         keep[self._last_of_unread()] = True
-        of_commits = self._tombstone[self._commits]
-        visible = np.flatnonzero(of_commits | ~(self._open | self._aborted)[self._commits])  # R12: a tombstone at once
-        winners = self._commits[visible[last_of_each(self._identity[visible], self._commits[visible])]]
+        winners = self._classic_winners() if self._semantics.is_classic else self._winners()
         keep[winners[~(self._tombstone & self._aged)[winners]]] = True
         keep[self._groups.live_values()] = True
         tombstones = self._groups.last_tombstones()
         keep[tombstones[~self._aged[tombstones]]] = True
-        self._keep_proofs(keep)
+        if not self._semantics.is_classic:
+            self._keep_proofs(keep)
         self._keep_what_hides(keep)
         self._keep_producers(keep)
         ended = np.flatnonzero(keep & (self._marker >= 0))
         keep[self._marker[ended]] = True
         return keep
+
+    def _winners(self) -> Int64s:
+        """The visible record with the highest record offset of each identity (R10)."""
+        tombstone = self._tombstone[self._commits]  # R12: a tombstone applies at once
+        visible = np.flatnonzero(tombstone | ~(self._open | self._aborted)[self._commits])
+        return np.asarray(self._commits[visible[last_of_each(self._identity[visible], self._commits[visible])]])
+
+    def _classic_winners(self) -> Int64s:
+        """The visible record of each identity, or its last tombstone (R10c)."""
+        rows, tombstone = self._commits, self._tombstone[self._commits]
+        outcome = np.where(self._open, OPEN, np.where(self._aborted, ABORTED, COMMITTED)).astype(np.int8)
+        ends = Endings(outcome, np.where(self._marker >= 0, self._marker, NO_MARKER)).taken(rows)
+        producer = codes_of(self._rows["producer_id"].take(pa.array(rows)).fill_null(-1))
+        found = classic_offsets(self._identity, rows, tombstone, self._in_transaction[rows], producer, ends)
+        visible = np.flatnonzero(found.visible)
+        rank = np.where(tombstone, TOMBSTONE_RANK, rows)
+        last = highest_of_each(self._identity[visible], found.position[visible], rank[visible])
+        return np.asarray(rows[visible[last]])
 
     def _last_of_unread(self) -> Int64s:
         """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""
@@ -171,8 +200,11 @@ class _Cleaning:
     def _keep_what_hides(self, keep: Bools) -> None:
         """Keep the last tombstone after a kept value, however old it is: without it the value would come back."""
         of_commits = self._tombstone[self._commits]
-        deletions = np.flatnonzero(of_commits)
+        is_classic = self._semantics.is_classic
+        of_transactions = of_commits & self._in_transaction[self._commits] & is_classic  # these hide nothing else
+        deletions = np.flatnonzero(of_commits & ~of_transactions)
         deletions = deletions[last_of_each(self._identity[deletions], self._commits[deletions])]
+        deletions = np.concatenate([deletions, np.flatnonzero(of_transactions)])
         lowest = np.full(int(self._identity.max(initial=0)) + 1, self._count, dtype=np.int64)
         values = np.flatnonzero(~of_commits & keep[self._commits])
         np.minimum.at(lowest, self._identity[values], self._commits[values])
@@ -180,7 +212,8 @@ class _Cleaning:
         keep[rows[lowest[self._identity[deletions]] < rows]] = True
         lowest = np.full(len(self._groups_of_commits), self._count, dtype=np.int64)
         np.minimum.at(lowest, self._group[values], self._commits[values])
-        first_commit = dict(zip(self._groups_of_commits, lowest.tolist(), strict=True))
+        # R14: under `classic` a tombstone of a group hides none of its offsets
+        first_commit = {} if is_classic else dict(zip(self._groups_of_commits, lowest.tolist(), strict=True))
         keep[self._groups.hiding(keep, first_commit)] = True
 
     def _keep_producers(self, keep: Bools) -> None:

@@ -37,7 +37,7 @@ def replay_table(state: PartitionState, rows: pa.Table) -> None:
             continue
         group_id, where, offset, record_offset, producer_id = decoded[position]
         if offset is None:
-            state.replay_tombstone(record_offset, group_id, where)
+            state.replay_tombstone(record_offset, group_id, where, producer_id)
         else:
             state.replay_commit(group_id, where, offset, producer_id)
 

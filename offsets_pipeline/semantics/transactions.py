@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,28 +18,52 @@ COMMITTED = 1
 ABORTED = 0
 OPEN = -1
 
+#: The marker's record offset of an open transaction: behind all records.
+NO_MARKER = 2**63 - 1
+
 _SMALL_CODES = 1 << 16
 
 
+class Endings(NamedTuple):
+    """The outcome of each row, COMMITTED, ABORTED or OPEN, and the record offset of the marker or NO_MARKER."""
+
+    outcome: npt.NDArray[np.int8]
+    marker_offset: Int64s
+
+    def taken(self, rows: Int64s) -> Endings:
+        """Those of some rows."""
+        return Endings(self.outcome[rows], self.marker_offset[rows])
+
+
 def outcomes(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """COMMITTED, ABORTED or OPEN for each row: what the next marker of its producer in its log partition says (R11).
+    """COMMITTED, ABORTED or OPEN for each row, as `endings`."""
+    return endings(rows).outcome
+
+
+def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
+    """COMMITTED, ABORTED or OPEN for each row, as `endings_within`."""
+    return endings_within(rows).outcome
+
+
+def endings(rows: pa.Table) -> Endings:
+    """What the next marker of each row's producer in its log partition says (R11).
 
     ``rows`` has the columns log_partition, record_offset, producer_id and control_type, in any order. Rows without a
     producer id, and markers themselves, are OPEN. The caller hands over all records between a record and its marker,
     or else all markers.
     """
-    return _outcomes(rows, rows["log_partition"].to_numpy())
+    return _endings(rows, rows["log_partition"].to_numpy())
 
 
-def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
-    """`outcomes` for some rows of the log: OPEN also for a record whose next marker may be missing from the rows.
+def endings_within(rows: pa.Table) -> Endings:
+    """`endings` for some rows of the log: OPEN also for a record whose next marker may be missing from the rows.
 
     A record is decided here if the rows contain every record offset from the record to a marker of its producer, so
-    that no other marker lies between. A decided record then is as plain as one without a producer id: a tombstone
-    between record and marker hides it by its record offset (R10), as it emptied the transaction (R12).
+    that no other marker lies between. Under `modern` a decided record then is as plain as one without a producer id: a
+    tombstone between record and marker hides it by its record offset (R10), as it emptied the transaction (R12).
     """
     if rows["control_type"].null_count == rows.num_rows:
-        return np.full(rows.num_rows, OPEN, dtype=np.int8)
+        return _open(rows)
     partition, offset = rows["log_partition"].to_numpy(), rows["record_offset"].to_numpy()
     order = np.arange(rows.num_rows)
     if np.any(np.diff(partition) < 0) or np.any((np.diff(offset) < 0) & (np.diff(partition) == 0)):
@@ -47,7 +73,7 @@ def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
     is_gap = (np.diff(partition[order]) != 0) | (step > 1)
     run = np.empty(rows.num_rows, dtype=np.int64)
     run[order] = np.concatenate([[0], np.cumsum(is_gap)])
-    return _outcomes(rows, run)
+    return _endings(rows, run)
 
 
 def next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools) -> Int64s:
@@ -72,15 +98,19 @@ def next_markers(transaction_of: Int64s, record_offset: Int64s, is_marker: Bools
     return marker
 
 
-def _outcomes(rows: pa.Table, part: Int64s) -> npt.NDArray[np.int8]:
+def _open(rows: pa.Table) -> Endings:
+    return Endings(np.full(rows.num_rows, OPEN, dtype=np.int8), np.full(rows.num_rows, NO_MARKER, dtype=np.int64))
+
+
+def _endings(rows: pa.Table, part: Int64s) -> Endings:
     """``part`` numbers the parts of the log that know nothing of each other."""
-    outcome = np.full(rows.num_rows, OPEN, dtype=np.int8)
+    found = _open(rows)
     commits = _equal(rows["control_type"], COMMIT)
     is_marker = commits | _equal(rows["control_type"], ABORT)
     is_data = np.asarray(rows["control_type"].is_null().to_numpy(), dtype=np.bool_)
     in_transaction = np.flatnonzero((is_data | is_marker) & rows["producer_id"].is_valid().to_numpy())
     if not len(in_transaction):
-        return outcome
+        return found
     producers = rows["producer_id"].take(pa.array(in_transaction)).combine_chunks()
     codes = _numbered(producers) * (int(part.max()) + 1) + part[in_transaction]
     if int(codes.max()) >= max(_SMALL_CODES, 8 * len(codes)):
@@ -88,8 +118,9 @@ def _outcomes(rows: pa.Table, part: Int64s) -> npt.NDArray[np.int8]:
     offset = rows["record_offset"].to_numpy()[in_transaction]
     marker = next_markers(codes, offset, is_marker[in_transaction])
     ended = (marker >= 0) & is_data[in_transaction]
-    outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
-    return outcome
+    found.outcome[in_transaction[ended]] = np.where(commits[in_transaction[marker[ended]]], COMMITTED, ABORTED)
+    found.marker_offset[in_transaction[ended]] = offset[marker[ended]]
+    return found
 
 
 def _numbered(values: pa.Array) -> Int64s:

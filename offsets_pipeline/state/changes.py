@@ -16,7 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, QUARANTINE, TOPIC
+from offsets_pipeline.semantics.effects import (
+    COMMIT_RECORD_TYPE,
+    GROUP_COMMIT,
+    GROUP_RECORD,
+    OFFSET,
+    PENDING,
+    PROGRESS,
+    QUARANTINE,
+    TOPIC,
+)
+from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.known import KnownGroups
 
     Group = tuple[int, str]
@@ -101,7 +112,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class StateFolders:
-    """Where the files of the state go; picklable.
+    """Where the files of the state go, and the semantics of the replay; picklable.
 
     ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay goes on from; None
     if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
@@ -109,6 +120,7 @@ class StateFolders:
 
     tables: Mapping[str, TableFolder]
     offsets_partitions: int
+    semantics: CoordinatorSemantics
     incarnations: Mapping[int, int]
     known: KnownGroups | None = None
 
@@ -135,25 +147,35 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
     """
     changes = Changes()
     by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+    deleted = [OFFSETS.file_schema().empty_table()]
 
     def write(table: StateTable, rows: pa.Table) -> None:
         changes.files[table.name] += folders.write(table, rows)
+
+    def write_offsets() -> None:
+        rows = state_rows(OFFSETS, by_kind.pop(OFFSET))
+        if folders.semantics.is_classic and folders.known is not None:
+            deleted.append(rows.filter(rows["committed_offset"].is_null()))
+        write(OFFSETS, rows)
 
     for batch in effects:
         if batch.num_rows:
             kind = batch["kind"][0].as_py()
             by_kind[kind].append(batch)
             if kind == OFFSET and sum(each.num_rows for each in by_kind[OFFSET]) >= _FILE_ROWS:
-                write(OFFSETS, state_rows(OFFSETS, by_kind.pop(OFFSET)))
+                write_offsets()
     if OFFSET in by_kind:
-        write(OFFSETS, state_rows(OFFSETS, by_kind[OFFSET]))
+        write_offsets()
     news, whole = _group_records(
-        state_rows(RECORDS, by_kind[GROUP_RECORD]), state_rows(RECORDS, by_kind[GROUP_COMMIT]), folders.known
+        state_rows(RECORDS, by_kind[GROUP_RECORD]),
+        state_rows(RECORDS, by_kind[GROUP_COMMIT]),
+        folders.known,
+        pa.concat_tables(deleted),
     )
     if whole.num_rows:
         write(RECORDS, news)
         in_order = in_key_order(RECORDS, whole).to_batches()
-        write(DESCRIBED, pa.Table.from_batches(described(in_order, folders.offsets_partitions)))
+        write(DESCRIBED, pa.Table.from_batches(described(in_order, folders.offsets_partitions, folders.semantics)))
     changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
@@ -178,20 +200,56 @@ def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
 # --- groups
 
 
-def _group_records(records: pa.Table, commits: pa.Table, known: KnownGroups | None) -> tuple[pa.Table, pa.Table]:
+def _group_records(
+    records: pa.Table, commits: pa.Table, known: KnownGroups | None, deleted: pa.Table
+) -> tuple[pa.Table, pa.Table]:
     """Rows of `group_records` that are new, and all rows of the groups that these are about.
 
     A commit only says that its group exists (R14), so it changes nothing if the group is known to exist. A steady
-    stream of commits writes nothing here.
+    stream of commits writes nothing here. Under `classic` a commit row without a value says that the group may have
+    lost its last offset, which the state must tell; ``deleted`` are the tombstones of this replay.
     """
+    holding = commits.filter(commits["value_offset"].is_valid())
     if known is None:
-        whole = pa.concat_tables([records, commits])
+        whole = pa.concat_tables([records, holding])
         return whole, whole
+    bare = commits.filter(commits["value_offset"].is_null())
     named = _groups(records)
-    changed = named | (_groups(commits) - known.existing(_groups(commits) - named))
-    news = [*records.to_pylist(), *_of_groups(commits, changed).to_pylist()]
-    whole = _newest_of_each([*news, *_of_groups(known.records(changed), changed).to_pylist()])
+    existing = known.existing(_groups(commits) - named)
+    changed = named | (_groups(holding) - existing) | (_groups(bare) & existing)
+    of_records = records.to_pylist()
+    of_state = _of_groups(known.records(changed), changed).to_pylist()
+    of_commits = [
+        *_of_groups(holding, changed).to_pylist(),
+        *_told_by_state(_of_groups(bare, changed), [*of_records, *of_state], known, deleted),
+    ]
+    news = [*of_records, *of_commits]
+    whole = _newest_of_each([*news, *of_state])
     return _table(whole[key] for key in {_key(row) for row in news}), _table(whole.values())
+
+
+def _told_by_state(
+    bare: pa.Table, records: Iterable[Record], known: KnownGroups, deleted: pa.Table
+) -> list[dict[str, Any]]:
+    """Commit rows of groups that may have lost their last offset: a value if the state has another one (R14).
+
+    Groups that exist by records of their own are left out.
+    """
+    by_group: dict[Group, list[GroupRecordRow]] = {group: [] for group in _groups(bare)}
+    for row in _newest_of_each(records).values():
+        group = row["log_partition"], row["group_id"]
+        if group in by_group and row["record_type"] != COMMIT_RECORD_TYPE:
+            by_group[group].append(GroupRecordRow._make(row[name] for name in GroupRecordRow._fields))
+    asked = {group for group, rows in by_group.items() if existence(rows).group_type is None}
+    if not asked:
+        return []
+    holding = known.with_offsets(asked, _of_groups(deleted, asked))
+    return [
+        row | {"value_offset": row["tombstone_offset"], "tombstone_offset": None}
+        if (row["log_partition"], row["group_id"]) in holding
+        else row
+        for row in _of_groups(bare, asked).to_pylist()
+    ]
 
 
 def _newest_of_each(rows: Iterable[Record]) -> dict[tuple[Any, ...], Record]:

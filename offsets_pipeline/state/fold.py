@@ -6,7 +6,8 @@ appended twice change nothing (R15).
 
 A replay from the start writes a new incarnation of its log partitions, and the swap names it. Readers see the old
 incarnation until then, and the new one from then on. So a reload is safe beside a running stream, and the switch to a
-new log incarnation of a topic is a reload of all log partitions (docs/adr/0014).
+new log incarnation of a topic is a reload of all log partitions (docs/adr/0014). So is a change of the coordinator
+semantics: the swap names them, too, and each fold goes on with those of the state that it found (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.store import Store
 
 #: Delta application whose transactions number the incarnations of the state.
@@ -59,14 +61,24 @@ def fold_batch(
     return with_retries(lambda: _fold_once(store, rows, settings, clock, warn), "the fold of a batch", settings.fold)
 
 
-def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: Settings, clock: Clock) -> int:
+def reload_partitions(
+    store: Store,
+    partitions: Iterable[int] | None,
+    settings: Settings,
+    clock: Clock,
+    semantics: CoordinatorSemantics | None = None,
+) -> int:
     """Replay these log partitions (None: all) from their start and put the result in place of their state.
 
     Creates tables of the state that are missing. Returns the number of records replayed. Safe beside a running stream.
+    Replays by ``semantics`` if they are given, and else by those of the state; others replay all log partitions.
 
-    Raises InvalidPartitionCount for a log partition that the log does not have, UndecodableRecord if the settings say
-    so, WriteConflict if other folds came first too often.
+    Raises InvalidPartitionCount for a log partition that the log does not have, StoreMismatch for an owned store with
+    other semantics than `modern`, UndecodableRecord if the settings say so, WriteConflict if other folds came first too
+    often.
     """
+    if semantics is not None:
+        store = store.with_semantics(semantics, settings.fold)
     chosen = None if partitions is None else sorted(set(partitions))
     count = store.properties.offsets_partitions
     for partition in chosen or []:
@@ -77,7 +89,9 @@ def reload_partitions(store: Store, partitions: Iterable[int] | None, settings: 
     for table in (*(each.table for each in STATE_TABLES), QUARANTINE, TOPICS, FOLD_PROGRESS):
         if not store.table(table.name).exists():
             store.table(table.name).create()
-    return with_retries(lambda: _Rebuild(store, settings, clock).run(chosen).records, "a reload", settings.fold)
+    return with_retries(
+        lambda: _Rebuild(store, settings, clock, semantics).run(chosen).records, "a reload", settings.fold
+    )
 
 
 def switch_log_incarnation_if_due(store: Store, settings: Settings, clock: Clock) -> int | None:
@@ -114,8 +128,10 @@ def _fold_once(
 
 
 def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: Settings, clock: Clock) -> Changes:
-    folders = _folders(store, progress.incarnations, KnownGroups.read(_tables(store), progress.incarnations))
-    start = ReplayStart(folders.offsets_partitions, progress.folded_to, pending_rows(progress.partitions))
+    semantics = progress.semantics or store.properties.coordinator_semantics
+    known = KnownGroups.read(_tables(store), progress.incarnations, semantics)
+    folders = _folders(store, semantics, progress.incarnations, known)
+    start = ReplayStart(folders.offsets_partitions, semantics, progress.folded_to, pending_rows(progress.partitions))
     changes = _added(replay_batch(rows, start, settings.fold.driver_rows, _writer(folders)))
     _check(changes, settings)
     if changes.records:
@@ -129,24 +145,32 @@ def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: 
 class _Rebuild:
     """One replay of log partitions from their start into a new incarnation of the state."""
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, clock: Clock, semantics: CoordinatorSemantics | None = None
+    ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))  # before the log is read
+        self._found = self._progress.semantics
+        self._semantics = semantics or self._found or store.properties.coordinator_semantics
         self._log_incarnation = current_log_incarnation(store)
 
     def run(self, chosen: list[int] | None) -> Changes:
-        """Replay these log partitions, None: all; all of them also if the state is of another incarnation of the log.
+        """Replay these log partitions, None: all.
+
+        Replays all of them also if the state is of another log incarnation, or of other semantics.
 
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._store.properties.offsets_partitions)
-        if self._progress.log_incarnation != self._log_incarnation:
+        if self._progress.log_incarnation != self._log_incarnation or self._found not in (None, self._semantics):
             chosen = None
         incarnation = self._reserve_incarnation()
         start = {
-            at: PartitionProgress(at, self._log_incarnation, incarnation, folded_at_us=self._clock.now_ms() * 1000)
+            at: PartitionProgress(
+                at, self._log_incarnation, incarnation, self._semantics, folded_at_us=self._clock.now_ms() * 1000
+            )
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
@@ -186,7 +210,7 @@ class _Rebuild:
     def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
-        Raises WriteConflict if another log incarnation or a newer state incarnation took over.
+        Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         for _ in range(_SWAPS):
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
@@ -199,6 +223,8 @@ class _Rebuild:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
                 # a compaction may have dropped rows of older state incarnations
                 if self._progress.log_incarnation > self._log_incarnation or self._progress.incarnation > incarnation:
+                    raise
+                if self._progress.semantics not in (self._found, self._semantics):
                     raise
                 moved |= self._catch_up(moved)
         raise WriteConflict(
@@ -213,23 +239,23 @@ class _Rebuild:
         if not late:
             return {}
         incarnations = {at: each.incarnation for at, each in moved.items()}
-        changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations))
+        changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations, self._semantics))
         _append(self._store, changes)
         self._note(changes)
         return _moved(late, changes, self._clock)
 
     def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:
         """Replay the log from these starts."""
-        folders = _folders(self._store, {at: each.incarnation for at, each in start.items()}, known)
+        folders = _folders(self._store, self._semantics, {at: each.incarnation for at, each in start.items()}, known)
         log = self._store.table(LOG.name)
         starts = {at: each.folded_to for at, each in start.items()}
-        reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation))
+        reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation), self._semantics)
         files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
         found = replay_log(
             self._store.spark,
             reader,
             files,
-            ReplayStart(folders.offsets_partitions, starts, pending_rows(start)),
+            ReplayStart(folders.offsets_partitions, self._semantics, starts, pending_rows(start)),
             self._settings.fold.driver_rows,
             _writer(folders),
         )
@@ -254,8 +280,10 @@ def _tables(store: Store) -> dict[str, TableFolder]:
     return {table.name: store.table(table.name) for table in STATE_TABLES}
 
 
-def _folders(store: Store, incarnations: Mapping[int, int], known: KnownGroups | None) -> StateFolders:
-    return StateFolders(_tables(store), store.properties.offsets_partitions, incarnations, known)
+def _folders(
+    store: Store, semantics: CoordinatorSemantics, incarnations: Mapping[int, int], known: KnownGroups | None
+) -> StateFolders:
+    return StateFolders(_tables(store), store.properties.offsets_partitions, semantics, incarnations, known)
 
 
 def _added(changes: Iterable[Changes]) -> Changes:

@@ -17,6 +17,7 @@ from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,7 @@ class PartitionProgress:
     log_partition: int
     log_incarnation: int = LOG_INCARNATION
     incarnation: int = NO_INCARNATION
+    semantics: CoordinatorSemantics = MODERN
     folded_to: int = 0
     compacted_to: int = 0
     records: int = 0
@@ -74,6 +76,11 @@ class FoldProgress:
     def incarnation(self) -> int:
         """The newest incarnation of the state."""
         return max((each.incarnation for each in self.partitions.values()), default=NO_INCARNATION)
+
+    @property
+    def semantics(self) -> CoordinatorSemantics | None:
+        """The coordinator semantics of the state; None before the first fold."""
+        return next((each.semantics for each in self.partitions.values()), None)
 
     @property
     def incarnations(self) -> dict[int, int]:
@@ -122,6 +129,7 @@ class FoldProgress:
                 "log_partition": at,
                 "log_incarnation": each.log_incarnation,
                 "incarnation": each.incarnation,
+                "coordinator_semantics": each.semantics.value,
                 "folded_to": each.folded_to,
                 "compacted_to": each.compacted_to,
                 "records": each.records,
@@ -152,20 +160,28 @@ def _compacted(
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
-    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA."""
+    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA.
+
+    The tombstone that gives a commit its position (R10c) comes in again, too.
+    """
     rows = [
         {
             "log_partition": at,
-            "record_offset": commit["record_offset"],
+            "record_offset": record_offset,
             "key": commit["key"],
-            "value": commit["value"],
-            "producer_id": commit["producer_id"],
+            "value": value,
+            "producer_id": producer_id,
             "control_type": None,
             "backfill": False,
             "records": 0,
         }
         for at, each in partitions.items()
         for commit in each.pending
+        for record_offset, value, producer_id in (
+            (commit["record_offset"], commit["value"], commit["producer_id"]),
+            (commit["position"], None, None),
+        )
+        if value is not None or record_offset != commit["record_offset"]
     ]
     return pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)
 
@@ -175,6 +191,7 @@ def _partition(row: Mapping[str, Any]) -> PartitionProgress:
         log_partition=row["log_partition"],
         log_incarnation=row["log_incarnation"],
         incarnation=row["incarnation"],
+        semantics=CoordinatorSemantics(row["coordinator_semantics"]),
         folded_to=row["folded_to"],
         compacted_to=row["compacted_to"],
         records=row["records"],

@@ -11,11 +11,12 @@ from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_rows import described_columns
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import PartitionState
-from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 class Unreplayed:
@@ -31,7 +32,7 @@ class Unreplayed:
 class Specified:
     """What the specification makes of all rows of some log partitions; the rows come in any order."""
 
-    def __init__(self, tables: Iterable[pa.Table], offsets_partitions: int) -> None:
+    def __init__(self, tables: Iterable[pa.Table], offsets_partitions: int, semantics: CoordinatorSemantics) -> None:
         rows = [
             LogRow(*row)
             for table in tables
@@ -42,11 +43,13 @@ class Specified:
         self.states: dict[int, PartitionState] = {}
         for row in rows:
             if row.log_partition not in self.states:
-                self.states[row.log_partition] = PartitionState(row.log_partition, offsets_partitions)
+                self.states[row.log_partition] = PartitionState(
+                    row.log_partition, offsets_partitions, semantics=semantics
+                )
             self.states[row.log_partition].replay(row)
 
     def offsets(self) -> pa.Table:
-        """The visible offsets as rows of `committed_offsets`."""
+        """The visible offsets as rows of `committed_offsets`; their positions are -1."""
         return pa.Table.from_pylist(
             [
                 {
@@ -61,7 +64,8 @@ class Specified:
                     "expire_timestamp": _microseconds(offset.expire_timestamp_ms),
                     "topic_id": offset.topic_id,
                     "record_offset": offset.record_offset,
-                    "misplaced": partition_for(group_id, state.offsets_partitions) != at,
+                    "position": -1,
+                    "misplaced": state.is_misplaced(group_id),
                 }
                 for at, state in self.states.items()
                 for group_id, offsets in state.offsets.items()
@@ -79,7 +83,7 @@ class Specified:
                     "log_partition": at,
                     "group_id": group_id,
                     "record_offset": -1,
-                    "misplaced": partition_for(group_id, state.offsets_partitions) != at,
+                    "misplaced": state.is_misplaced(group_id),
                 }
                 for at, state in self.states.items()
                 for group_id, group in state.groups.items()

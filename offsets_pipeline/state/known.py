@@ -1,4 +1,4 @@
-"""What the state already knows of some groups: read from the files of the group tables, in a task or in the driver."""
+"""What the state already knows of some groups: read from the files of the state tables, in a task or in the driver."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from offsets_pipeline.state.merge_on_read import DESCRIBED, RECORDS, StateTable, by_incarnation
+from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
     Group = tuple[int, str]
 
@@ -25,19 +27,21 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of `group_records` and `groups` of the state incarnations that a fold continues; picklable."""
+    """Files of the state tables that hold the incarnations which a fold goes on from; picklable."""
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[StoredFile]]
     partitions: Mapping[int, Sequence[int]]
 
     @classmethod
-    def read(cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int]) -> KnownGroups:
-        """Look at the newest version of both tables, for these incarnations by log partition."""
+    def read(
+        cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int], semantics: CoordinatorSemantics
+    ) -> KnownGroups:
+        """Look at the newest version of the tables, for these incarnations by log partition."""
         partitions = by_incarnation(incarnations)
         files = {
             each.name: [file for file in tables[each.name].snapshot().files() if _incarnation(file) in partitions]
-            for each in (RECORDS, DESCRIBED)
+            for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ()))
         }
         return cls(tables, files, partitions)
 
@@ -52,6 +56,21 @@ class KnownGroups:
     def records(self, groups: Collection[Group]) -> pa.Table:
         """Rows of `group_records` of these groups; of a key maybe several."""
         return self._rows(RECORDS, groups, [name for name in RECORDS.columns if name not in _GROUP])
+
+    def with_offsets(self, groups: Collection[Group], deleted: pa.Table) -> set[Group]:
+        """Those of the groups that have a visible offset behind the tombstones ``deleted``, rows of OFFSETS.
+
+        For a state of `classic` semantics.
+        """
+        columns = [*OFFSETS.key[len(_GROUP) :], "committed_offset", "record_offset", "position"]
+        known = self._rows(OFFSETS, groups, columns)
+        newest: dict[tuple[object, ...], tuple[int, int]] = {}
+        for row in (row for rows in (known, deleted.select(known.column_names)) for row in rows.to_pylist()):
+            at = tuple(row[name] for name in OFFSETS.key)
+            rank = TOMBSTONE_RANK if row["committed_offset"] is None else row["record_offset"]
+            newest[at] = max(newest.get(at, (-1, TOMBSTONE_RANK)), (row["position"], rank))
+        visible = {(at[0], at[1]) for at, (_, rank) in newest.items() if rank != TOMBSTONE_RANK}
+        return {group for group in groups if group in visible}
 
     def _rows(self, table: StateTable, groups: Collection[Group], columns: list[str]) -> pa.Table:
         """Rows of these groups. A group of that name in another of their log partitions may come with them."""

@@ -1,8 +1,9 @@
 """Merge on read: which rows of a state table count.
 
 A row counts if `fold_progress` names its incarnation for its log partition, and if no other row of its key has a higher
-record offset (R10). So every fold appends its rows blindly: two folds that write the same change, or an old one, change
-nothing. Compaction puts the rows that count into base files, each key once; later rows are the delta (docs/adr/0008).
+record offset (R10), or under `classic` a higher position and record offset (R10c). So every fold appends its rows
+blindly: two folds that write the same change, or an old one, change nothing. Compaction puts the rows that count into
+base files, each key once; later rows are the delta (docs/adr/0008).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ PARTITION_COLUMNS = ("base", "incarnation")
 
 @dataclass(frozen=True)
 class StateTable:
-    """A state table with its key and, as SQL, the record offset by which rows of one key compare."""
+    """A state table with its key and, as SQL, the number by which rows of one key compare, and then another one."""
 
     table: Table
     key: tuple[str, ...]
     version: str
+    tie: str = "0"
 
     @property
     def name(self) -> str:
@@ -53,16 +55,19 @@ class StateTable:
                 restrict the key as well.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
-        delta, base = (
-            self._delta(name, named),
-            f"(SELECT *, {self.version} AS version FROM {name} WHERE base AND {named})",
-        )
+        delta, base = self._delta(name, named), self._versions(name, f"base AND {named}")
         listed = ", ".join(self.columns)
         return f"""
-            SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d ON {same} AND d.version > b.version
+            SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d
+              ON {same} AND (d.version > b.version OR d.version = b.version AND d.tie > b.tie)
             UNION ALL
-            SELECT {listed} FROM {delta} d LEFT ANTI JOIN {base} b ON {same} AND b.version >= d.version
+            SELECT {listed} FROM {delta} d LEFT ANTI JOIN {base} b
+              ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie >= d.tie)
         """
+
+    def _versions(self, name: str, where: str) -> str:
+        """SQL of rows with the two numbers by which they compare."""
+        return f"(SELECT *, {self.version} AS version, {self.tie} AS tie FROM {name} WHERE {where})"
 
     def newest_in_spark(self, name: str, named: str, compacted_to: str) -> str:
         """The same for Spark alone, in which the delta is broadcast and the base is read once.
@@ -75,12 +80,13 @@ class StateTable:
         """
         listed, key = ", ".join(self.columns), ", ".join(self.key)
         same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
-        rows = f"(SELECT *, {self.version} AS version, xxhash64({key}) AS key_hash FROM {name} WHERE {named})"
-        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, base)"
+        rows = f"(SELECT *, xxhash64({key}) AS key_hash FROM {self._versions(name, named)})"
+        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, tie DESC, base)"
         return f"""
             SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
-            LEFT ANTI JOIN (SELECT {key}, version, key_hash FROM {rows} WHERE NOT base) d
-              ON b.key_hash = d.key_hash AND b.version <= d.version AND {same}
+            LEFT ANTI JOIN (SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base) d
+              ON b.key_hash = d.key_hash AND {same}
+              AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
             SELECT {listed} FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base)
             WHERE place = 1 AND version >= {compacted_to}
@@ -94,17 +100,22 @@ class StateTable:
         """
 
     def _delta(self, name: str, named: str) -> str:
-        """SQL of the newest delta row of each key, with `columns` and its version."""
-        listed = ", ".join(self.columns)
+        """SQL of the newest delta row of each key, with `columns` and the two numbers."""
+        by_age = f"PARTITION BY {', '.join(self.key)} ORDER BY version DESC, tie DESC"
         return f"""(
-            SELECT {listed}, version FROM (
-                SELECT *, row_number() OVER (PARTITION BY {", ".join(self.key)} ORDER BY version DESC) AS place
-                FROM (SELECT *, {self.version} AS version FROM {name} WHERE NOT base AND {named}) v
+            SELECT {", ".join(self.columns)}, version, tie FROM (
+                SELECT *, row_number() OVER ({by_age}) AS place
+                FROM {self._versions(name, f"NOT base AND {named}")} v
             ) p WHERE place = 1
         )"""
 
 
-OFFSETS = StateTable(COMMITTED_OFFSETS, ("log_partition", "group_id", "topic", "partition"), "record_offset")
+OFFSETS = StateTable(
+    COMMITTED_OFFSETS,
+    ("log_partition", "group_id", "topic", "partition"),
+    "position",
+    "CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",  # R10c
+)
 RECORDS = StateTable(
     GROUP_RECORDS,
     ("log_partition", "group_id", "record_type", "record_key"),

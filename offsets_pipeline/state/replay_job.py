@@ -21,6 +21,7 @@ from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import planned_bytes
 
@@ -61,15 +62,16 @@ class Start(Protocol[Replayed_co]):
 
 @dataclass(frozen=True)
 class ReplayStart:
-    """Where a replay starts: R1's n, the first unfolded record offsets, and the pending commits as INPUT_SCHEMA."""
+    """How a replay starts: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
 
     offsets_partitions: int
+    semantics: CoordinatorSemantics = MODERN
     folded_to: Mapping[int, int] = field(default_factory=dict)
     pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
 
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
-        replay = Replay(self.offsets_partitions, self.folded_to)
+        replay = Replay(self.offsets_partitions, self.folded_to, self.semantics)
         for table in gathered(tables, _ADD_ROWS):
             with working_on(partial(place_of, table)):
                 replay.add(table)
@@ -83,13 +85,13 @@ def replay_batch(
 ) -> list[Result]:
     """Replay rows of the table `log`; in the driver if no more than ``at_most`` of them count."""
     rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(INPUT_SCHEMA.names)
-    few = _few_rows(rows, start.folded_to, at_most - start.pending.num_rows)
+    few = _few_rows(rows, start, at_most - start.pending.num_rows)
     if few is not None:
         return [finish(start.replay([few]))]
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
-            yield from _compact(table, start.folded_to).to_batches()
+            yield from _compact(table, start.folded_to, start.semantics).to_batches()
 
     compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
     return _replay_in_tasks(compacted, start, finish)
@@ -149,17 +151,17 @@ def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _few_rows(rows: DataFrame, folded_to: Mapping[int, int], at_most: int) -> pa.Table | None:
+def _few_rows(rows: DataFrame, start: ReplayStart, at_most: int) -> pa.Table | None:
     """Rows of INPUT_SCHEMA that count; None if these are more than ``at_most``, or large."""
     if at_most <= 0 or planned_bytes(rows) > _FEW_STORED_BYTES:  # do not read a long log twice
         return None
-    folded_to = dict(folded_to)
+    folded_to, semantics = dict(start.folded_to), start.semantics
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         few: list[pa.Table] = []
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
             if _are_few(few, at_most):
-                few.append(_compact(table, folded_to))
+                few.append(_compact(table, folded_to, semantics))
         if not _are_few(few, at_most):
             yield _TOO_MANY
         elif few:
@@ -175,6 +177,6 @@ def _are_few(tables: list[pa.Table], at_most: int) -> bool:
     return bool(rows <= at_most and size <= _FEW_BYTES)
 
 
-def _compact(table: pa.Table, folded_to: Mapping[int, int]) -> pa.Table:
+def _compact(table: pa.Table, folded_to: Mapping[int, int], semantics: CoordinatorSemantics) -> pa.Table:
     with working_on(partial(place_of, table)):
-        return compact_early(table, folded_to)
+        return compact_early(table, folded_to, semantics)

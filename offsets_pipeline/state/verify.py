@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
 
@@ -101,6 +102,7 @@ class _Comparison:
     tables: Mapping[str, tuple[TableFolder, int]]  # with the version to read
     progress: Mapping[int, PartitionProgress]
     offsets_partitions: int
+    semantics: CoordinatorSemantics
     cleaned_to: Mapping[int, int]
 
     def __call__(self, effects: Iterator[pa.RecordBatch]) -> tuple[set[int], Verification]:
@@ -122,13 +124,17 @@ class _Comparison:
 
     def independently(self, tables: Iterator[pa.Table]) -> tuple[set[int], Verification]:
         """Replay rows of the log by the specification, and compare."""
-        specified = Specified(tables, self.offsets_partitions)
+        specified = Specified(tables, self.offsets_partitions, self.semantics)
         partitions = set(specified.states)
         result = Verification(log_partitions=len(partitions), records=specified.records)
         found = self._state(OFFSETS, partitions)
         live = found.filter(found["committed_offset"].is_valid())
         result.offsets = specified.offsets().num_rows
-        result.compare(OFFSETS.name, OFFSETS.key, _ordered(OFFSETS, specified.offsets()), _ordered(OFFSETS, live))
+        expected, live = (
+            _ordered(OFFSETS, each).drop_columns(["position"])  # the specification has no such number
+            for each in (specified.offsets(), live)
+        )
+        result.compare(OFFSETS.name, OFFSETS.key, expected, live)
         groups = specified.groups()
         result.groups = groups.num_rows
         expected, described_groups = (
@@ -154,7 +160,8 @@ class _Comparison:
         of_state = self._state(RECORDS, partitions)
         result.compare(RECORDS.name, RECORDS.key, *(known(_ordered(RECORDS, each)) for each in (records, of_state)))
         groups = pa.Table.from_batches(
-            described(_ordered(RECORDS, records).to_batches(), self.offsets_partitions), DESCRIBED.file_schema()
+            described(_ordered(RECORDS, records).to_batches(), self.offsets_partitions, self.semantics),
+            DESCRIBED.file_schema(),
         )
         expected, found = (
             _existing(_ordered(DESCRIBED, each)) for each in (groups, self._state(DESCRIBED, partitions))
@@ -193,13 +200,16 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
     starts = dict.fromkeys(progress.partitions, 0)
-    reader = LogReader(log, LogRange(starts, progress.folded_to, progress.log_incarnation), compacts=not independent)
+    semantics = progress.semantics or store.properties.coordinator_semantics
+    log_range = LogRange(starts, progress.folded_to, progress.log_incarnation)
+    reader = LogReader(log, log_range, semantics, compacts=not independent)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     folders = {each.name: store.table(each.name) for each in STATE_TABLES}
     comparison = _Comparison(
         {name: (folder, folder.snapshot().version) for name, folder in folders.items()},
         progress.partitions,
         store.properties.offsets_partitions,
+        semantics,
         cleaned_to(store, progress.log_incarnation),
     )
     driver_rows = (settings or FoldSettings()).driver_rows
@@ -207,7 +217,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     if independent:
         results = replay_log(store.spark, reader, files, Unreplayed(), driver_rows, comparison.independently)
     else:
-        start = ReplayStart(store.properties.offsets_partitions)
+        start = ReplayStart(store.properties.offsets_partitions, semantics)
         results = replay_log(store.spark, reader, files, start, driver_rows, comparison)
     for partitions, each in results:
         compared |= partitions

@@ -143,7 +143,7 @@ def test_log_info_has_a_line_for_each_log_partition(store: str, offsets: Callabl
         (each["partition"], each["start"], each["end"]) for each in bounds
     ]
     lines = offsets("log-info", "--store", store).splitlines()
-    names = "LOG-PARTITION START END FOLDED-TO RECORDS QUARANTINED UNKNOWN PENDING CLEANED-TO"
+    names = "LOG-PARTITION START END FOLDED-TO RECORDS QUARANTINED UNKNOWN PENDING CLEANED-TO COORDINATOR-SEMANTICS"
     assert lines[0].split() == names.split()
     assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
     rows = list(csv.DictReader(io.StringIO(offsets("log-info", "--store", store, "--format", "csv"))))

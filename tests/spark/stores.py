@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 CLOCK = FixedClock(1_795_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
@@ -72,9 +73,9 @@ class Workbench:
         ).await_end()
         return sum(folded)
 
-    def reload(self, location: Path | str, *partitions: int) -> int:
-        """Reload these log partitions, or all."""
-        return reload_partitions(self.open(location), partitions or None, self.settings, CLOCK)
+    def reload(self, location: Path | str, *partitions: int, semantics: CoordinatorSemantics | None = None) -> int:
+        """Reload these log partitions, or all, by these coordinator semantics or those of the state."""
+        return reload_partitions(self.open(location), partitions or None, self.settings, CLOCK, semantics)
 
     def verify(self, location: Path | str, *, independent: bool = False) -> Verification:
         """Compare the state with a replay of the log."""
@@ -152,8 +153,8 @@ def log_of(location: Path | str) -> list[LogRow]:
 
 def state_of(location: Path | str) -> StateTables:
     """The state tables of a store."""
-    n = StateReader(str(location)).properties.offsets_partitions
-    state = StateTables(n)
+    reader = StateReader(str(location))
+    state = StateTables(reader.offsets_partitions, reader.coordinator_semantics)
     for row in rows_of(location, "committed_offsets"):
         at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
         assert at not in state.offsets
@@ -198,8 +199,8 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
     """
     rows = list(rows)
     state = state_of(location)
-    before = references(list(earlier), state.offsets_partitions).values()
-    assert_same(state, references(rows, state.offsets_partitions), before)
+    before = references(list(earlier), state.offsets_partitions, state.semantics).values()
+    assert_same(state, references(rows, state.offsets_partitions, state.semantics), before)
     counted = {row["log_partition"]: row["records"] for row in rows_of(location, "fold_progress")}
     assert counted == {at: sum(row.log_partition == at for row in rows) for at in counted}
     described = {}

@@ -167,6 +167,7 @@ def test_data_folder_of_a_broker_gives_log_bounds_names_and_ids(workbench: Workb
         unknown=0,
         pending=0,
         cleaned_to=None,
+        coordinator_semantics="modern",
     )
     workbench.fold(store)
     assert export_of(store)["groups"]["g"]["offsets"][0]["offset"] == 8

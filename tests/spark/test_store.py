@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +12,12 @@ from pyspark.errors import AnalysisException
 
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, OWNED, Store, StoreProperties
 from tests.logs import oracle
 from tests.spark.stores import CLOCK, assert_as_reference, copied, differences, log_of, segments_of
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from tests.spark.stores import Workbench
 
+MODERN, CLASSIC = CoordinatorSemantics
 SCHEMA = "schema:offsets_tests"
 
 
@@ -51,6 +55,29 @@ def test_properties_are_fixed_with_the_store(spark: SparkSession, tmp_path: Path
     with pytest.raises(StoreMismatch, match="it has a store with other properties; name another folder"):
         Store.create(spark, location, StoreProperties(MIRRORED, 5))
     assert Store.open(spark, location).properties == given
+
+
+def test_semantics_are_those_asked_for_or_of_the_settings_and_only_a_reload_changes_them(
+    workbench: Workbench, tmp_path: Path
+) -> None:
+    segments = str(segments_of("3.9.2-txn-open"))
+    classic = replace(workbench.settings, log=replace(workbench.settings.log, coordinator_semantics="classic"))
+    found: list[CoordinatorSemantics] = []
+    for settings, asked in ((workbench.settings, None), (classic, None), (classic, MODERN)):
+        location = str(tmp_path / f"store{len(found)}")
+        ingest_segments(workbench.spark, location, [segments], settings, CLOCK, semantics=asked)
+        found.append(StateReader(location).coordinator_semantics)
+        ingest_segments(workbench.spark, location, [segments], settings, CLOCK)
+    assert found == [MODERN, CLASSIC, MODERN]
+    with pytest.raises(StoreMismatch, match="has modern coordinator semantics, not classic: `offsets reload --coord"):
+        ingest_segments(workbench.spark, str(tmp_path / "store0"), [segments], classic, CLOCK, semantics=CLASSIC)
+
+
+def test_owned_store_is_always_modern(workbench: Workbench, tmp_path: Path) -> None:
+    owned = Store.create(workbench.spark, str(tmp_path), StoreProperties(OWNED, 1))
+    with pytest.raises(StoreMismatch, match="it is an owned store, and its coordinator is modern"):
+        workbench.reload(owned.location, semantics=CLASSIC)
+    assert Store.open(workbench.spark, owned.location).properties == owned.properties
 
 
 def test_tables_have_their_columns_comments_and_constraints(

@@ -22,6 +22,7 @@ from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import create_views, register_views
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition, capture_partitions, capture_rows
@@ -211,6 +212,48 @@ def test_every_reader_answers_for_the_same_groups(
                 assert {(name, *where, each.offset) for where, each in answers.items()} == {
                     each for each in expected if each[0] == name
                 }
+
+
+def test_classic_store_answers_for_misplaced_groups_and_lists_groups_with_offsets(
+    workbench: Workbench, empty: Callable[..., Path], tmp_path: Path
+) -> None:  # R1, R14
+    store = copied(empty(2, CoordinatorSemantics.CLASSIC), tmp_path / "store")
+    logs = {at: LogPartition(at) for at in (0, 1)}
+    away = logs[1 - partition_for("stray", 2)]
+    away.commit(("stray", "t", 0), 1)
+    away.commit(("stray", "t", 1), 2, 7)
+    away.commit(("removed", "t", 0), 3)
+    away.group_tombstone(2, "removed")
+    away.commit(("gone", "t", 0), 4)
+    away.delete(("gone", "t", 0))
+    logs[partition_for("stray", 2)].commit(("pending", "t", 0), 5, 8)
+    rows = [row for log in logs.values() for row in log.rows]
+    appended(store, rows)
+    workbench.fold(store)
+
+    offsets = [("stray", "t", 0, 1, None, ""), ("removed", "t", 0, 3, None, "")]
+    listed = [(name, "Classic", "Empty", "", "", None, 0) for name in ("stray", "removed", "pending")]
+    session = workbench.spark.newSession()
+    register_views(session, str(store))
+    assert_answers(session, OFFSETS, offsets)
+    assert_answers(session, UNSTABLE, [("stray", "t", 1), ("pending", "t", 0)])
+    assert_answers(session, GROUPS, listed)
+    reader = StateReader(str(store))
+    groups = describe_groups(reader)
+    answered = [(name, o.topic, o.partition, o.offset, None, "") for name, g in groups.items() for o in g.offsets]
+    assert in_order(answered) == in_order(offsets)
+    assert groups.keys() == {name for name, *_ in listed}
+    assert describe_groups(reader, ["stray", "removed", "gone"]).keys() == {"stray", "removed"}
+    held = {each.group_id: (set(each.offsets), each.pending) for each in retention_inputs(reader)}
+    assert held == {
+        "stray": ({("t", 0)}, {("t", 1)}),
+        "removed": ({("t", 0)}, set()),
+        "pending": (set(), {("t", 0)}),
+    }
+    metrics = Metrics()
+    StateMetrics(metrics, lambda: StateReader(str(store))).count()
+    assert re.search(r"^offsets_groups 3$", metrics.text(), re.MULTILINE)
+    assert re.search(r"^offsets_committed_offsets 2$", metrics.text(), re.MULTILINE)
 
 
 def test_views_are_created_in_a_catalog_by_a_command(

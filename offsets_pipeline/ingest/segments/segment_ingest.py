@@ -31,6 +31,7 @@ from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
 
@@ -69,6 +70,7 @@ def ingest_segments(
     settings: Settings,
     clock: Clock,
     offsets_partitions: int | None = None,
+    semantics: CoordinatorSemantics | None = None,
 ) -> IngestReport:
     """Append the records of segment files that the store's log lacks; creates the store if there is none.
 
@@ -82,11 +84,12 @@ def ingest_segments(
         clock: the time of the append.
         offsets_partitions: n of R1. By default the count of the existing store. A new store counts the log partitions
             found if they are 0 to k-1, and else takes the count from the settings.
+        semantics: coordinator semantics of a new store. By default those of the settings.
 
     Raises:
         NoSuchPath, NoSegments, NotASegment, WrongRecords: a path holds no readable log of a group coordinator.
         InvalidPartitionCount: n contradicts the log.
-        StoreMismatch: the store is of another kind, cluster or topic, or follows a topic.
+        StoreMismatch: the store is of another kind, cluster or topic, has other semantics, or follows a topic.
         ConflictingLog: the log holds another record at the same record offset.
     """
     found = find_log(paths)
@@ -96,10 +99,18 @@ def ingest_segments(
         count = _partition_count(found, offsets_partitions, settings)
     else:
         _check_store(store, found, offsets_partitions)
+        store.require_semantics(semantics)
         count = store.properties.offsets_partitions
     _check_partition_count(found, groups, count)
     if store is None:
-        store = Store.create(spark, location, StoreProperties(MIRRORED, count, found.cluster_id, found.topic_id))
+        properties = StoreProperties(
+            MIRRORED,
+            count,
+            found.cluster_id,
+            found.topic_id,
+            coordinator_semantics=semantics or CoordinatorSemantics(settings.log.coordinator_semantics),
+        )
+        store = Store.create(spark, location, properties)
     report = IngestReport(created=store.created_here, offsets_partitions=count)
     appends = 0
     try:

@@ -38,6 +38,7 @@ from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class TopicIngest:
         clock: Clock,
         observer: TopicObserver | None = None,
         topic: str | None = None,
+        semantics: CoordinatorSemantics | None = None,
     ) -> None:
         self._spark = spark
         self._location = location
@@ -108,6 +110,7 @@ class TopicIngest:
         self._clock = clock
         self._observer = observer or TopicObserver()
         self._topic = topic or settings.topic.name
+        self._semantics = semantics
         self._stopped = threading.Event()
         self._notes: TopicMetadata | None = None
         self._unfinished: Unfinished | None = None
@@ -141,12 +144,24 @@ class TopicIngest:
             if store is None or store.properties.topic_name is None:
                 OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
         if store is None:
-            properties = StoreProperties(MIRRORED, topic.partitions, topic.cluster_id, topic.topic_id, self._topic)
+            properties = StoreProperties(
+                MIRRORED,
+                topic.partitions,
+                topic.cluster_id,
+                topic.topic_id,
+                self._topic,
+                self._semantics_of_new_store(),
+            )
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)
+        store.require_semantics(self._semantics)
         check_topic(store.location, self._topic, store.properties, topic)
         self._notes = TopicMetadata(store, self._topic, self._settings, self._clock)
         return store
+
+    def _semantics_of_new_store(self) -> CoordinatorSemantics:
+        """The coordinator semantics asked for, or those of the settings; the broker could be asked here."""
+        return self._semantics or CoordinatorSemantics(self._settings.log.coordinator_semantics)
 
     def stop(self) -> None:
         """End `run` between two batches.

@@ -22,6 +22,12 @@ SAID = {
     "follow|--store|{store}|--bootstrap-server|127.0.0.1:1|--metrics-port|x": (
         "invalid value for '--metrics-port': 'x' is not an address: write PORT or HOST:PORT"
     ),
+    "ingest-segments|--store|{store}|segments|--coordinator-semantics|auto": (
+        "invalid value for '--coordinator-semantics': 'auto' is not one of 'modern', 'classic'"
+    ),
+    "reload|--store|{store}|--partition|1|--coordinator-semantics|classic": (
+        "--coordinator-semantics is not allowed with --partition"
+    ),
     "clean-log|--store|{store}|--older-than|-1": (
         "invalid value for '--older-than': '-1' is not allowed; it takes a whole"
     ),

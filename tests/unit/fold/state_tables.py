@@ -9,16 +9,19 @@ import pyarrow as pa
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.columnar_replay import Replay
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
-from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import CommittedOffset
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state.fold_progress import PartitionProgress, pending_rows
 from tests.logs import Identity, input_table
 from tests.replays import Replayed, replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from offsets_pipeline.semantics.log_row import LogRow
 
 #: Effects with timestamps as microseconds: a damaged timestamp may lie beyond what `datetime` can hold.
 _RAW_SCHEMA = pa.schema(
@@ -38,8 +41,9 @@ def effect_rows_of(replayed: Replay) -> list[dict[str, Any]]:
 class StateTables:
     """State tables in memory. `fold` takes a batch, with the earlier end and the pending commits."""
 
-    def __init__(self, offsets_partitions: int) -> None:
+    def __init__(self, offsets_partitions: int, semantics: CoordinatorSemantics = MODERN) -> None:
         self.offsets_partitions = offsets_partitions
+        self.semantics = semantics
         self.offsets: dict[tuple[int, Identity], dict[str, Any]] = {}
         self.group_records: dict[tuple[int, str, int, str], GroupRecordRow] = {}
         self.topics: dict[str, str] = {}
@@ -50,15 +54,9 @@ class StateTables:
 
     def fold(self, rows: Sequence[LogRow], chunk_rows: int = 1_000_000) -> None:
         """Fold a batch, handed to the replay ``chunk_rows`` at a time."""
-        replayed = Replay(self.offsets_partitions, self.folded_to)
-        carried = input_table(
-            (
-                LogRow(row["log_partition"], row["record_offset"], row["key"], row["value"], row["producer_id"])
-                for pending in self.pending.values()
-                for row in pending
-            ),
-            carried=True,
-        )
+        replayed = Replay(self.offsets_partitions, self.folded_to, self.semantics)
+        pending = {at: PartitionProgress(at, pending=rows) for at, rows in self.pending.items()}
+        carried = pending_rows(pending)
         table = pa.concat_tables([input_table(rows), carried])
         for start in range(0, table.num_rows, chunk_rows):
             replayed.add(table.slice(start, chunk_rows))
@@ -85,13 +83,16 @@ class StateTables:
         assert len(set(keys)) == len(keys), "a merge cannot match two rows with one"
         for key, row in zip(keys, rows, strict=True):
             held = self.offsets.get(key)
-            if held is None or row["record_offset"] > held["record_offset"]:
+            if held is None or _version(row) > _version(held):
                 self.offsets[key] = row
 
     def _write_group_records(self, facts: list[dict[str, Any]], commits: list[dict[str, Any]]) -> None:
         """A commit is noted where its group is not known to exist, or other facts about it come in (`state.py`)."""
         alive = self.groups().keys()
         touched = {(row["log_partition"], row["group_id"]) for row in facts}
+        if self.semantics.is_classic:
+            commits = [self._with_offsets_held(row) for row in commits]
+            touched |= {(row["log_partition"], row["group_id"]) for row in commits if row["value_offset"] is None}
         noted = [
             row for row in commits if (at := (row["log_partition"], row["group_id"])) not in alive or at in touched
         ]
@@ -102,6 +103,15 @@ class StateTables:
             new = GroupRecordRow(key[2], key[3], row["value_offset"], row["value"], row["tombstone_offset"])
             self.group_records[key] = new if held is None else _merged(held, new)
 
+    def _with_offsets_held(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Whether offsets of the group are visible, where its batch alone cannot tell."""
+        is_held = any(
+            (at, identity[0]) == (row["log_partition"], row["group_id"]) and held["committed_offset"] is not None
+            for (at, identity), held in self.offsets.items()
+        )
+        is_asked = row["value_offset"] is None and is_held
+        return row | {"value_offset": row["tombstone_offset"], "tombstone_offset": None} if is_asked else row
+
     def groups(self) -> dict[tuple[int, str], tuple[str, dict[tuple[int, str], bytes]]]:
         """The groups that exist, their kind and the last values of their records."""
         records: dict[tuple[int, str], list[GroupRecordRow]] = {}
@@ -109,6 +119,10 @@ class StateTables:
             records.setdefault((log_partition, group_id), []).append(row)
         found = {at: live_records(rows) for at, rows in records.items()}
         return {at: live for at, live in found.items() if live is not None}
+
+
+def _version(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["position"], -1 if row["committed_offset"] is None else row["record_offset"]
 
 
 def _merged(held: GroupRecordRow, new: GroupRecordRow) -> GroupRecordRow:
@@ -123,12 +137,14 @@ def _at(offset: int | None) -> int:
     return -1 if offset is None else offset
 
 
-def references(rows: Iterable[LogRow], offsets_partitions: int) -> dict[int, Replayed]:
+def references(
+    rows: Iterable[LogRow], offsets_partitions: int, semantics: CoordinatorSemantics = MODERN
+) -> dict[int, Replayed]:
     """The reference's state of each log partition."""
     by_partition: dict[int, list[LogRow]] = {}
     for row in sorted(rows, key=lambda row: row.record_offset):
         by_partition.setdefault(row.log_partition, []).append(row)
-    return {at: replay(of_one, at, offsets_partitions) for at, of_one in by_partition.items()}
+    return {at: replay(of_one, at, offsets_partitions, semantics) for at, of_one in by_partition.items()}
 
 
 def named_topics(states: Iterable[Replayed]) -> dict[str, str]:
@@ -191,7 +207,8 @@ def assert_same(tables: StateTables, expected: Mapping[int, Replayed], earlier: 
         assert tables.quarantine.get(at, {}) == state.quarantined
         assert tables.unknown_records[at] == state.unknown_records
     for (at, (group_id, _, _)), row in tables.offsets.items():
-        assert row["misplaced"] == (partition_for(group_id, tables.offsets_partitions) != at)
+        is_away = partition_for(group_id, tables.offsets_partitions) != at
+        assert row["misplaced"] == (is_away and not tables.semantics.is_classic)  # R1
 
 
 def _decoded(values: Mapping[tuple[int, str], bytes]) -> dict[tuple[int, str], dict[str, Any]]:

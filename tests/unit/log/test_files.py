@@ -12,6 +12,7 @@ from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_reader import LogRange, LogReader, shared_out
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType
 
 def places(folder: Path, files: list[StoredFile], wanted: LogRange) -> list[tuple[int, int]]:
     """Log partition and record offset of the rows that a replay gets."""
-    read = list(LogReader(TableFolder(str(folder), LOG), wanted).read(files))
+    read = list(LogReader(TableFolder(str(folder), LOG), wanted, MODERN).read(files))
     return sorted((row["log_partition"], row["record_offset"]) for table in read for row in table.to_pylist())
 
 

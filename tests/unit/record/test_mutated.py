@@ -21,6 +21,7 @@ from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.state.changes import in_key_order, state_rows
@@ -97,7 +98,7 @@ def replayed(rows: pa.Table, *, compacted: bool) -> None:
     records = effects.filter(pc.is_in(effects["kind"], pa.array([GROUP_RECORD, GROUP_COMMIT])))
     if records.num_rows:
         for batch in described(
-            in_key_order(RECORDS, state_rows(RECORDS, records.to_batches())).to_batches(), PARTITIONS
+            in_key_order(RECORDS, state_rows(RECORDS, records.to_batches())).to_batches(), PARTITIONS, MODERN
         ):
             batch.validate(full=True)
 

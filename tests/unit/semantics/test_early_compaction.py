@@ -12,21 +12,28 @@ from hypothesis import strategies as st
 
 from offsets_pipeline.semantics.columnar_replay import Replay
 from offsets_pipeline.semantics.compaction import are_commits, compact_early
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from tests.logs import CAPTURES, LogPartition, capture_rows, input_table
 from tests.random_logs import NARROW, Log, examples, logs, several
 
 PARTITIONS = 5
 
 
-def facts(tables: list[pa.Table], folded_to: dict[int, int]) -> list[str]:
-    replay = Replay(PARTITIONS, folded_to)
+both = pytest.mark.parametrize("semantics", CoordinatorSemantics)
+
+
+def facts(
+    tables: list[pa.Table], folded_to: dict[int, int], semantics: CoordinatorSemantics = CoordinatorSemantics.MODERN
+) -> list[str]:
+    replay = Replay(PARTITIONS, folded_to, semantics)
     for table in tables:
         replay.add(table)
     return sorted(repr(row) for batch in replay.effects() for row in batch.to_pylist())
 
 
+@both
 @pytest.mark.parametrize("capture", sorted(path.name for path in CAPTURES.iterdir() if path.is_dir()))
-def test_replay_of_compacted_rows_equals_replay_of_all(capture: str) -> None:
+def test_replay_of_compacted_rows_equals_replay_of_all(capture: str, semantics: CoordinatorSemantics) -> None:
     chance = random.Random(capture)
     rows = [row for rows in capture_rows(capture).values() for row in rows]
     for folded in (False, True):
@@ -34,23 +41,27 @@ def test_replay_of_compacted_rows_equals_replay_of_all(capture: str) -> None:
         chance.shuffle(rows)
         cut = sorted(chance.sample(range(len(rows)), 3))
         tables = [input_table(rows[start:end]) for start, end in zip([0, *cut], [*cut, len(rows)], strict=True)]
-        compacted = [compact_early(table, folded_to) for table in tables]
-        assert facts(compacted, folded_to) == facts(tables, folded_to)
+        compacted = [compact_early(table, folded_to, semantics) for table in tables]
+        assert facts(compacted, folded_to, semantics) == facts(tables, folded_to, semantics)
 
 
+@both
 @examples(100)
-@given(logs(NARROW, max_steps=30) | logs(several(2), max_steps=60), st.data())
-def test_any_part_of_any_log_may_be_compacted_before_its_replay(log: Log, data: st.DataObject) -> None:  # R10-R16
+@given(log=logs(NARROW, max_steps=30) | logs(several(2), max_steps=60), data=st.data())
+def test_any_part_of_any_log_may_be_compacted_before_its_replay(
+    log: Log, data: st.DataObject, semantics: CoordinatorSemantics
+) -> None:  # R10-R16
     rows = data.draw(st.sampled_from([log.rows(), log.rows() * 2]))
     if data.draw(st.booleans()):
         rows = data.draw(st.permutations(rows))
     size = data.draw(st.sampled_from([1, 3, 10, 1000]))
     tables = [input_table(rows[start : start + size]) for start in range(0, len(rows), size)]
     keep_producers = data.draw(st.booleans())
-    compacted = [compact_early(table, {}, keep_producers=keep_producers) for table in tables]
-    assert facts(compacted, {}) == facts([input_table(rows)], {})
-    again = compact_early(pa.concat_tables(compacted), {}, keep_producers=keep_producers)
-    assert facts([again], {}) == facts([input_table(rows)], {})
+    compacted = [compact_early(table, {}, semantics, keep_producers=keep_producers) for table in tables]
+    expected = facts([input_table(rows)], {}, semantics)
+    assert facts(compacted, {}, semantics) == expected
+    again = compact_early(pa.concat_tables(compacted), {}, semantics, keep_producers=keep_producers)
+    assert facts([again], {}, semantics) == expected
 
 
 def test_transactional_commits_with_their_marker_are_compacted_as_plain_ones() -> None:  # R11
@@ -73,6 +84,25 @@ def test_transactional_commits_with_their_marker_are_compacted_as_plain_ones() -
     assert sum(compacted["records"].to_pylist()) == len(log.rows)
     kept = compact_early(input_table(log.rows), {}, keep_producers=True)
     assert kept.filter(pc.is_null(kept["control_type"]))["producer_id"].to_pylist() == [7, 8, 8, 9]
+
+
+def test_classic_transaction_that_brings_an_offset_back_is_not_compacted() -> None:  # R12
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1, producer_id=7)
+    log.commit(("g", "u", 0), 2, producer_id=7)
+    log.commit(("h", "t", 0), 3, producer_id=8)
+    log.delete(("g", "t", 0), key_version=0)  # another raw key of the same identity
+    log.end_commit(7)
+    log.end_abort(8)
+    compacted = compact_early(input_table(log.rows), {}, CoordinatorSemantics.CLASSIC)
+    assert compacted.select(["record_offset", "producer_id"]).to_pylist() == [
+        {"record_offset": 0, "producer_id": 7},
+        {"record_offset": 1, "producer_id": None},
+        {"record_offset": 3, "producer_id": None},
+        {"record_offset": 4, "producer_id": 7},
+        {"record_offset": 5, "producer_id": 8},
+    ]
+    assert sum(compacted["records"].to_pylist()) == len(log.rows)
 
 
 def test_tombstone_of_an_aborted_transaction_is_compacted_as_a_plain_one() -> None:  # R12

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
 from tests.logs import LogPartition
 from tests.property.test_cleaning_keeps import cleaned, said
@@ -18,10 +19,12 @@ AT = ("g", "t", 0)
 OLD = 1_000_000  # behind all of a log: every tombstone is old
 
 
-def kept(log: LogPartition, *, aged_to: int = 0, late: Collection[int] = ()) -> list[int]:
+def kept(
+    log: LogPartition, *, aged_to: int = 0, late: Collection[int] = (), semantics: CoordinatorSemantics = MODERN
+) -> list[int]:
     """The record offsets that a cleaning of the whole log keeps; the replay of these has to be the same."""
-    rows = cleaned(log.rows, log.next_offset, aged_to, late)
-    assert said(replay(rows, 0, 1)) == said(replay(log.rows, 0, 1))
+    rows = cleaned(log.rows, log.next_offset, aged_to, late, semantics=semantics)
+    assert said(replay(rows, 0, 1, semantics)) == said(replay(log.rows, 0, 1, semantics))
     return [row.record_offset for row in rows]
 
 
@@ -203,6 +206,26 @@ def test_nothing_is_left_of_a_group_that_was_deleted_long_ago() -> None:
     log.group_tombstone(2, "g")
     assert kept(log) == [2, 3]
     assert kept(log, aged_to=OLD) == []
+
+
+def test_classic_cleaning_keeps_what_brings_an_offset_back_and_nothing_of_a_group_without_offsets() -> None:
+    # R10c, R12, R14
+    log = LogPartition()
+    brought_back = log.commit(AT, 1, 7)
+    overruled = log.delete(AT)
+    marker = log.end_commit(7)
+    left_behind = log.commit(("h", "t", 0), 1)
+    log.group_tombstone(2, "h")
+    log.commit(("i", "t", 0), 1)
+    log.delete(("i", "t", 0))
+    log.commit(("j", "t", 0), 1, 8)
+    log.end_abort(8)
+    assert kept(log, aged_to=OLD, semantics=CoordinatorSemantics.CLASSIC) == [
+        brought_back,
+        overruled,
+        marker,
+        left_behind,
+    ]
 
 
 def test_what_came_late_stays_with_what_it_needs() -> None:

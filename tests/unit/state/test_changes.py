@@ -8,30 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state import changes as changes_module
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.state.replay_job import ReplayStart
 from tests.logs import LogPartition
+from tests.unit.state.tables import append
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.table_folder import TableFolder
 
 PARTITIONS = 2
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> dict[str, TableFolder]:
-    """The empty state tables."""
-    folders = {each.name: TableFolder(str(tmp_path / each.name), each.table) for each in STATE_TABLES}
-    for folder in folders.values():
-        folder.create()
-    return folders
 
 
 def replayed(
@@ -39,15 +29,9 @@ def replayed(
 ) -> Changes:
     """The changes of replaying these log partitions into incarnation 1."""
     rows = [row._asdict() | {"backfill": False, "records": 1} for log in logs for row in log.rows]
-    start = ReplayStart(PARTITIONS, dict.fromkeys(range(PARTITIONS), folded_to))
-    folders = StateFolders(tables, PARTITIONS, dict.fromkeys(range(PARTITIONS), 1), known)
+    start = ReplayStart(PARTITIONS, MODERN, dict.fromkeys(range(PARTITIONS), folded_to))
+    folders = StateFolders(tables, PARTITIONS, MODERN, dict.fromkeys(range(PARTITIONS), 1), known)
     return write_changes(start.replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders)
-
-
-def append(tables: dict[str, TableFolder], changes: Changes) -> None:
-    """Commit the files."""
-    for name, folder in tables.items():
-        folder.commit(add=changes.files[name], seen=folder.snapshot())
 
 
 def rows_in(folder: TableFolder, file: AddFile) -> list[dict[str, Any]]:
@@ -129,7 +113,7 @@ def test_commits_of_groups_that_exist_write_nothing_about_groups(tables: dict[st
     log.group(2, "dead")
     log.group_tombstone(2, "dead")
     append(tables, replayed(tables, log))
-    known = KnownGroups.read(tables, {0: 1, 1: 1})
+    known = KnownGroups.read(tables, {0: 1, 1: 1}, MODERN)
     log.rows.clear()
     log.commit(("known", "t", 0), 2)
     assert not replayed(tables, log, known=known, folded_to=log.rows[0].record_offset).files["groups"]
@@ -145,7 +129,7 @@ def test_groups_of_another_incarnation_are_not_known(tables: dict[str, TableFold
     log = LogPartition()
     log.commit(("g", "t", 0), 1)
     append(tables, replayed(tables, log))
-    assert KnownGroups.read(tables, {0: 1}).existing({(0, "g")}) == {(0, "g")}
-    assert KnownGroups.read(tables, {0: 2}).existing({(0, "g")}) == set()
-    assert KnownGroups.read(tables, {0: 2, 1: 1}).existing({(0, "g")}) == set()
-    assert KnownGroups.read(tables, {0: 1}).existing({(1, "g"), (0, "h")}) == set()
+    assert KnownGroups.read(tables, {0: 1}, MODERN).existing({(0, "g")}) == {(0, "g")}
+    assert KnownGroups.read(tables, {0: 2}, MODERN).existing({(0, "g")}) == set()
+    assert KnownGroups.read(tables, {0: 2, 1: 1}, MODERN).existing({(0, "g")}) == set()
+    assert KnownGroups.read(tables, {0: 1}, MODERN).existing({(1, "g"), (0, "h")}) == set()

@@ -10,6 +10,7 @@ import pytest
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, pending_rows
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ COMMIT = {
     "partition": 3,
     "committed_offset": 12,
     "record_offset": 40,
+    "position": 40,
     "key": b"key",
     "value": b"value",
 }
@@ -40,7 +42,7 @@ def partition(log_partition: int, folded_to: int = 0, incarnation: int = 1) -> P
 
 
 def test_progress_is_read_as_it_was_written(table: TableFolder) -> None:
-    whole = PartitionProgress(0, 2, 3, 41, 17, 30, 1, 1_795_000_000_000_000, [])
+    whole = PartitionProgress(0, 2, 3, MODERN, 41, 17, 30, 1, 1_795_000_000_000_000, [])
     FoldProgress.read(table).swap({0: whole, 1: partition(1, 5)})
     found = FoldProgress.read(table)
     assert found.partitions == {0: whole, 1: partition(1, 5)}

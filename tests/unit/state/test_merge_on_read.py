@@ -46,6 +46,7 @@ def offset(where: str, record_offset: int, *, log_partition: int = 0, is_tombsto
         "partition": int(where[1]),
         "committed_offset": None if is_tombstone else record_offset,
         "record_offset": record_offset,
+        "position": record_offset,
         "misplaced": False,
     }
 

@@ -1,0 +1,87 @@
+"""State tables in a folder, written and read by the program without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.state.changes import StateFolders, write_changes
+from offsets_pipeline.state.fold_progress import PartitionProgress, pending_rows
+from offsets_pipeline.state.known import KnownGroups
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
+from offsets_pipeline.state.replay_job import ReplayStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.state.changes import Changes
+
+_INCARNATION = 1
+
+
+def state_tables(folder: Path) -> dict[str, TableFolder]:
+    """New, empty state tables."""
+    folders = {each.name: TableFolder(str(folder / each.name), each.table) for each in STATE_TABLES}
+    for table in folders.values():
+        table.create()
+    return folders
+
+
+def append(tables: dict[str, TableFolder], changes: Changes) -> None:
+    """Commit the files."""
+    for name, folder in tables.items():
+        folder.commit(add=changes.files[name], seen=folder.snapshot())
+
+
+class StoredState:
+    """The state tables in a folder, and the progress, as a fold in the driver writes them."""
+
+    def __init__(self, folder: Path, offsets_partitions: int, semantics: CoordinatorSemantics) -> None:
+        self.tables = state_tables(folder)
+        self.semantics = semantics
+        self.progress = {
+            at: PartitionProgress(at, incarnation=_INCARNATION, semantics=semantics) for at in range(offsets_partitions)
+        }
+
+    def fold(self, rows: Iterable[LogRow], *, swap: bool = True) -> None:
+        """Fold a batch; without ``swap`` the fold dies before its last step."""
+        columns = [row._asdict() | {"backfill": False, "records": 1} for row in rows]
+        folded_to = {at: each.folded_to for at, each in self.progress.items()}
+        incarnations = dict.fromkeys(self.progress, _INCARNATION)
+        known = KnownGroups.read(self.tables, incarnations, self.semantics)
+        start = ReplayStart(len(self.progress), self.semantics, folded_to, pending_rows(self.progress))
+        table = compact_early(pa.Table.from_pylist(columns, schema=INPUT_SCHEMA), folded_to, self.semantics)
+        folders = StateFolders(self.tables, len(self.progress), self.semantics, incarnations, known)
+        changes = write_changes(start.replay([table]), folders)
+        append(self.tables, changes)
+        for at, each in changes.partitions.items() if swap else ():
+            self.progress[at] = PartitionProgress(
+                at,
+                incarnation=_INCARNATION,
+                semantics=self.semantics,
+                folded_to=each.folded_to,
+                pending=each.pending,
+            )
+
+    def offsets(self, column: str = "record_offset") -> dict[tuple[int, str, str, int], int]:
+        """A column of the rows of visible offsets, by log partition, group, topic and partition."""
+        rows = (row for row in self._rows(OFFSETS.name) if row["committed_offset"] is not None)
+        return {tuple(row[name] for name in OFFSETS.key): row[column] for row in rows}
+
+    def groups(self) -> dict[tuple[int, str], tuple[str, str]]:
+        """Type and state of the groups that exist."""
+        rows = (row for row in self._rows(DESCRIBED.name) if row["state"] != "Dead")
+        return {(row["log_partition"], row["group_id"]): (row["group_type"], row["state"]) for row in rows}
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        table = next(each for each in STATE_TABLES if each.name == name)
+        query = table.newest(name, f"incarnation = {_INCARNATION}")
+        rows: list[dict[str, Any]] = self.tables[name].snapshot().query(query).read_all().to_pylist()
+        return rows
