@@ -13,7 +13,6 @@ import subprocess
 import time
 import urllib.request
 from datetime import datetime
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +21,6 @@ from deltalake.exceptions import DeltaError
 
 from benchmarks.broker import free_ports
 from offsets_pipeline.cli import main
-from offsets_pipeline.errors import ConnectorMissing
-from offsets_pipeline.ingest.topic.topic_admin import require_connector
 from offsets_pipeline.observability.metrics import HELP
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import live_broker, wait_until
@@ -89,7 +86,7 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         transaction = broker.transaction("x")
         transaction.begin("in-it", {("t", 0): 2})
         transaction.commit()  # so that a log partition ends with what no reader of committed records gets
-        records = broker.committed_records()
+        records = broker.log_places()
 
         # told to stop before the end, it says how far it came, and does not claim more
         now = ("--available-now", "--metrics-file", file)
@@ -132,7 +129,7 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         # the job lands what comes then, and the fold is behind by that
         for number in range(9):
             broker.commit(f"g{number}", {("t", 1): 1000 + number})
-        more = broker.committed_records()
+        more = broker.log_places()
         given = ("--store", store, "--bootstrap-server", broker.address, *now)
         assert_said(
             job_in_process(root, "ingest_topic", *given), f"{len(more) - len(records)} records added to {store}"
@@ -211,7 +208,7 @@ def test_open_transaction_is_shown_with_its_age(
             wait_until(lambda: open_ not in told(), "it is still told of")
             wait_until(lambda: info()["open_since"] is None, "log-info still tells of it")
             process.terminate()
-            records = len(broker.committed_records())
+            records = len(broker.log_places())
             assert ended(process) == (0, f"{records} records added to {store}, {records} folded\n", "")
         finally:
             process.kill()
@@ -220,9 +217,3 @@ def test_open_transaction_is_shown_with_its_age(
         assert figures["offsets_records_read_total"] == figures["offsets_records_folded_total"] == {"": records}
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: {"0": 0} for name in OFFSET_NAMES}
         assert_counts_are_the_brokers(figures, broker)
-
-
-def test_spark_without_the_connector_is_a_clear_error(kafka: KafkaJvm) -> None:
-    without = SimpleNamespace(_jvm=kafka.gateway.jvm)  # a broker's classes, and none of Spark's
-    with pytest.raises(ConnectorMissing, match="Spark has no Kafka connector: run `make setup`"):
-        require_connector(without)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
-from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from tests.kafka.live import TOPIC, live_broker, wait_until
 from tests.kafka.test_follow import Heard, log_places
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.store import Store
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
@@ -39,13 +39,13 @@ STOPPED_SECONDS = 60
 
 
 class Options(KafkaOptions):
-    """Of a broker that is away our questions know it soon, and the query's consumer does not within a test."""
+    """Of a broker that is away our questions know it soon, and the query's source does not within a test."""
 
     def __init__(self, broker: LiveBroker) -> None:
         super().__init__(broker.address, {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"})
 
-    def for_spark(self) -> dict[str, str]:
-        return {**super().for_spark(), "kafka.default.api.timeout.ms": "600000"}
+    def for_source(self) -> dict[str, str]:
+        return {**super().for_source(), "kafka.default.api.timeout.ms": "600000"}
 
 
 @pytest.fixture
@@ -86,11 +86,11 @@ def running(ingest: TopicIngest) -> Iterator[threading.Thread]:
 
 
 def landed(store: Path, broker: LiveBroker, log_incarnation: int = 0) -> None:
-    """Wait until this incarnation of the log holds the records that a consumer reads from the topic."""
+    """Wait until this incarnation of the log holds the records of the broker's segment files."""
     wait_until(
-        lambda: log_places(store, log_incarnation) == broker.committed_records(),
+        lambda: log_places(store, log_incarnation) == broker.log_places(),
         "the log is not the topic",
-        say=lambda: str((log_places(store, log_incarnation), broker.committed_records())),
+        say=lambda: str((log_places(store, log_incarnation), broker.log_places())),
     )
 
 
@@ -98,14 +98,14 @@ def test_follow_warns_and_waits_while_the_cluster_fails_and_can_be_stopped(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, heard, failing = tmp_path / "store", Heard(), threading.Event()
-    describe = TopicAdmin.describe
+    describe = TopicClient.describe
 
-    def describe_or_fail(self: TopicAdmin) -> TopicDescription:
+    def describe_or_fail(self: TopicClient) -> TopicDescription:
         if failing.is_set():
             raise KafkaFailed("b: UnknownServerException: a bad day")
         return describe(self)
 
-    monkeypatch.setattr(TopicAdmin, "describe", describe_or_fail)
+    monkeypatch.setattr(TopicClient, "describe", describe_or_fail)
     with live_broker(kafka, tmp_path / "broker", 1) as broker:
         broker.create_topic("t", 1)
         broker.commit("before", {("t", 0): 1})
@@ -124,7 +124,7 @@ def test_follow_warns_and_waits_while_the_cluster_fails_and_can_be_stopped(
         broker.start()
         broker.commit("after", {("t", 0): 3})
         ingest_of(workbench, store, broker, quick).run(available_now=True)
-        assert log_places(store) == broker.committed_records()
+        assert log_places(store) == broker.log_places()
 
 
 def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
@@ -155,10 +155,10 @@ def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
         broker.create_topic("t", 1)
         broker.commit("first", {("t", 0): 1})
         ingest_of(workbench, store, broker, quick).run(available_now=True)
-        first = broker.committed_records()
+        first = broker.log_places()
         recreate(broker, 3)  # while nobody reads, beyond what was read
         ingest_of(workbench, store, broker, quick, heard).run(available_now=True)
-        second = broker.committed_records()
+        second = broker.log_places()
         assert len(second) > len(first)
         assert (log_places(store, 0), log_places(store, 1)) == (first, second)
         assert "created again" in heard.warnings[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.ingest.topic.record_batch_source import SCHEMA
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.log.append import LogAppender
 from tests.spark.stores import CLOCK, copied, rows_of, table, versions
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 LOG_INCARNATION = 3
-SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 Places = list[tuple[int, int]]
 
 
@@ -32,16 +32,19 @@ def store(empty: Callable[[int], Path], tmp_path: Path) -> Path:
 
 
 def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
-    """Records of these log partitions and record offsets, as Spark's Kafka source hands them on."""
+    """Records of these log partitions and record offsets, as the source hands them on."""
     at = datetime(2026, 11, 21, tzinfo=UTC)
-    rows = [(b"key", f"{part} {offset}".encode(), "t", part, offset, at, 0) for part, offset in places]
+    rows = [
+        (part, offset, at, b"key", f"{part} {offset}".encode(), None, None, None, "kafka://c/t", None)
+        for part, offset in places
+    ]
     return workbench.spark.createDataFrame(rows, SCHEMA).repartition(2)
 
 
 def appender(
     workbench: Workbench, confirm: Callable[[], object] = lambda: None, log_incarnation: int = LOG_INCARNATION
 ) -> TopicAppender:
-    return TopicAppender(log_incarnation, "kafka://c/t", workbench.settings, CLOCK, confirm)
+    return TopicAppender(log_incarnation, workbench.settings, CLOCK, confirm)
 
 
 def held(store: Path, log_incarnation: int = LOG_INCARNATION) -> Places:
