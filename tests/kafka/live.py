@@ -103,7 +103,14 @@ class LiveBroker:
         self.stop()
 
     def log_places(self, topic: str = TOPIC) -> list[tuple[int, int]]:
-        """Log partition and record offset of each record in the broker's segment files, control records too."""
+        """Log partition and record offset of each record in the broker's segment files, control records too.
+
+        Waits for the control records of transactions that have ended: a broker writes them after its answer.
+        """
+        wait_until(
+            lambda: all(open_since is None for _, open_since, _ in self.answers.producers().values()),
+            "a transaction is open",
+        )
         return sorted(
             (int(folder.name.rpartition("-")[2]), record_offset)
             for folder in self.folder.glob(f"{topic}-*")

@@ -188,7 +188,7 @@ def test_topic_of_other_records_is_refused_before_a_store_is_made(
             workbench.spark, str(tmp_path / "store"), Options(broker), settings, SystemClock(), None, "orders"
         )
         with pytest.raises(
-            WrongRecords, match=r"topic orders does not .*: 40 of the 40 first .* partition 0 has no key"
+            WrongRecords, match=r"topic orders does not .*: 40 of the first 40 .* partition 0 has no key"
         ):
             ingest.prepare()
         assert not (tmp_path / "store").exists()
