@@ -19,7 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.consumer import OffsetCommitRequest
+
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
+from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
@@ -32,44 +36,60 @@ from offsets_pipeline.stream.follow import Follower
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from offsets_pipeline.broker.connection import Connection
 
 _LOG_PARTITIONS = 50
 _LOOK_SECONDS = 5.0  # at the latest; looking takes processor time from what is measured
 _PATIENCE_SECONDS = 120
-_PROBE = "probe"
+_PROBE, _TOPIC = "probe", "orders"
 
 
 class Committer:
-    """Commits for groups without members, by the Admin client of the session's JVM."""
+    """Commits for groups without members, by Kafka's protocol."""
 
-    def __init__(self, spark: SparkSession, address: str, partitions: int) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001 - pyspark has no public name for it
-        self._jvm = jvm
-        self._kafka: Any = self._jvm.org.apache.kafka
-        kafka = self._kafka
-        self._admin = kafka.clients.admin.Admin.create({"bootstrap.servers": address})
-        topic = kafka.clients.admin.NewTopic("orders", self._jvm.java.util.Optional.of(partitions), self._none())
-        self._admin.createTopics([topic]).all().get()
-        self._places = [kafka.common.TopicPartition("orders", at) for at in range(partitions)]
+    def __init__(self, address: str, partitions: int) -> None:
+        self._cluster = Cluster(KafkaOptions(address, {}))
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=_TOPIC, num_partitions=partitions, replication_factor=-1, assignments=[], configs=[]
+        )
+        self._send(CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False))
+        self._partitions = range(partitions)
 
-    def _none(self) -> Any:  # noqa: ANN401 - of the JVM
-        return self._jvm.java.util.Optional.empty()
+    def commit_all(self, group_id: str, offset: int) -> None:
+        """Commit this offset for each partition, and wait for the answer."""
+        self._commit(group_id, dict.fromkeys(self._partitions, offset))
 
-    def whole(self, offset: int) -> Any:  # noqa: ANN401 - of the JVM
-        """An offset for each partition, as `commit` takes it."""
-        offsets = self._jvm.java.util.HashMap()
-        for place in self._places:
-            offsets.put(place, self._kafka.clients.consumer.OffsetAndMetadata(offset))
-        return offsets
+    def commit_one(self, group_id: str, offset: int) -> None:
+        """Commit this offset for the first partition, and wait for the answer."""
+        self._commit(group_id, {0: offset})
 
-    def one(self, offset: int) -> Any:  # noqa: ANN401 - of the JVM
-        """An offset for the first partition."""
-        return {self._places[0]: self._kafka.clients.consumer.OffsetAndMetadata(offset)}
+    def _commit(self, group_id: str, offsets: dict[int, int]) -> None:
+        of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        partitions = [
+            of_topic.OffsetCommitRequestPartition(
+                partition_index=at, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+            )
+            for at, offset in offsets.items()
+        ]
+        request = OffsetCommitRequest(
+            group_id=group_id,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[of_topic(name=_TOPIC, partitions=partitions)],
+        )
+        answer = self._send(request, max_version=9)  # the last one with names of topics
+        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
+        if codes != {0}:
+            sys.exit(f"follow: error: a commit was refused with the error codes {sorted(codes)}")
 
-    def commit(self, group_id: str, offsets: Any) -> None:  # noqa: ANN401 - of the JVM
-        """Commit, and wait for the answer."""
-        self._admin.alterConsumerGroupOffsets(group_id, offsets).all().get()
+    def _send(self, request: Any, max_version: int | None = None) -> Any:  # noqa: ANN401 - kafka-python has no types
+        (node_id,) = self._cluster.brokers()
+        if self._connection is None:
+            self._connection = self._cluster.connect(node_id)
+        return self._connection.send(request, max_version=max_version)
+
+    _connection: Connection | None = None
 
 
 @contextmanager
@@ -108,11 +128,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
     broker.format()
     with broker.serving():
         spark = build_session("follow", settings)
-        committer = Committer(spark, broker.address, options.partitions)
-        offsets = committer.whole(1)
+        committer, prober = Committer(broker.address, options.partitions), Committer(broker.address, options.partitions)
         for number in range(options.groups):
-            committer.commit(f"group-{number}", offsets)
-        committer.commit(_PROBE, committer.one(0))
+            committer.commit_all(f"group-{number}", 1)
+        prober.commit_one(_PROBE, 0)
         ingest = TopicIngest(spark, store, KafkaOptions(broker.address, {}), settings, SystemClock())
         ingest.prepare()
         follower = Follower(ingest, settings, SystemClock())
@@ -122,20 +141,20 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
             for number in itertools.cycle(range(options.groups)):
                 if ended.wait(options.partitions / options.rate):
                     return
-                committer.commit(f"group-{number}", offsets)
+                committer.commit_all(f"group-{number}", 1)
 
         with beside(lambda: follower.run(lambda *_: folded.set()), follower.stop):
             took = await_offset(store, 0, folded)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
             with beside(go_on, ended.set):
-                return [_probe(committer, store, number, folded) for number in range(1, options.probes + 1)][
+                return [_probe(prober, store, number, folded) for number in range(1, options.probes + 1)][
                     options.warm_up :
                 ]
 
 
 def _probe(committer: Committer, store: str, number: int, folded: threading.Event) -> float:
     folded.clear()
-    committer.commit(_PROBE, committer.one(number))
+    committer.commit_one(_PROBE, number)
     took = await_offset(store, number, folded)
     time.sleep(0.3)  # not in step with the queries' triggers
     return took
