@@ -13,7 +13,6 @@ import subprocess
 import time
 import urllib.request
 from datetime import datetime
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +21,6 @@ from deltalake.exceptions import DeltaError
 
 from benchmarks.broker import free_ports
 from offsets_pipeline.cli import main
-from offsets_pipeline.errors import ConnectorMissing
-from offsets_pipeline.ingest.topic.topic_admin import require_connector
 from offsets_pipeline.observability.metrics import HELP
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import live_broker, wait_until
@@ -220,9 +217,3 @@ def test_open_transaction_is_shown_with_its_age(
         assert figures["offsets_records_read_total"] == figures["offsets_records_folded_total"] == {"": records}
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: {"0": 0} for name in OFFSET_NAMES}
         assert_counts_are_the_brokers(figures, broker)
-
-
-def test_spark_without_the_connector_is_a_clear_error(kafka: KafkaJvm) -> None:
-    without = SimpleNamespace(_jvm=kafka.gateway.jvm)  # a broker's classes, and none of Spark's
-    with pytest.raises(ConnectorMissing, match="Spark has no Kafka connector: run `make setup`"):
-        require_connector(without)  # type: ignore[arg-type]

@@ -52,7 +52,9 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     assert notes.known() == KnownLog(0, {})
     notes.note(reading)
     begun = notes.known()
-    assert begun == KnownLog(0, {}, dict.fromkeys(range(5), 10), dict.fromkeys(range(5), 3), CompleteReads(NOW_MS - 1000, None))
+    assert begun == KnownLog(
+        0, {}, dict.fromkeys(range(5), 10), dict.fromkeys(range(5), 3), CompleteReads(NOW_MS - 1000, None)
+    )
     assert {(each.read_at, each.stable) for each in log_info(StateReader(str(store)))} == {(None, 20)}
     topic = TopicDescription("c", "id", 5)
     assert plan_reading(begun, "id", topic, AS_IT_STANDS, {}, DAY_MS, NOW_MS).anew is None

@@ -218,9 +218,7 @@ class FakeTopic:
         return 0 if at.start <= wanted.fetch_offset <= at.end else OUT_OF_RANGE
 
     def _batches(self, wanted: Any) -> list[bytes]:  # noqa: ANN401
-        return [
-            each.data for each in self.partitions[wanted.partition].batches if each.last >= wanted.fetch_offset
-        ]
+        return [each.data for each in self.partitions[wanted.partition].batches if each.last >= wanted.fetch_offset]
 
     def _list_offsets(self, request: Any, _: int) -> Any:  # noqa: ANN401
         of_topic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -258,9 +256,7 @@ class FakeTopic:
             for topic in request.topics
             for each in topic.partitions
         ]
-        return OffsetForLeaderEpochResponse(
-            throttle_time_ms=0, topics=[of_topic(topic=TOPIC, partitions=partitions)]
-        )
+        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[of_topic(topic=TOPIC, partitions=partitions)])
 
     def _configs(self, request: Any, _: int) -> Any:  # noqa: ANN401
         of_resource = DescribeConfigsResponse.DescribeConfigsResult

@@ -64,7 +64,9 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
         assert secret not in said + repr(options) + str(options)
 
 
-@pytest.mark.parametrize("name", ["group.id", "groupIdPrefix", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"])
+@pytest.mark.parametrize(
+    "name", ["group.id", "groupIdPrefix", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"]
+)
 def test_options_that_the_reading_rests_on_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot set the Kafka option {name.removeprefix('kafka.')}:"):
         KafkaOptions("b:9092", {name: "x"})
