@@ -19,7 +19,7 @@ UV := uv==0.13.8
 PYTHON ?=
 STORE ?= store
 CAPTURE ?= tests/data/captures/4.2.0-kip848
-JAR_SETS ?= delta kafka-connector
+JAR_SETS ?= delta
 JOBS ?= 2
 ARGS ?=
 export STORE CAPTURE

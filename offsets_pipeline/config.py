@@ -107,8 +107,11 @@ class LogSettings(_Section):
     offsets_partitions: int = _setting(50, _WholeNumber(1, _INT32_MAX))
     """Log partitions of a new store, by default: Kafka's offsets.topic.num.partitions (R1)."""
 
-    coordinator_semantics: Literal["modern", "classic"] = _setting("modern", _OneOf("modern", "classic"))
-    """Coordinator that a new mirrored store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9."""
+    coordinator_semantics: Literal["auto", "modern", "classic"] = _setting("auto", _OneOf("auto", "modern", "classic"))
+    """Coordinator that a new mirrored store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9.
+
+    With auto `follow` asks the broker, and segment files are modern.
+    """
 
     corrupt_records: Literal["quarantine", "fail"] = _setting("quarantine", _OneOf("quarantine", "fail"))
     """Treatment of a record that does not decode: add it to the quarantine table, or fail the fold (R6)."""

@@ -88,8 +88,10 @@ class _RangeReader:
                 except BrokerUnreachable as error:
                     self._failed, self._is_stale = error, True
                     continue
+                is_full = False
                 for partition, fetched in answers.items():
-                    yield from self._take(partition, fetched)
+                    yield from self._take(partition, fetched, is_full=is_full)
+                    is_full = is_full or bool(fetched.records)
             self._is_stale = self._is_stale or not leaders or time.monotonic() > self._deadline
 
     def pause(self) -> None:
@@ -103,7 +105,8 @@ class _RangeReader:
             )
         time.sleep(self._cluster.settings.backoff_seconds)
 
-    def _take(self, partition: int, fetched: Fetched) -> Iterator[FetchedBatches]:
+    def _take(self, partition: int, fetched: Fetched, *, is_full: bool) -> Iterator[FetchedBatches]:
+        """Take the answer about one partition. ``is_full``: an earlier partition may have used up the limit of bytes."""
         position, ranges = self._positions[partition], self.waiting[partition]
         if fetched.problem is Problem.OUT_OF_RANGE:
             raise KafkaFailed(
@@ -114,15 +117,23 @@ class _RangeReader:
             self._is_stale = True
             return
         if fetched.records:
-            self._made_progress()
+            if fetched.next_offset <= position:
+                raise KafkaFailed(
+                    f"cannot read record {position} of partition {partition} of topic {self._topic}: the record batch "
+                    f"that {self._cluster.settings.at} returned does not reach it; check the broker's log with "
+                    "kafka-dump-log.sh"
+                )
             yield FetchedBatches(ranges[0], position, fetched.records)
-        # A cleaner may have removed the last records of the range. Then the answer is empty.
-        at_end = not fetched.records and (fetched.high_watermark or 0) >= ranges[0].end
-        position = ranges[0].end if at_end else fetched.next_offset
+            self._made_progress()  # only now: the caller may have taken longer than a request may
+        # A cleaner may have removed the last records of the range. Then the answer is empty, whatever its limit.
+        at_end = not fetched.records and not is_full and (fetched.high_watermark or 0) >= ranges[0].end
+        # The next range may start within the last batch.
+        position = ranges[0].end if at_end else min(fetched.next_offset, ranges[0].end)
         left = [each for each in ranges if each.end > position]
-        del self.waiting[partition]
+        if fetched.records or not left:
+            del self.waiting[partition]
         if left:
-            self.waiting[partition] = left  # as the last one: the broker fills its answer in this order
+            self.waiting[partition] = left  # as the last one after records: the broker fills its answer in this order
             self._positions[partition] = max(position, left[0].start)
 
     def _made_progress(self) -> None:
@@ -130,11 +141,14 @@ class _RangeReader:
 
 
 def require_same_log(cluster: Cluster, metadata: TopicMetadata, known: Mapping[int, Position]) -> None:
-    """Raise LogTruncated if a leader of a later epoch lacks records before one of these positions.
+    """Raise LogTruncated if a partition is gone, or a later leader lacks records before one of these positions.
 
     An unclean election may choose a leader that lacks records, also committed ones. Its log may have grown past the
     position since: only the end of the old leader's epoch reveals it.
     """
+    gone = known.keys() - metadata.partitions.keys()
+    if gone:
+        raise LogTruncated(f"topic {metadata.name} has no partition {min(gone)} now: it was created again")
     doubtful = {
         partition: position.leader_epoch
         for partition, position in known.items()

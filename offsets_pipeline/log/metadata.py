@@ -222,20 +222,24 @@ class LogMetadata:
         seen = table.snapshot()
         held = seen.query("SELECT log_partition, log_incarnation, source, position, reason FROM quarantine").read_all()
         known = {tuple(row.values()) for row in held.to_pylist()}
+        found = {
+            (partition, self._log_incarnation, source, each.position, each.reason): each
+            for partition, source, each in damage
+        }
         now = _timestamp(self._clock.now_ms())
         rows = [
             {
                 "log_partition": partition,
-                "log_incarnation": self._log_incarnation,
+                "log_incarnation": log_incarnation,
                 "source": source,
-                "position": each.position,
+                "position": position,
                 "length": each.length,
-                "reason": each.reason,
+                "reason": reason,
                 "value": each.raw,
                 "quarantined_at": now,
             }
-            for partition, source, each in damage
-            if (partition, self._log_incarnation, source, each.position, each.reason) not in known
+            for (partition, log_incarnation, source, position, reason), each in found.items()
+            if (partition, log_incarnation, source, position, reason) not in known
         ]
         if rows:
             add = [table.write_file(pa.Table.from_pylist(rows, QUARANTINE.arrow_schema()))]

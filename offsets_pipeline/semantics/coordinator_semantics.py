@@ -23,3 +23,11 @@ class CoordinatorSemantics(StrEnum):
 
 #: The default, and the semantics of every owned store: its coordinator behaves as that of Kafka 4.x.
 MODERN = CoordinatorSemantics.MODERN
+
+#: The value of the setting with which the broker that is followed decides.
+AUTO = "auto"
+
+
+def of_setting(setting: str) -> CoordinatorSemantics:
+    """The semantics of a log without a broker: AUTO is MODERN."""
+    return MODERN if setting == AUTO else CoordinatorSemantics(setting)

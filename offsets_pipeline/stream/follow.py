@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
 
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+    from offsets_pipeline.store import Store
 
 
 class Follower:
@@ -47,6 +51,7 @@ class Follower:
         Raises the first error of either query.
         """
         store, reading = self._ingest.store, None
+        self._adopt_semantics(store)
         if available_now:
             self._ingest.run(available_now=True)
             if self._stopped.is_set():
@@ -66,6 +71,12 @@ class Follower:
         if self._errors:
             raise self._errors[0]
         return self._ingest.added
+
+    def _adopt_semantics(self, store: Store) -> None:
+        """Replay the log if the state is of another coordinator than the store: the broker was upgraded."""
+        semantics = store.properties.coordinator_semantics
+        if FoldProgress.read(store.table(FOLD_PROGRESS.name)).semantics not in (None, semantics):
+            reload_partitions(store, None, self._settings, self._clock, semantics)
 
     def _beside(self, spark: SparkSession, name: str, run: Callable[[], Any]) -> threading.Thread:
         def until_it_ends() -> None:

@@ -298,6 +298,28 @@ def test_hanging_transaction_hides_nothing_but_its_own_commits(
         assert log_places(store) == broker.log_places()
 
 
+def test_store_of_an_older_broker_follows_its_upgrade(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        transaction = broker.transaction("x")
+        transaction.begin("g", {("t", 0): 2})
+        broker.commit("g", {("t", 0): 1})
+        broker.delete_offsets("g", [("t", 0)])  # R12: a tombstone between the commit and its marker
+        broker.commit("other", {("t", 0): 5})
+        older = replace(quick, log=replace(quick.log, coordinator_semantics="classic"))
+        ingest_of(workbench, store, broker, older).prepare()
+        workbench.reload(store)
+        assert {each.coordinator_semantics for each in log_info(StateReader(str(store)))} == {"classic"}
+        with following(workbench, store, broker, quick, heard):
+            caught_up(store, broker)
+        assert {each.coordinator_semantics for each in log_info(StateReader(str(store)))} == {"modern"}
+        assert any("the broker's coordinator is modern" in each for each in heard.warnings)
+        assert workbench.verify(store).equal
+
+
 def test_topic_that_cannot_be_followed_is_refused_with_the_reason(
     kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

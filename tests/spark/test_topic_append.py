@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 LOG_INCARNATION = 3
+SOURCE = "kafka://c/t"
 Places = list[tuple[int, int]]
 
 
@@ -35,7 +36,7 @@ def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
     """Records of these log partitions and record offsets, as the source hands them on."""
     at = datetime(2026, 11, 21, tzinfo=UTC)
     rows = [
-        (part, offset, at, b"key", f"{part} {offset}".encode(), None, None, None, "kafka://c/t", None)
+        (part, offset, at, b"key", f"{part} {offset}".encode(), None, None, None, SOURCE, None)
         for part, offset in places
     ]
     return workbench.spark.createDataFrame(rows, SCHEMA).repartition(2)
@@ -121,3 +122,17 @@ def test_a_batch_that_is_not_confirmed_stays_out_of_the_log(workbench: Workbench
     away = False
     assert one.append(opened, batch(workbench, FIRST)) == len(FIRST)
     assert held(store) == sorted(FIRST)
+
+
+def test_a_damaged_batch_is_in_the_quarantine_once(workbench: Workbench, store: Path) -> None:
+    one, opened = appender(workbench), workbench.open(store)
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    damage = (1, 6, at, None, b"raw bytes", None, None, None, SOURCE, "its checksum is wrong (9 bytes)")
+    rows = workbench.spark.createDataFrame([damage, damage], SCHEMA).repartition(2)  # of two tasks that share a batch
+    assert one.append(opened, rows.union(batch(workbench, FIRST))) == len(FIRST)
+    assert one.append(opened, rows) == 0  # delivered again, without records
+    assert held(store) == sorted(FIRST)
+    (found,) = rows_of(store, "quarantine")
+    names = ("log_partition", "log_incarnation", "record_offset", "source", "position", "length", "reason", "value")
+    expected = (1, LOG_INCARNATION, None, SOURCE, 6, 9, "its checksum is wrong (9 bytes)", b"raw bytes")
+    assert tuple(found[name] for name in names) == expected

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.topic_client import TopicDescription
@@ -39,7 +40,11 @@ def notes_of(workbench: Workbench, store: Path) -> TopicMetadata:
 
 def progress(bounds: Mapping[int, Bounds] = AS_IT_STANDS, log_incarnation: int = 0) -> TopicProgress:
     reading = Reading(log_incarnation, {at: each.start for at, each in bounds.items()}, CompleteReads(NOW_MS - 1000))
-    return TopicProgress(reading, bounds, NOW_MS - 1000, DAY_MS)
+    return TopicProgress(reading, bounds, dict.fromkeys(bounds, 3), NOW_MS - 1000, DAY_MS)
+
+
+def read_to(offset: int) -> dict[int, Position]:
+    return {at: Position(offset, 4) for at in range(5)}
 
 
 def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store: Path) -> None:
@@ -47,25 +52,28 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     assert notes.known() == KnownLog(0, {})
     notes.note(reading)
     begun = notes.known()
-    assert begun == KnownLog(0, {}, dict.fromkeys(range(5), 10), CompleteReads(NOW_MS - 1000, None))
+    assert begun == KnownLog(
+        0, {}, dict.fromkeys(range(5), 10), dict.fromkeys(range(5), 3), CompleteReads(NOW_MS - 1000, None)
+    )
     assert {(each.read_at, each.stable) for each in log_info(StateReader(str(store)))} == {(None, 20)}
     topic = TopicDescription("c", "id", 5)
-    assert plan_reading(begun, "id", topic, AS_IT_STANDS, DAY_MS, NOW_MS).anew is None
-    reading.advance(dict.fromkeys(range(5), 20))
+    assert plan_reading(begun, "id", topic, AS_IT_STANDS, {}, DAY_MS, NOW_MS).anew is None
+    reading.advance(read_to(20))
     reading.look(NOW_MS, AS_IT_STANDS)
     notes.note(reading)
-    assert notes.known() == KnownLog(0, {}, dict.fromkeys(range(5), 20), CompleteReads(NOW_MS - 1000, NOW_MS))
+    complete = CompleteReads(NOW_MS - 1000, NOW_MS)
+    assert notes.known() == KnownLog(0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
 
 
 def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
-    reading.advance(dict.fromkeys(range(5), 15))
+    reading.advance(read_to(15))
     moved = AS_IT_STANDS | {3: Bounds(18, 20, 20)}
     reading.look(NOW_MS, moved)
     notes.note(reading)
     assert notes.known().read_to == dict.fromkeys(range(5), 15)
     assert [each.start for each in log_info(StateReader(str(store)))] == [10, 10, 10, 15, 10]
-    found = plan_reading(notes.known(), "id", TopicDescription("c", "id", 5), moved, DAY_MS, NOW_MS)
+    found = plan_reading(notes.known(), "id", TopicDescription("c", "id", 5), moved, {}, DAY_MS, NOW_MS)
     assert "log partition 3 now starts at 18, but was read up to 15" in str(found.anew)
 
 

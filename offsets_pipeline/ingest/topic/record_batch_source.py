@@ -54,9 +54,11 @@ from offsets_pipeline.record.segment import read_segment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from offsets_pipeline.record.segment import Damage
+
 FORMAT = "kafka_record_batches"
 #: Columns of the source. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are
-#: in `value`, the record offset at which it was fetched in `record_offset`.
+#: in `value`, the record offset of its first batch in `record_offset`.
 SCHEMA = f"{LOG_COLUMNS}, damage string"
 
 _DAMAGE_SCHEMA = pa.schema(
@@ -65,6 +67,7 @@ _DAMAGE_SCHEMA = pa.schema(
 _KAFKA = "kafka."
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
 _BATCH_ROWS = 65_536
+_OFFSET_BYTES = 8
 _MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
 
 Positions = dict[int, Position]
@@ -148,6 +151,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._options = options
         self._cluster: Cluster | None = None
         self._target: Positions | None = None
+        self._turn = 0
         self._waiting = _LongPolls()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -233,7 +237,8 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         if isinstance(limit, ReadMinRows) and self._target is None and sum(ahead.values()) < limit.min_rows:
             ahead = {}
         elif isinstance(limit, ReadMaxRows):
-            ahead = shared(ahead, limit.max_rows)
+            ahead = shared(ahead, limit.max_rows, self._turn)
+            self._turn += len(ahead)
         elif isinstance(limit, ReadMaxFiles):  # a log partition is what comes next to a file
             ahead = dict(sorted(ahead.items())[: limit.max_files])
         elif isinstance(limit, ReadMaxBytes):
@@ -258,9 +263,11 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             with Fetcher(self._client, topic, node_id) as fetcher:
                 of_each = replace(limits, max_bytes=left, max_partition_bytes=left)
                 fetched = fetcher.fetch({each: Position(positions[each].offset, None)}, of_each).get(each)
-            if fetched is not None and fetched.records and (len(fetched.records) <= left or not found):
-                found[each] = min(count, fetched.next_offset - positions[each].offset)
-                left -= len(fetched.records)
+            if fetched is None or fetched.problem is not None or (len(fetched.records) > left and found):
+                continue
+            # without record batches: a cleaner removed these records
+            found[each] = min(count, fetched.next_offset - positions[each].offset) if fetched.records else count
+            left -= len(fetched.records)
         return found
 
     # --- in a task
@@ -272,16 +279,24 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
                 yield from _rows(fetched, self._options.source)
 
 
-def shared(ahead: Mapping[int, int], most: int) -> dict[int, int]:
-    """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one."""
-    whole = sum(ahead.values())
-    if whole <= most:
+def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
+    """These numbers of record offsets, reduced to at most so many: each log partition in proportion, at least one.
+
+    If there are more log partitions than that, they take turns: those from number ``turn`` on get one each.
+    """
+    count = len(ahead)
+    if sum(ahead.values()) <= most:
         return dict(ahead)
-    found = {each: count * most // whole for each, count in ahead.items()}
-    rest = most - sum(found.values())
-    for each in sorted(found, key=lambda each: (found[each], each))[:rest]:
+    if most < count:
+        in_turn = sorted(ahead)
+        return {in_turn[(turn + each) % count]: 1 for each in range(most)}
+    rest, whole = most - count, sum(ahead.values()) - count
+    parts = {each: divmod((number - 1) * rest, whole) for each, number in ahead.items()}
+    found = {each: 1 + part for each, (part, _) in parts.items()}
+    left = most - sum(found.values())
+    for each in sorted(parts, key=lambda each: (-parts[each][1], each))[:left]:  # the largest remainders
         found[each] += 1
-    return {each: count for each, count in found.items() if count}
+    return found
 
 
 def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRange]]:
@@ -315,18 +330,23 @@ def _rows(fetched: FetchedBatches, source: str) -> Iterator[pa.RecordBatch]:
             rows = log_columns(wanted, partition, source)
             yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
     for each in reader.damage:
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    "log_partition": partition,
-                    "record_offset": at,
-                    "value": each.raw,
-                    "source": source,
-                    "damage": f"{each.reason} ({each.length} bytes at byte {each.position} of a fetch)",
-                }
-            ],
-            schema=_DAMAGE_SCHEMA,
-        )
+        row = {
+            "log_partition": partition,
+            "record_offset": _offset_of(each, at),
+            "value": each.raw,
+            "source": source,
+            "damage": f"{each.reason} ({each.length} bytes)",
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=_DAMAGE_SCHEMA)
+
+
+def _offset_of(damage: Damage, fetched_at: int) -> int:
+    """The record offset in the header of the stretch's first batch, or at which it was fetched.
+
+    The header's does not depend on the fetch. So a batch that two tasks fetch, or two processes, is one stretch.
+    """
+    first = int.from_bytes(damage.raw[:_OFFSET_BYTES], "big", signed=True)
+    return first if len(damage.raw) >= _OFFSET_BYTES and first >= 0 else fetched_at
 
 
 def _are_new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> bool:

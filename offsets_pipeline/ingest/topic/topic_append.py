@@ -136,6 +136,6 @@ def _writer(
 
 
 def _damage(row: Mapping[str, Any]) -> tuple[int, str, Damage]:
-    """A stretch for the quarantine. Its position is the record offset of the fetch: a topic has no files."""
+    """A stretch for the quarantine. Its position is a record offset: a topic has no files."""
     raw = row["value"]
     return row["log_partition"], row["source"], Damage(row["record_offset"], len(raw), row["damage"], raw)

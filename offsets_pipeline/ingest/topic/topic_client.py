@@ -12,6 +12,7 @@ from offsets_pipeline.broker.open_transactions import OpenTransaction, open_tran
 from offsets_pipeline.errors import KafkaFailed, NotAuthorized
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 DELETE_RETENTION_MS = 86_400_000
 
 _DELETE_RETENTION = "delete.retention.ms"
+_OFFSET_COMMIT, _OFFSET_COMMIT_OF_4_0 = 8, 2
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,16 @@ class TopicClient:
     def leader_epochs(self) -> dict[int, int | None]:
         """The epoch of each log partition's leader; None if the broker tells none."""
         return {each: leader.epoch for each, leader in self._cluster.topic(self._topic).partitions.items()}
+
+    def coordinator_semantics(self) -> CoordinatorSemantics:
+        """The group coordinator of the cluster, which loads the log: by the requests that its brokers still answer.
+
+        Kafka 4.0 has only the modern one, and dropped versions 0 and 1 of OffsetCommit (KIP-896). Brokers 3.7 to 3.9 have
+        it if the cluster has the feature group.version.
+        """
+        lowest, _ = self._cluster.api_versions().get(_OFFSET_COMMIT, (0, 0))
+        is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or self._cluster.finalized_features().get("group.version", 0) > 0
+        return CoordinatorSemantics.MODERN if is_modern else CoordinatorSemantics.CLASSIC
 
     def bounds(self, partitions: int) -> dict[int, Bounds]:
         """Log start offset, last stable offset and high watermark of each log partition."""

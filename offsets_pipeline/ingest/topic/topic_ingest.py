@@ -38,7 +38,7 @@ from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
-from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.semantics.coordinator_semantics import AUTO, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class TopicIngest:
         self._clock = clock
         self._observer = observer or TopicObserver()
         self._topic = topic or settings.topic.name
-        self._semantics = semantics
+        chosen = settings.log.coordinator_semantics
+        self._is_auto = semantics is None and chosen == AUTO
+        self._semantics = semantics or (None if chosen == AUTO else CoordinatorSemantics(chosen))
         self._stopped = threading.Event()
         self._notes: TopicMetadata | None = None
         self._unfinished: Unfinished | None = None
@@ -143,6 +145,7 @@ class TopicIngest:
             store = Store.find(self._spark, self._location)
             if store is None or store.properties.topic_name is None:
                 OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
+            semantics = self._semantics or admin.coordinator_semantics()
         if store is None:
             properties = StoreProperties(
                 MIRRORED,
@@ -150,18 +153,19 @@ class TopicIngest:
                 topic.cluster_id,
                 topic.topic_id,
                 self._topic,
-                self._semantics_of_new_store(),
+                semantics,
             )
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)
-        store.require_semantics(self._semantics)
         check_topic(store.location, self._topic, store.properties, topic)
+        known = store.properties.coordinator_semantics
+        if known != semantics and not self._is_auto:
+            store.require_semantics(semantics)
+        elif known != semantics:
+            self._warn(f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes")
+            store = store.with_semantics(semantics, self._settings.fold)
         self._notes = TopicMetadata(store, self._topic, self._settings, self._clock)
         return store
-
-    def _semantics_of_new_store(self) -> CoordinatorSemantics:
-        """The coordinator semantics asked for, or those of the settings; the broker could be asked here."""
-        return self._semantics or CoordinatorSemantics(self._settings.log.coordinator_semantics)
 
     def stop(self) -> None:
         """End `run` between two batches.

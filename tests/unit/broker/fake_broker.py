@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
@@ -34,6 +34,9 @@ class FakeBroker:
             MetadataRequest.API_KEY: lambda _: self.metadata(),
         }
         self.requests: list[tuple[int, int, float]] = []  # API key, version, time
+        self.encoded: dict[int, list[bytes]] = {}  # requests by API key, with their headers
+        self.versions = VERSIONS
+        self._counting = threading.Lock()
         self.answered: list[float] = []
         self._tls = tls
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -48,15 +51,28 @@ class FakeBroker:
     def count(self, api_key: int) -> int:
         return sum(key == api_key for key, _, _ in self.requests)
 
-    def close(self) -> None:
-        self._server.close()
+    def request(self, kind: Any, number: int) -> Any:  # noqa: ANN401 - kafka-python has no types
+        """The request of this kind with this number."""
+        request = self.encoded[kind.API_KEY][number]
+        (version,) = struct.unpack_from(">h", request, 2)
+        return kind.decode(request, version=version, header=True)
+
+    def disconnect(self) -> None:
+        """Break all connections."""
         for each in self._open:
-            each.close()
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # ends an accept that waits
+        self._server.close()
+        self.disconnect()
 
     def api_versions(self, versions: dict[int, tuple[int, int]] | None = None) -> ApiVersionsResponse:
         known = [
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in (versions or VERSIONS).items()
+            for key, (low, high) in (versions or self.versions).items()
         ]
         return ApiVersionsResponse(error_code=0, api_keys=known, throttle_time_ms=0)
 
@@ -93,8 +109,10 @@ class FakeBroker:
                 request = stream.read(struct.unpack(">i", size)[0])
                 key, version = struct.unpack_from(">hh", request)
                 header = RequestHeader.decode(io.BytesIO(request), flexible=False)
-                number = self.count(key)
-                self.requests.append((key, version, time.monotonic()))
+                with self._counting:
+                    number = self.count(key)
+                    self.requests.append((key, version, time.monotonic()))
+                    self.encoded.setdefault(key, []).append(request)
                 answer = self.answers[key](number)
                 if not isinstance(answer, bytes):
                     answer = _framed(answer, version, header.correlation_id)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 import ssl
 from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.broker.client_settings import FetchLimits, client_settings
+from offsets_pipeline.broker.client_settings import _GENERAL, _OF_SASL, _OF_TLS, FetchLimits, client_settings
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.errors import ClientMissing, ConfigError, NoSuchPath
 
@@ -181,3 +182,10 @@ def test_options_reach_a_task_of_spark_with_their_secrets() -> None:
     assert found.sasl is not None
     assert found.sasl.settings["sasl_plain_password"] == "open-sesame"
     assert found.without_secrets("a open-sesame") == "a ***"
+
+
+def test_the_documented_options_are_the_supported_ones(root: Path) -> None:
+    section = (root / "docs" / "sources.md").read_text(encoding="utf-8").partition("### Options")[2]
+    rows = "\n".join(line for line in section.splitlines() if line.startswith("| `"))
+    documented = set(re.findall(r"`([a-z.]+)`", rows))
+    assert documented == (_GENERAL | _OF_TLS | _OF_SASL) - {"bootstrap.servers"}

@@ -234,6 +234,6 @@ def test_the_addresses_are_tried_one_after_the_other(broker: FakeBroker) -> None
         assert cluster.cluster_id() == "c"
     with (
         Cluster(KafkaOptions("127.0.0.1:1,127.0.0.1:2", OPTIONS)) as cluster,
-        pytest.raises(BrokerUnreachable, match=r"^no broker answers at 127.0.0.1:2 \(Connection refused\): check the"),
+        pytest.raises(BrokerUnreachable, match=r"^no broker answers at 127.0.0.1:2 \(Connection refused\); check the"),
     ):
         cluster.cluster_id()

@@ -14,23 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_options_go_to_clients_and_to_sparks_source_under_its_prefix() -> None:
+def test_options_go_to_clients_and_to_the_source_under_its_prefix() -> None:
     options = KafkaOptions("b:9092", {"kafka.security.protocol": "SSL", "client.id": "me"})
     assert options.for_clients() == {"bootstrap.servers": "b:9092", "security.protocol": "SSL", "client.id": "me"}
-    assert options.for_spark() == {
+    assert options.for_source() == {
         "kafka.bootstrap.servers": "b:9092",
         "kafka.security.protocol": "SSL",
         "kafka.client.id": "me",
-        "kafka.fetch.max.wait.ms": "10",
-        "groupIdPrefix": "spark-kafka-source",
     }
-    assert KafkaOptions("b", {"fetch.max.wait.ms": "99"}).for_spark()["kafka.fetch.max.wait.ms"] == "99"
-
-
-def test_group_prefix_is_an_option_of_spark_only() -> None:
-    options = KafkaOptions("b", {"groupIdPrefix": "mine"})
-    assert options.for_spark()["groupIdPrefix"] == "mine"
-    assert options.for_clients() == {"bootstrap.servers": "b"}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +64,9 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_not_shown(
         assert secret not in said + repr(options) + str(options)
 
 
-@pytest.mark.parametrize("name", ["group.id", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"])
+@pytest.mark.parametrize(
+    "name", ["group.id", "groupIdPrefix", "kafka.isolation.level", "bootstrap.servers", "enable.auto.commit"]
+)
 def test_options_that_the_reading_rests_on_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot set the Kafka option {name.removeprefix('kafka.')}:"):
         KafkaOptions("b:9092", {name: "x"})

@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-import json
+import pickle
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.delta.data_file import AddFile
-from offsets_pipeline.ingest.topic.topic_append import _writer
+from offsets_pipeline.ingest.topic.topic_append import _writer, _Written
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
+from offsets_pipeline.record.segment import Damage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def batch(*places: tuple[int, int]) -> pa.RecordBatch:
-    """Records of the topic, as Spark's Kafka source hands them to a task."""
+def batch(*places: tuple[int, int], damage: str | None = None, **columns: object) -> pa.RecordBatch:
+    """Records or damage of the topic, as the source hands them to a task."""
     count = len(places)
-    return pa.RecordBatch.from_pydict(
-        {
-            "log_partition": pa.array([at for at, _ in places], pa.int32()),
-            "record_offset": pa.array([offset for _, offset in places], pa.int64()),
-            "record_timestamp": pa.array([1_000_000] * count, pa.timestamp("us", tz="UTC")),
-            "key": pa.array([b"key"] * count),
-            "value": pa.array([None] * count, pa.binary()),
-        }
-    )
+    rows = {
+        "log_partition": pa.array([at for at, _ in places], pa.int32()),
+        "record_offset": pa.array([offset for _, offset in places], pa.int64()),
+        "record_timestamp": pa.array([1_000_000] * count, pa.timestamp("us", tz="UTC")),
+        "key": pa.array([b"key"] * count),
+        "value": pa.array([None] * count, pa.binary()),
+        "producer_id": pa.array([None] * count, pa.int64()),
+        "producer_epoch": pa.array([None] * count, pa.int16()),
+        "control_type": pa.array([None] * count, pa.string()),
+        "source": pa.array(["kafka://c/t"] * count),
+        "damage": pa.array([damage] * count, pa.string()),
+    }
+    rows |= {name: pa.array([value] * count, rows[name].type) for name, value in columns.items()}
+    return pa.RecordBatch.from_pydict(rows)
 
 
-def written(
-    folder: Path, ends: dict[int, int], *batches: pa.RecordBatch
-) -> tuple[list[pa.Table], list[dict[str, int]]]:
+def tasks_result(folder: Path, ends: dict[int, int], *batches: pa.RecordBatch) -> list[_Written]:
     place = LogFilePlace(str(folder), 5_000, log_incarnation=2)
-    rows = [row for out in _writer(place, ends, "kafka://c/t")(batches) for row in out.to_pylist()]
-    files = [AddFile.of_text(row["file"]) for row in rows]
-    return [pq.read_table(folder / file.name) for file in files], [json.loads(row["ends"]) for row in rows]
+    return [pickle.loads(row["written"]) for out in _writer(place, ends)(batches) for row in out.to_pylist()]
+
+
+def written(folder: Path, ends: dict[int, int], *batches: pa.RecordBatch) -> tuple[list[pa.Table], _Written]:
+    (found,) = tasks_result(folder, ends, *batches)
+    return [pq.read_table(folder / file.name) for file in found.files], found
 
 
 def test_records_in_the_log_are_left_out_and_others_are_written_once(tmp_path: Path) -> None:
-    (rows,), (ends,) = written(tmp_path, {0: 5, 1: 9}, batch((0, 3), (0, 4), (0, 7), (1, 8)), batch((0, 8), (2, 0)))
+    (rows,), found = written(tmp_path, {0: 5, 1: 9}, batch((0, 3), (0, 4), (0, 7), (1, 8)), batch((0, 8), (2, 0)))
     assert rows.schema.equals(SCHEMA)
     places = zip(rows["log_partition"].to_pylist(), rows["record_offset"].to_pylist(), strict=True)
     assert list(places) == [(0, 7), (0, 8), (2, 0)]
-    assert ends == {"0": 9, "2": 1}
+    assert (found.ends, found.damage) == ({0: 9, 2: 1}, [])
 
 
-def test_rows_say_where_they_come_from_and_nothing_of_transactions(tmp_path: Path) -> None:
-    (rows,), _ = written(tmp_path, {}, batch((0, 0)))
-    (row,) = rows.to_pylist()
-    assert (row["source"], row["log_incarnation"], row["backfill"]) == ("kafka://c/t", 2, False)
-    assert (row["producer_id"], row["producer_epoch"], row["control_type"]) == (None, None, None)
+def test_rows_have_the_columns_of_the_source_and_of_the_append(tmp_path: Path) -> None:
+    (rows,), _ = written(
+        tmp_path, {}, batch((0, 0)), batch((0, 1), producer_id=7, producer_epoch=2, control_type="ABORT")
+    )
+    plain, control = rows.to_pylist()
+    assert (plain["source"], plain["log_incarnation"], plain["backfill"]) == ("kafka://c/t", 2, False)
+    assert (plain["producer_id"], plain["producer_epoch"], plain["control_type"]) == (None, None, None)
+    assert (control["producer_id"], control["producer_epoch"], control["control_type"]) == (7, 2, "ABORT")
+
+
+def test_damage_is_no_record_of_the_log(tmp_path: Path) -> None:
+    (rows,), found = written(tmp_path, {}, batch((0, 0)), batch((0, 1), damage="bad", value=b"raw"), batch((0, 2)))
+    assert rows["record_offset"].to_pylist() == [0, 2]
+    assert found.damage == [(0, "kafka://c/t", Damage(1, 3, "bad", b"raw"))]
+
+
+def test_damage_alone_needs_no_file(tmp_path: Path) -> None:
+    (found,) = tasks_result(tmp_path, {0: 5}, batch((0, 3), damage="bad", value=b"raw"), batch((0, 4)))
+    assert (found.files, found.ends, len(found.damage)) == ([], {}, 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_the_log_holds_all_no_file_is_written(tmp_path: Path) -> None:
-    assert written(tmp_path, {0: 5}, batch((0, 3), (0, 4))) == ([], [])
+    assert tasks_result(tmp_path, {0: 5}, batch((0, 3), (0, 4))) == []
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,15 +21,23 @@ from offsets_pipeline.ingest.topic.topic_plan import (
     plan_reading,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 TOPIC = TopicDescription("cluster", "id", 2)
 BOUNDS = {0: Bounds(0, 30, 30), 1: Bounds(5, 40, 42)}
 DAY_MS = 86_400_000
 NOW_MS = 10 * DAY_MS
-FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
+FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, {0: 3, 1: 4}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
 
 
-def plan(known: KnownLog, topic_id: str | None = "id", bounds: dict[int, Bounds] = BOUNDS) -> Reading:
-    return plan_reading(known, topic_id, TOPIC, bounds, DAY_MS, NOW_MS)
+def plan(
+    known: KnownLog,
+    topic_id: str | None = "id",
+    bounds: dict[int, Bounds] = BOUNDS,
+    epoch_ends: Mapping[int, int] = MappingProxyType({}),
+) -> Reading:
+    return plan_reading(known, topic_id, TOPIC, bounds, epoch_ends, DAY_MS, NOW_MS)
 
 
 def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
@@ -82,6 +92,15 @@ def test_log_that_may_lack_records_is_read_again_from_its_beginning(
     assert found.log_incarnation == max(known.ends) + 1
 
 
+def test_records_that_a_new_leader_lacks_are_read_again_also_if_its_log_has_grown_since() -> None:
+    found = plan(FOLLOWED, epoch_ends={0: 24, 1: 12})
+    assert found.log_incarnation == 1
+    assert found.anew == (
+        "a new leader of log partition 0 has the records of leader epoch 3 only up to 24, but it was read up to 25"
+    )
+    assert plan(FOLLOWED, epoch_ends={0: 25, 1: 40}).anew is None
+
+
 def test_another_log_incarnation_is_above_all_that_the_log_holds() -> None:
     assert plan(replace(FOLLOWED, log_incarnation=3, ends={3: {0: 1}, 5: {0: 1}})).log_incarnation == 6
 
@@ -92,7 +111,7 @@ BEGUN = Unfinished(TOPIC, Reading(1, {0: 0, 1: 5}, CompleteReads(NOW_MS - DAY_MS
 def resumed(
     known: KnownLog, unfinished: Unfinished = BEGUN, bounds: dict[int, Bounds] = BOUNDS, now_ms: int = NOW_MS
 ) -> Reading:
-    return plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms, unfinished)
+    return plan_reading(known, "id", TOPIC, bounds, {}, DAY_MS, now_ms, unfinished)
 
 
 def test_an_interrupted_reading_from_the_beginning_goes_on_in_the_same_process() -> None:
@@ -118,7 +137,7 @@ def test_other_readings_are_planned_as_usual(
     known: KnownLog, unfinished: Unfinished, bounds: dict[int, Bounds], now_ms: int, log_incarnation: int
 ) -> None:
     found = resumed(known, unfinished, bounds, now_ms)
-    assert found == plan_reading(known, "id", TOPIC, bounds, DAY_MS, now_ms)
+    assert found == plan_reading(known, "id", TOPIC, bounds, {}, DAY_MS, now_ms)
     assert found.log_incarnation == log_incarnation
     assert found.anew != "a reason"
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 from unittest.mock import MagicMock
 
 import pytest
-from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
@@ -15,7 +14,6 @@ from offsets_pipeline.config import FoldSettings, Settings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    ConnectorMissing,
     InvalidPartitionCount,
     KafkaFailed,
     NoSuchTopic,
@@ -123,10 +121,3 @@ def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile()
         TopicStopped, match=r"^reading topic t failed: why; the query failed too often without reading$"
     ):
         Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
-
-
-def test_missing_connector_error_says_how_to_get_it() -> None:
-    spark = MagicMock()
-    spark._jvm.org.apache.spark.sql.kafka010.KafkaSourceProvider = MagicMock(spec=JavaPackage)
-    with pytest.raises(ConnectorMissing, match=r"--packages org\.apache\.spark:spark-sql-kafka-0-10"):
-        TopicIngest(spark, "store", KafkaOptions("b", {}), Settings(), FixedClock(0))

@@ -1,0 +1,232 @@
+"""Ranges of record offsets are read whole and once, whatever becomes of leaders, connections and the log."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from kafka.protocol.consumer import FetchRequest
+
+from offsets_pipeline.broker import offset_ranges
+from offsets_pipeline.broker.fetch import Position
+from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
+from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
+from offsets_pipeline.record.segment import read_segment
+from tests.unit.broker.fake_broker import TOPIC
+from tests.unit.broker.fake_topic import FakeBatch, FakePartition, FakeTopic, batch, cluster_of, fake_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Offsets = dict[int, list[int]]
+
+
+def batches(*sizes: int) -> FakePartition:
+    """A log of batches of these sizes."""
+    starts = itertools.accumulate(sizes, initial=0)
+    return FakePartition([batch(start, size) for start, size in zip(starts, sizes, strict=False)])
+
+
+def within(fetched: FetchedBatches) -> list[int]:
+    """The record offsets that count."""
+    rows = [row for columns in read_segment(fetched.records, source="t").batches() for row in columns.to_pylist()]
+    offsets = [row["record_offset"] for row in rows if fetched.position <= row["record_offset"] < fetched.range.end]
+    assert [int(row["value"]) for row in rows if row["record_offset"] in offsets] == offsets
+    return offsets
+
+
+def read(
+    topic: FakeTopic,
+    *ranges: OffsetRange,
+    after: Callable[[int], object] = lambda _: None,
+    **options: str,
+) -> tuple[Offsets, list[int]]:
+    """Record offsets by partition, and the partition of each fetch; `after` is called with the number of each fetch."""
+    found: Offsets = {}
+    turns = []
+    with cluster_of(topic, **options) as cluster:
+        for number, fetched in enumerate(read_ranges(cluster, TOPIC, ranges)):
+            found.setdefault(fetched.range.partition, []).extend(within(fetched))
+            turns.append(fetched.range.partition)
+            after(number)
+    return found, turns
+
+
+def test_partitions_of_a_leader_take_turns() -> None:
+    with fake_topic({0: batches(1, 1, 1), 1: batches(1, 1, 1)}) as topic:
+        one = str(len(batch(0).data))
+        found, turns = read(topic, OffsetRange(0, 0, 3), OffsetRange(1, 1, 3), fetch_max_bytes=one)
+    assert found == {0: [0, 1, 2], 1: [1, 2]}
+    assert turns == [0, 1, 0, 1, 0]
+
+
+def test_ranges_end_and_start_in_the_middle_of_a_batch() -> None:
+    with fake_topic({0: batches(4, 10, 5)}) as topic:
+        assert read(topic, OffsetRange(0, 2, 9))[0] == {0: list(range(2, 9))}
+        assert read(topic, OffsetRange(0, 9, 16))[0] == {0: list(range(9, 16))}
+
+
+def test_two_ranges_that_share_a_batch_both_have_its_records() -> None:
+    with fake_topic({0: batches(4, 10, 5)}) as topic:
+        found, _ = read(topic, OffsetRange(0, 1, 6), OffsetRange(0, 6, 12), OffsetRange(0, 15, 19))
+    assert found == {0: [*range(1, 12), *range(15, 19)]}
+
+
+def test_empty_ranges_ask_for_nothing() -> None:
+    with fake_topic({0: batches(1)}) as topic:
+        assert read(topic, OffsetRange(0, 1, 1)) == ({}, [])
+        assert topic.brokers[1].requests == []
+
+
+def test_records_that_a_cleaner_removed_are_not_waited_for() -> None:
+    with fake_topic({0: FakePartition([batch(0, 3), batch(7, 2), batch(20)])}) as topic:
+        assert read(topic, OffsetRange(0, 1, 12))[0] == {0: [1, 2, 7, 8]}
+    with fake_topic({0: FakePartition([batch(0, 3)], high_watermark=12)}) as topic:  # also at the end of the log
+        assert read(topic, OffsetRange(0, 1, 12))[0] == {0: [1, 2]}
+
+
+@pytest.mark.parametrize("knows_epoch", [True, False])
+def test_a_leader_that_moves_is_followed(knows_epoch: bool) -> None:
+    at = batches(2, 2, 2)
+    with fake_topic({0: at}, brokers=(1, 2)) as topic:
+
+        def move(number: int) -> None:
+            if number == 0:
+                with topic.changing():
+                    at.leader, at.epoch, at.epoch_ends = 2, 4, {3: 6}
+
+        one = str(len(batch(0, 2).data))
+        read_by = OffsetRange(0, 0, 6, 3 if knows_epoch else None)
+        found, _ = read(topic, read_by, after=move, fetch_max_bytes=one)
+        assert topic.brokers[2].count(FetchRequest.API_KEY) == 2
+    assert found == {0: list(range(6))}
+
+
+def test_a_leader_that_is_away_is_waited_for() -> None:
+    at = batches(2, 2)
+    at.leader = None
+    with fake_topic({0: at}) as topic:
+        known = topic._metadata
+        asked = itertools.count()
+
+        def metadata(request: object, node_id: int) -> object:
+            if next(asked) == 2:
+                at.leader = 1
+            return known(request, node_id)
+
+        topic._metadata = metadata  # type: ignore[method-assign]
+        topic.serve(1, topic.brokers[1])
+        assert read(topic, OffsetRange(0, 0, 4))[0] == {0: [0, 1, 2, 3]}
+
+
+def test_a_broken_connection_is_replaced() -> None:
+    with fake_topic({0: batches(2, 2, 2)}) as topic:
+        found, _ = read(
+            topic,
+            OffsetRange(0, 0, 6),
+            after=lambda number: topic.brokers[1].disconnect() if number == 0 else None,
+            fetch_max_bytes=str(len(batch(0, 2).data)),
+        )
+    assert found == {0: list(range(6))}
+
+
+def test_records_that_a_new_leader_lacks_are_not_read() -> None:
+    at = batches(2, 2, 10)
+    at.epoch, at.epoch_ends = 4, {3: 4}  # grown past the range since
+    with (
+        fake_topic({0: at}) as topic,
+        pytest.raises(LogTruncated, match="only the records before 4 of leader epoch 3"),
+    ):
+        read(topic, OffsetRange(0, 0, 6, 3))
+
+
+def test_a_log_that_loses_records_while_it_is_read_is_noticed() -> None:
+    at = batches(2, 2, 2)
+    with fake_topic({0: at}) as topic:
+
+        def elect(number: int) -> None:
+            if number == 0:
+                with topic.changing():
+                    at.epoch, at.epoch_ends, at.batches = 4, {3: 3}, [batch(0, 2), batch(2), batch(3, 9)]
+
+        with pytest.raises(LogTruncated, match=f"partition 0 of topic {TOPIC} has another log before record 6"):
+            read(topic, OffsetRange(0, 0, 6, 3), after=elect, fetch_max_bytes=str(len(batch(0, 2).data)))
+
+
+def test_a_partition_that_is_gone_has_another_log() -> None:
+    with fake_topic({0: batches(2)}) as topic:
+        with cluster_of(topic) as cluster, pytest.raises(LogTruncated, match="has no partition 7 now"):
+            require_same_log(cluster, cluster.topic(TOPIC), {0: Position(2, 3), 7: Position(1, 3)})
+        with pytest.raises(LogTruncated, match="has no partition 7 now"):
+            read(topic, OffsetRange(7, 0, 2))
+
+
+@pytest.mark.parametrize("epoch_ends", [{3: 4}, {3: 9}, {}])
+def test_positions_that_the_new_leader_has_are_of_the_same_log(epoch_ends: dict[int, int]) -> None:
+    at = batches(2, 2)
+    at.epoch, at.epoch_ends = 5, epoch_ends  # {}: a leader that does not know the epoch
+    with fake_topic({0: at}) as topic, cluster_of(topic) as cluster:
+        require_same_log(cluster, cluster.topic(TOPIC), {0: Position(4, 3)})
+        require_same_log(cluster, cluster.topic(TOPIC), {0: Position(99, None)})
+
+
+def test_a_log_that_starts_behind_the_range_is_an_error() -> None:
+    at = FakePartition([batch(5, 5)], start=5)
+    with (
+        fake_topic({0: at}) as topic,
+        pytest.raises(KafkaFailed, match="cannot read record 3 of partition 0 .* no longer has it"),
+    ):
+        read(topic, OffsetRange(0, 3, 9))
+
+
+def test_a_batch_that_does_not_reach_the_position_is_an_error_and_not_read_for_ever() -> None:
+    wrong = FakeBatch(0, 9, batch(0, 2).data)  # its header says that it ends at record offset 1
+    with (
+        fake_topic({0: FakePartition([wrong])}) as topic,
+        pytest.raises(KafkaFailed, match="record 2 of partition 0 .* does not reach it; check the broker's log"),
+    ):
+        read(topic, OffsetRange(0, 0, 9))
+
+
+def test_a_partition_without_a_leader_for_too_long_is_unreachable() -> None:
+    at = batches(2)
+    at.leader = None
+    with (
+        fake_topic({0: at}) as topic,
+        pytest.raises(BrokerUnreachable, match=f"cannot read partition 0 of topic {TOPIC}: no leader answers"),
+    ):
+        read(topic, OffsetRange(0, 0, 2), default_api_timeout_ms="50")
+
+
+def test_brokers_that_are_away_for_too_long_are_unreachable() -> None:
+    with fake_topic({0: batches(2, 2)}) as topic:
+
+        def leave(_: int) -> None:
+            topic.brokers[1].close()
+
+        with pytest.raises(BrokerUnreachable, match="no broker answers"):
+            read(
+                topic,
+                OffsetRange(0, 0, 4),
+                after=leave,
+                default_api_timeout_ms="50",
+                fetch_max_bytes=str(len(batch(0, 2).data)),
+            )
+
+
+def test_a_slow_reader_is_no_missing_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(offset_ranges, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+
+    def write_slowly(_: int) -> None:
+        nonlocal now
+        now += 1000
+
+    with fake_topic({0: batches(1, 1, 1), 1: batches(1)}) as topic:
+        one = str(len(batch(0).data))
+        ranges: Iterable[OffsetRange] = (OffsetRange(0, 0, 3), OffsetRange(1, 0, 1))
+        found, _ = read(topic, *ranges, after=write_slowly, fetch_max_bytes=one)
+    assert found == {0: [0, 1, 2], 1: [0]}

@@ -1,0 +1,130 @@
+"""The cluster's answers about a topic, and answers that it refuses, from a broker of our own."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeProducersRequest, ListTransactionsRequest
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.open_transactions import OpenTransaction
+from offsets_pipeline.errors import BrokerUnreachable, NotAuthorized
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord
+from offsets_pipeline.ingest.topic.topic_client import DELETE_RETENTION_MS, TopicClient, TopicDescription
+from tests.unit.broker.fake_broker import TOPIC
+from tests.unit.broker.fake_topic import (
+    NOT_AUTHORIZED,
+    FakePartition,
+    FakeTopic,
+    batch,
+    damaged,
+    fake_topic,
+    options_of,
+)
+
+UNSUPPORTED_VERSION = 35
+TOPIC_ID = uuid.UUID(int=255)
+IN_KAFKAS_NOTATION = "AAAAAAAAAAAAAAAAAAAA_w"
+
+
+def client_of(topic: FakeTopic) -> TopicClient:
+    return TopicClient(options_of(topic, default_api_timeout_ms="100"), TOPIC)
+
+
+def test_a_topic_has_an_id_and_partitions_and_its_cluster_an_id() -> None:
+    with fake_topic({0: FakePartition([]), 1: FakePartition([], epoch=7)}) as topic, client_of(topic) as client:
+        topic.topic_id = TOPIC_ID
+        assert client.describe() == TopicDescription("c", IN_KAFKAS_NOTATION, 2)
+        assert client.leader_epochs() == {0: 3, 1: 7}
+
+
+def test_ids_that_the_cluster_does_not_have_are_none() -> None:
+    with fake_topic({0: FakePartition([])}) as topic:
+        topic.brokers[1].versions = topic.brokers[1].versions | {MetadataRequest.API_KEY: (0, 9)}  # before topic ids
+        with client_of(topic) as client:
+            assert client.describe() == TopicDescription("c", None, 1)
+            assert client.topic_names() == {}
+
+
+def test_bounds_and_ends_of_leader_epochs_are_those_of_the_leaders() -> None:
+    partitions = {
+        0: FakePartition([batch(4, 6)], start=4, stable=7, epoch_ends={1: 5}),
+        1: FakePartition([], epoch_ends={}),
+    }
+    with fake_topic(partitions) as topic, client_of(topic) as client:
+        assert client.bounds(2) == {0: Bounds(4, 7, 10), 1: Bounds(0, 0, 0)}
+        assert client.epoch_ends({0: 1, 1: 1}) == {0: 5}  # partition 1 does not know the epoch
+
+
+def test_first_records_are_a_few_of_each_partition() -> None:
+    partitions = {0: FakePartition([batch(3, 2), batch(9, 100)], start=3), 1: FakePartition([batch(0)])}
+    with fake_topic(partitions) as topic, client_of(topic) as client:
+        found = client.first_records(client.bounds(2))
+        assert client.first_records({0: Bounds(5, 5, 5)}) == []  # a log without records
+    first = [3, 4, *range(9, 9 + LOOK_RECORDS - 2)]
+    assert found == [*(FirstRecord(0, each, b"key") for each in first), FirstRecord(1, 0, b"key")]
+
+
+def test_first_records_leave_out_a_damaged_batch() -> None:
+    with fake_topic({0: FakePartition([damaged(batch(0, 3)), batch(3)])}) as topic, client_of(topic) as client:
+        assert client.first_records({0: Bounds(0, 4, 4)}) == [FirstRecord(0, 3, b"key")]
+
+
+def test_the_oldest_open_transaction_of_each_partition_holds_back_the_stable_offset() -> None:
+    partitions = {
+        0: FakePartition([batch(0, 9)], producers=[(7, 1_000, 6), (8, 2_000, 4), (9, 3_000, -1)]),
+        1: FakePartition([batch(0, 9)], producers=[(7, 5_000, 2)]),
+        2: FakePartition([batch(0, 9)]),
+    }
+    with fake_topic(partitions) as topic, client_of(topic) as client:
+        topic.transactions = {"mine": (7, 900), "other": (99, 1)}
+        assert client.open_transactions([0, 1, 2]) == [
+            OpenTransaction(0, 8, 0, 4, 2_000),  # of a transactional id that we may not DESCRIBE
+            OpenTransaction(1, 7, 0, 2, 5_000, "mine", 900),
+        ]
+        asked = len(topic.brokers[1].requests)
+        assert client.open_transactions([]) == []
+        assert len(topic.brokers[1].requests) == asked
+        topic.refused[ListTransactionsRequest.API_KEY] = NOT_AUTHORIZED
+        assert client.open_transactions([1]) == [OpenTransaction(1, 7, 0, 2, 5_000)]
+
+
+def test_tombstone_retention_is_kafkas_default_if_the_broker_does_not_give_it() -> None:
+    with fake_topic({0: FakePartition([])}) as topic, client_of(topic) as client:
+        topic.configs = {"delete.retention.ms": "1234"}
+        assert client.delete_retention_ms() == 1234
+        topic.configs = {"delete.retention.ms": None}
+        assert client.delete_retention_ms() == DELETE_RETENTION_MS == 86_400_000
+        topic.configs = {}
+        assert client.delete_retention_ms() == DELETE_RETENTION_MS
+        topic.configs = {"delete.retention.ms": "1234"}
+        for code in (NOT_AUTHORIZED, UNSUPPORTED_VERSION):
+            topic.refused[DescribeConfigsRequest.API_KEY] = code
+            assert client.delete_retention_ms() == DELETE_RETENTION_MS
+
+
+def test_names_of_topics_by_their_ids() -> None:
+    with fake_topic({0: FakePartition([])}) as topic, client_of(topic) as client:
+        topic.topic_id, topic.topics = TOPIC_ID, {"other": uuid.UUID(int=0x1000)}
+        assert client.topic_names() == {IN_KAFKAS_NOTATION: TOPIC, "AAAAAAAAAAAAAAAAAAAQAA": "other"}
+
+
+@pytest.mark.parametrize("code", [NOT_AUTHORIZED, UNSUPPORTED_VERSION])
+def test_a_refused_description_of_producers_is_no_error(code: int) -> None:
+    with fake_topic({0: FakePartition([])}) as topic, client_of(topic) as client:
+        topic.refused[DescribeProducersRequest.API_KEY] = code
+        assert client.open_transactions([0]) is None
+
+
+def test_other_requests_must_not_be_refused_and_a_broker_must_answer() -> None:
+    with fake_topic({0: FakePartition([])}) as topic, client_of(topic) as client:
+        topic.refused[ListOffsetsRequest.API_KEY] = NOT_AUTHORIZED
+        with pytest.raises(NotAuthorized, match=f"topic {TOPIC}"):
+            client.bounds(1)
+        topic.brokers[1].close()
+        for ask in (client.describe, client.delete_retention_ms, client.topic_names):
+            with pytest.raises(BrokerUnreachable):
+                ask()
