@@ -67,8 +67,8 @@ class TopicClient:
     def coordinator_semantics(self) -> CoordinatorSemantics:
         """The group coordinator of the cluster, which loads the log: by the requests that its brokers still answer.
 
-        Kafka 4.0 has only the modern one, and dropped versions 0 and 1 of OffsetCommit (KIP-896). Brokers 3.7 to 3.9 have
-        it if the cluster has the feature group.version.
+        Kafka 4.0 has only the modern one, and dropped versions 0 and 1 of OffsetCommit (KIP-896). Brokers 3.7 to 3.9
+        have it if the cluster has the feature group.version.
         """
         lowest, _ = self._cluster.api_versions().get(_OFFSET_COMMIT, (0, 0))
         is_modern = lowest >= _OFFSET_COMMIT_OF_4_0 or self._cluster.finalized_features().get("group.version", 0) > 0
