@@ -227,7 +227,9 @@ class Store:
             return self.location
         return str(_in_catalog(self.spark, self.location, LOG.name).dataPath().toString()).rpartition("/")[0]
 
-    def with_topic(self, cluster_id: str | None, topic_id: str | None, name: str, settings: FoldSettings) -> Store:
+    def with_topic(
+        self, cluster_id: str | None, topic_id: str | None, name: str, partitions: int, settings: FoldSettings
+    ) -> Store:
         """Write the topic of the log to the store's properties; returns the store with these properties.
 
         An id of None keeps the known id.
@@ -239,6 +241,7 @@ class Store:
                 cluster_id=cluster_id or known.cluster_id,
                 topic_id=topic_id or known.topic_id,
                 topic_name=name,
+                offsets_partitions=partitions,
             ),
             settings,
         )

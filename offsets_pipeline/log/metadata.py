@@ -49,6 +49,12 @@ def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:
     return [row for row in rows if row["log_incarnation"] == log_incarnation]
 
 
+def partition_count(store: Store, log_incarnation: int) -> int:
+    """The number of log partitions of a log incarnation, R1's n: a topic may have got more since the one before."""
+    followed = sum(row["complete_since"] is not None for row in partition_rows(store, log_incarnation))
+    return followed or store.properties.offsets_partitions
+
+
 def cleaned_to(store: Store, log_incarnation: int) -> dict[int, int]:
     """By log partition, the record offset before which a cleaning removed records; omits uncleaned log partitions."""
     rows = partition_rows(store, log_incarnation)

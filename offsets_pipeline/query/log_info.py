@@ -110,7 +110,7 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     }
     semantics = reader.coordinator_semantics.value
     answers = []
-    for partition in range(reader.offsets_partitions):
+    for partition in range(max(reader.offsets_partitions, len(bounds))):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         fold = folded.get(partition, {"folded_to": None, "unknown_records": 0, "pending": 0})

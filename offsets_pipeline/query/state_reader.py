@@ -40,8 +40,8 @@ class StateReader:
 
     @property
     def offsets_partitions(self) -> int:
-        """The number of log partitions, R1's n."""
-        return self.properties.offsets_partitions
+        """The number of log partitions of the state, R1's n; before the first fold, that of the store."""
+        return len(self._incarnations()) or self.properties.offsets_partitions
 
     @property
     def coordinator_semantics(self) -> CoordinatorSemantics:

@@ -23,7 +23,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPIC
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
-from offsets_pipeline.log.metadata import note_quarantine, note_topics
+from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
 from offsets_pipeline.state.known import KnownGroups
@@ -80,7 +80,7 @@ def reload_partitions(
     if semantics is not None:
         store = store.with_semantics(semantics, settings.fold)
     chosen = None if partitions is None else sorted(set(partitions))
-    count = store.properties.offsets_partitions
+    count = partition_count(store, current_log_incarnation(store))
     for partition in chosen or []:
         if not 0 <= partition < count:
             raise InvalidPartitionCount(
@@ -110,9 +110,9 @@ def _fold_once(
     store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
-    every = set(range(store.properties.offsets_partitions))
-    is_older = progress.log_incarnation < current_log_incarnation(store)
-    if is_older or progress.partitions.keys() != every:  # the first fold, too
+    log_incarnation = current_log_incarnation(store)
+    every = set(range(partition_count(store, log_incarnation)))
+    if progress.log_incarnation < log_incarnation or progress.partitions.keys() != every:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
         counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
@@ -130,7 +130,7 @@ def _fold_once(
 def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: Settings, clock: Clock) -> Changes:
     semantics = progress.semantics or store.properties.coordinator_semantics
     known = KnownGroups.read(_tables(store), progress.incarnations, semantics)
-    folders = _folders(store, semantics, progress.incarnations, known)
+    folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
     start = ReplayStart(folders.offsets_partitions, semantics, progress.folded_to, pending_rows(progress.partitions))
     changes = _added(replay_batch(rows, start, settings.fold.driver_rows, _writer(folders)))
     _check(changes, settings)
@@ -155,6 +155,7 @@ class _Rebuild:
         self._found = self._progress.semantics
         self._semantics = semantics or self._found or store.properties.coordinator_semantics
         self._log_incarnation = current_log_incarnation(store)
+        self._count = partition_count(store, self._log_incarnation)
 
     def run(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions, None: all.
@@ -163,7 +164,7 @@ class _Rebuild:
 
         Raises UndecodableRecord, WriteConflict.
         """
-        every = range(self._store.properties.offsets_partitions)
+        every = range(self._count)
         if self._progress.log_incarnation != self._log_incarnation or self._found not in (None, self._semantics):
             chosen = None
         incarnation = self._reserve_incarnation()
@@ -218,7 +219,10 @@ class _Rebuild:
                 if known is not None and known.log_incarnation == self._log_incarnation:
                     moved[at] = replace(each, folded_to=max(known.folded_to, each.folded_to))
             try:
-                return self._progress.swap(self._progress.partitions | moved)
+                known_partitions = self._progress.partitions | moved
+                return self._progress.swap(
+                    {at: each for at, each in known_partitions.items() if each.log_incarnation == self._log_incarnation}
+                )
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
                 # a compaction may have dropped rows of older state incarnations
@@ -246,7 +250,8 @@ class _Rebuild:
 
     def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:
         """Replay the log from these starts."""
-        folders = _folders(self._store, self._semantics, {at: each.incarnation for at, each in start.items()}, known)
+        incarnations = {at: each.incarnation for at, each in start.items()}
+        folders = _folders(self._store, self._count, self._semantics, incarnations, known)
         log = self._store.table(LOG.name)
         starts = {at: each.folded_to for at, each in start.items()}
         reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation), self._semantics)
@@ -255,7 +260,7 @@ class _Rebuild:
             self._store.spark,
             reader,
             files,
-            ReplayStart(folders.offsets_partitions, self._semantics, starts, pending_rows(start)),
+            ReplayStart(self._count, self._semantics, starts, pending_rows(start)),
             self._settings.fold.driver_rows,
             _writer(folders),
         )
@@ -281,9 +286,13 @@ def _tables(store: Store) -> dict[str, TableFolder]:
 
 
 def _folders(
-    store: Store, semantics: CoordinatorSemantics, incarnations: Mapping[int, int], known: KnownGroups | None
+    store: Store,
+    offsets_partitions: int,
+    semantics: CoordinatorSemantics,
+    incarnations: Mapping[int, int],
+    known: KnownGroups | None,
 ) -> StateFolders:
-    return StateFolders(_tables(store), store.properties.offsets_partitions, semantics, incarnations, known)
+    return StateFolders(_tables(store), offsets_partitions, semantics, incarnations, known)
 
 
 def _added(changes: Iterable[Changes]) -> Changes:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.log_reader import LogRange, LogReader
-from offsets_pipeline.log.metadata import cleaned_to
+from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
@@ -203,12 +203,13 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     semantics = progress.semantics or store.properties.coordinator_semantics
     log_range = LogRange(starts, progress.folded_to, progress.log_incarnation)
     reader = LogReader(log, log_range, semantics, compacts=not independent)
+    count = partition_count(store, progress.log_incarnation)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     folders = {each.name: store.table(each.name) for each in STATE_TABLES}
     comparison = _Comparison(
         {name: (folder, folder.snapshot().version) for name, folder in folders.items()},
         progress.partitions,
-        store.properties.offsets_partitions,
+        count,
         semantics,
         cleaned_to(store, progress.log_incarnation),
     )
@@ -217,7 +218,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     if independent:
         results = replay_log(store.spark, reader, files, Unreplayed(), driver_rows, comparison.independently)
     else:
-        start = ReplayStart(store.properties.offsets_partitions, semantics)
+        start = ReplayStart(count, semantics)
         results = replay_log(store.spark, reader, files, start, driver_rows, comparison)
     for partitions, each in results:
         compared |= partitions
@@ -227,9 +228,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     )
     of_others.log_partitions = 0  # nothing is there to compare with, and nothing should be
     whole.add(of_others)
-    for at in (
-        set(range(store.properties.offsets_partitions) if progress.partitions else ()) - progress.partitions.keys()
-    ):
+    for at in set(range(count) if progress.partitions else ()) - progress.partitions.keys():
         whole.note_progress(at, "a row", "none")
     del whole.examples[_EXAMPLES:]
     return whole

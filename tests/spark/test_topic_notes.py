@@ -49,11 +49,11 @@ def read_to(offset: int) -> dict[int, Position]:
 
 def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store: Path) -> None:
     notes, reading = notes_of(workbench, store), progress()
-    assert notes.known() == KnownLog(0, {})
+    assert notes.known() == KnownLog(5, 0, {})
     notes.note(reading)
     begun = notes.known()
     assert begun == KnownLog(
-        0, {}, dict.fromkeys(range(5), 10), dict.fromkeys(range(5), 3), CompleteReads(NOW_MS - 1000, None)
+        5, 0, {}, dict.fromkeys(range(5), 10), dict.fromkeys(range(5), 3), CompleteReads(NOW_MS - 1000, None)
     )
     assert {(each.read_at, each.stable) for each in log_info(StateReader(str(store)))} == {(None, 20)}
     topic = TopicDescription("c", "id", 5)
@@ -62,7 +62,7 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     reading.look(NOW_MS, AS_IT_STANDS)
     notes.note(reading)
     complete = CompleteReads(NOW_MS - 1000, NOW_MS)
-    assert notes.known() == KnownLog(0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
+    assert notes.known() == KnownLog(5, 0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
 
 
 def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:

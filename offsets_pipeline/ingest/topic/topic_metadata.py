@@ -9,7 +9,7 @@ from offsets_pipeline.clock import ms_of
 from offsets_pipeline.ingest.topic.topic_append import ends_by_incarnation
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.log.incarnations import current_log_incarnation
-from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_rows
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead, partition_count, partition_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,10 +41,12 @@ class TopicMetadata:
         ends = ends_by_incarnation(self.store)
         rows = partition_rows(self.store, log_incarnation)
         followed = [row for row in rows if row["complete_since"] is not None]
-        if len(followed) < self.store.properties.offsets_partitions:
-            return KnownLog(log_incarnation, ends)
+        partitions = partition_count(self.store, log_incarnation)
+        if not followed:
+            return KnownLog(partitions, log_incarnation, ends)
         last = [ms_of(row["read_at"]) for row in followed if row["read_at"] is not None]
         return KnownLog(
+            partitions,
             log_incarnation,
             ends,
             {row["log_partition"]: row["end_offset"] for row in followed},
@@ -89,5 +91,6 @@ class TopicMetadata:
             self._names |= new
 
     def adopt(self, topic: TopicDescription) -> None:
-        """Write the topic's cluster, id and name to the store's properties."""
-        self.store = self.store.with_topic(topic.cluster_id, topic.topic_id, self._topic_name, self._settings.fold)
+        """Write the topic's cluster, id, name and number of partitions to the store's properties."""
+        of_topic = topic.cluster_id, topic.topic_id, self._topic_name, topic.partitions
+        self.store = self.store.with_topic(*of_topic, self._settings.fold)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.errors import StoreMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,12 +43,13 @@ class CompleteReads:
 class KnownLog:
     """The ends of a store's log, and the progress that `follow` or `ingest-topic` saved in the store.
 
-    ``log_incarnation``: the current log incarnation. ``ends``: by log incarnation and log partition, the record offset
-    after the last record. ``read_to``: by log partition, the saved record offset of the next record to read.
-    ``leader_epochs``: by log partition, the epoch of the leader that had all records before it. ``complete``: the saved
-    times of complete reads; None if the store never followed the topic.
+    ``log_incarnation``: the current log incarnation. ``partitions``: the number of its log partitions. ``ends``: by log
+    incarnation and log partition, the record offset after the last record. ``read_to``: by log partition, the saved
+    record offset of the next record to read. ``leader_epochs``: by log partition, the epoch of the leader that had all
+    records before it. ``complete``: the saved times of complete reads; None if the store never followed the topic.
     """
 
+    partitions: int
     log_incarnation: int = LOG_INCARNATION
     ends: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_to: Mapping[int, int] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class Unfinished:
 
 
 def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDescription) -> None:
-    """Raise StoreMismatch or InvalidPartitionCount if this store mirrors another topic (R1, R4)."""
+    """Raise StoreMismatch if this store mirrors another topic (R4)."""
     if known.topic_name not in (None, name):
         raise StoreMismatch(
             f"{location} mirrors topic {known.topic_name}, not {name}; check --topic, or name another store"
@@ -91,11 +92,6 @@ def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDe
         raise StoreMismatch(
             f"{location} mirrors cluster {known.cluster_id}, not {topic.cluster_id}; "
             "check the address, or name another store"
-        )
-    if known.offsets_partitions != topic.partitions:
-        raise InvalidPartitionCount(
-            f"topic {name} has {topic.partitions} partitions, the log in {location} has {known.offsets_partitions}, "
-            "and the number cannot change; name another store"
         )
 
 
@@ -119,10 +115,12 @@ def plan_reading(
     there = known.ends.get(known.log_incarnation, {})
     positions = {at: max(there.get(at, 0), known.read_to.get(at, 0)) for at in bounds}
     starts = {at: each.start for at, each in bounds.items()}
-    if not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id):
+    is_new = not any(known.ends.values()) and known.complete is None and known_topic_id in (None, topic.topic_id)
+    if is_new and known.partitions == topic.partitions:
         return Reading(known.log_incarnation, starts, CompleteReads(now_ms))
     why = (
         _recreated(known_topic_id, topic)
+        or _regrown(known, topic)
         or _unusable(known, positions, bounds)
         or _truncated(known, positions, epoch_ends)
         or _away(known, delete_retention_ms, now_ms)
@@ -166,6 +164,13 @@ def _recreated(known_topic_id: str | None, topic: TopicDescription) -> str | Non
     if None in (known_topic_id, topic.topic_id) or known_topic_id == topic.topic_id:
         return None
     return f"the topic was deleted and created again (its id was {known_topic_id}, it is {topic.topic_id})"
+
+
+def _regrown(known: KnownLog, topic: TopicDescription) -> str | None:
+    """R1: the log partition of a group depends on their number."""
+    if known.partitions == topic.partitions:
+        return None
+    return f"the topic has {topic.partitions} partitions, the log has {known.partitions}"
 
 
 def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int, Bounds]) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.errors import InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 from offsets_pipeline.ingest.topic.topic_plan import (
     CompleteReads,
@@ -28,7 +28,7 @@ TOPIC = TopicDescription("cluster", "id", 2)
 BOUNDS = {0: Bounds(0, 30, 30), 1: Bounds(5, 40, 42)}
 DAY_MS = 86_400_000
 NOW_MS = 10 * DAY_MS
-FOLLOWED = KnownLog(0, {0: {0: 20}}, {0: 25, 1: 12}, {0: 3, 1: 4}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
+FOLLOWED = KnownLog(2, 0, {0: {0: 20}}, {0: 25, 1: 12}, {0: 3, 1: 4}, CompleteReads(DAY_MS, NOW_MS - DAY_MS))
 
 
 def plan(
@@ -41,7 +41,7 @@ def plan(
 
 
 def test_a_new_store_reads_from_the_start_and_counts_at_once() -> None:
-    assert plan(KnownLog()) == Reading(0, {0: 0, 1: 5}, CompleteReads(NOW_MS))
+    assert plan(KnownLog(2)) == Reading(0, {0: 0, 1: 5}, CompleteReads(NOW_MS))
 
 
 def test_reading_resumes_at_the_end_of_the_log_or_of_the_progress_whichever_is_higher() -> None:
@@ -67,15 +67,22 @@ def test_just_as_long_as_tombstones_are_kept_is_not_too_long() -> None:
 
 def test_another_topic_of_the_name_is_read_again_also_into_a_log_without_records() -> None:
     assert "created again (its id was old, it is id)" in str(plan(FOLLOWED, "old").anew)
-    assert plan(KnownLog(), "old").log_incarnation == 1
+    assert plan(KnownLog(2), "old").log_incarnation == 1
     assert plan(FOLLOWED, None).anew is None  # a store that was never told
+
+
+def test_topic_with_another_number_of_partitions_is_read_again() -> None:  # R1
+    found = plan(replace(FOLLOWED, partitions=1))
+    assert (found.log_incarnation, found.starts) == (1, {0: 0, 1: 5})
+    assert found.anew == "the topic has 2 partitions, the log has 1"
+    assert plan(KnownLog(1)).log_incarnation == 1  # a store that was created for another number
 
 
 @pytest.mark.parametrize(
     ("known", "bounds", "why"),
     [
         (replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 3}}), BOUNDS, "did not reach the end"),
-        (KnownLog(0, {0: {0: 20}}), BOUNDS, "came from another source"),
+        (KnownLog(2, 0, {0: {0: 20}}), BOUNDS, "came from another source"),
         (
             FOLLOWED,
             {0: Bounds(26, 30, 30), 1: BOUNDS[1]},
@@ -142,14 +149,12 @@ def test_other_readings_are_planned_as_usual(
     assert found.anew != "a reason"
 
 
-def test_another_cluster_and_another_partition_count_are_refused() -> None:
+def test_another_cluster_is_refused() -> None:
     check_topic("store", "t", StoreProperties(MIRRORED, 2, None, None), TOPIC)
     check_topic("store", "t", StoreProperties(MIRRORED, 2, "cluster", "old"), TOPIC)  # the plan says what that means
     with pytest.raises(StoreMismatch, match="store mirrors cluster other, not cluster; check"):
         check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TOPIC)
     check_topic("store", "t", StoreProperties(MIRRORED, 2, "other", None), TopicDescription(None, None, 2))  # untold
-    with pytest.raises(InvalidPartitionCount, match="topic t has 2 partitions, the log in store has 50"):
-        check_topic("store", "t", StoreProperties(MIRRORED, 50, None, None), TOPIC)
 
 
 def test_a_topic_of_another_name_is_refused_whatever_its_id() -> None:
