@@ -138,7 +138,7 @@ class TopicIngest:
         Raises:
             BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic, KafkaFailed: a request failed.
             WrongRecords: the topic holds records of another kind.
-            StoreMismatch, InvalidPartitionCount: the store mirrors another log.
+            StoreMismatch: the store mirrors another log, or reproduces another coordinator than asked for.
         """
         with self._admin() as admin:
             topic = admin.describe()
@@ -180,7 +180,7 @@ class TopicIngest:
         Retries after errors of the broker and conflicts with other writers; with ``available_now`` raises them.
 
         Raises:
-            AuthenticationFailed, NotAuthorized, StoreMismatch, InvalidPartitionCount: as `prepare`.
+            AuthenticationFailed, NotAuthorized, StoreMismatch: as `prepare`.
             TopicStopped: the query failed too often in a row.
         """
         self._spark.dataSource.register(RecordBatchSource)
