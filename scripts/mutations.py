@@ -41,13 +41,16 @@ STATE_UNIT = "tests/unit/state"
 STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
 OVERTAKEN = (f"{STATE_ON_SPARK}::test_reload_has_what_a_stream_folded_since_it_read_the_log",)
+LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
-MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
+MERGE, CHANGES, FOLD, PROGRESS, BASES = (
+    f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
+)
 STORAGE, DOOR_FILE = "delta/storage.py", "delta/table_folder.py"
 
 
@@ -386,14 +389,30 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, MERGE, " AND b.version >= d.version", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.version >= d.version", "b.version > d.version", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC) AS place", "ORDER BY version) AS place", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC, base)", "ORDER BY version, base)", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC, base)", "ORDER BY version DESC, base DESC)", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "AND b.version <= d.version AND {same}", "AND {same}", STATE_WRITER),
     Mutation(
-        "STATE",
-        FOLDS,
-        MERGE,
-        "ORDER BY version DESC, base)",
-        "ORDER BY version, base)",
-        (f"{STATE_ON_SPARK}::test_fold_that_another_overtook_writes_late_and_changes_nothing",),
+        "STATE", FOLDS, MERGE, "AND b.version <= d.version AND {same}", "AND b.version <= d.version", STATE_WRITER
     ),
+    Mutation("STATE", FOLDS, MERGE, "b.version <= d.version", "b.version < d.version", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, MERGE, "d.key_hash AND {same}\n                )", "d.key_hash\n                )", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "place = 1", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "version >= {compacted_to}", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, MERGE, "version >= {compacted_to}", "version > {compacted_to}", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "NOT base AND version < {compacted_to}\n", "NOT base\n", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "NOT base AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "place = 1 AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "FALSE AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, '.compacted_to"', '.incarnation"', LATE_ROWS_ON_SPARK),
+    Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
+    Mutation("STATE", FOLDS, MERGE, ' WHERE {named})"\n        by_age', ')"\n        by_age', STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -471,6 +490,59 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=min(ends)", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=ends[1]", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "if partitions[at].incarnation == others[at].incarnation:",
+        "if True:",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            if _compacted(self.partitions, newest.partitions) != newest.partitions:\n                raise\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "newest.swap(_compacted(partitions, newest.partitions))", "raise", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "newest.swap(_compacted(partitions, newest.partitions))",
+        "newest.swap(partitions)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, PROGRESS, "                    newest.swap(moved)\n", "                    pass\n", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "moved = _compacted(newest.partitions, raised)", "moved = raised", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if True:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, '"compacted_to": each.compacted_to', '"compacted_to": 0', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BASES,
+        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n        folder.commit("
+        "add=files, remove=removed, seen=snapshot, is_change=False)\n",
+        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n        "
+        "progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BASES,
+        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, BASES, "max({table.version}) + 1 AS end", "min({table.version}) + 1 AS end", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=each.folded_to)", "each", STATE_WRITER),
     Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", OVERTAKEN),
     Mutation(
         "STATE",

@@ -18,10 +18,11 @@ from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module
 from offsets_pipeline.state.fold import fold_batch
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES, StateTable
 from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.unit.state.test_merge_on_read import with_one_hash, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,59 @@ def test_compacted_or_not_the_state_is_the_same(
         assert store.read(table.name).count() == rows
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == expected
+
+
+def test_views_show_no_late_row_behind_a_reload(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R10, R15
+    location = copied(empty(2), tmp_path / "store")
+    store = workbench.open(location)
+    short, long = LogPartition(0), LogPartition(1, start=10)
+    short.commit(("h", "a", 0), 0)
+    for where, at in ((("g", "a", 0), 10), (("g", "a", 1), 11), (("g", "b", 0), 12)):
+        assert long.commit(where, at) == at
+    appended(location, [*short.rows, *long.rows])
+    workbench.reload(location)  # base rows lie before record offset 1 of log partition 0 and 13 of log partition 1
+    late = [
+        ("g", "a", 0, 9),  # older than the base row
+        ("g", "a", 1, 11),  # the base row again
+        ("g", "b", 0, 20),  # newer than the base row, and a row that is older
+        ("g", "b", 0, 8),
+        ("g", "c", 0, 7),  # keys without a base row: before the end of the base, and on both sides of it
+        ("g", "c", 1, 8),
+        ("g", "c", 1, 21),
+        ("h", "a", 0, 2),
+    ]
+    like = rows_of(location, "committed_offsets")[0]
+    names = ("group_id", "topic", "partition", "record_offset")
+    offsets = [dict(zip(names, row, strict=True)) for row in late]
+    append_late(
+        store,
+        OFFSETS,
+        [
+            like | row | {"log_partition": int(row["group_id"] == "g"), "committed_offset": row["record_offset"]}
+            for row in offsets
+        ],
+    )
+    groups = rows_of(location, "groups")
+    append_late(
+        store, DESCRIBED, [row | {"record_offset": row["record_offset"] - 1, "state": "Dead"} for row in groups]
+    )
+    expected = [("g", "a", 0, 10), ("g", "a", 1, 11), ("g", "b", 0, 20), ("g", "c", 0, 7), ("g", "c", 1, 21)]
+    query = StateTable.newest_in_spark
+    for newest_in_spark in (query, lambda *arguments: with_one_hash(query(*arguments))):
+        monkeypatch.setattr(StateTable, "newest_in_spark", newest_in_spark)
+        register_views(workbench.spark, str(location))
+        found = workbench.spark.table("current_offsets").select(*names[:3], "committed_offset").collect()
+        assert sorted(map(tuple, found)) == [*expected, ("h", "a", 0, 2)]
+        found = workbench.spark.table("consumer_groups").select("group_id", "state").collect()
+        assert sorted(map(tuple, found)) == [("g", "Empty"), ("h", "Empty")]
+
+
+def append_late(store: Store, table: StateTable, rows: list[dict[str, Any]]) -> None:
+    """Append delta rows, as a fold that another overtook."""
+    folder = store.table(table.name)
+    folder.commit(add=written(folder, table, rows), seen=folder.snapshot())
 
 
 def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
