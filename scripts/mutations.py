@@ -40,7 +40,6 @@ COORDINATOR = ("tests/unit/coordinator",)
 STATE_UNIT = "tests/unit/state"
 STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
-OVERTAKEN = (f"{STATE_ON_SPARK}::test_reload_has_what_a_stream_folded_since_it_read_the_log",)
 LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
@@ -396,9 +395,7 @@ MUTATIONS = [
         "STATE", FOLDS, MERGE, "AND b.version <= d.version AND {same}", "AND b.version <= d.version", STATE_WRITER
     ),
     Mutation("STATE", FOLDS, MERGE, "b.version <= d.version", "b.version < d.version", STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, MERGE, "d.key_hash AND {same}\n                )", "d.key_hash\n                )", STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, MERGE, "d.key_hash AND {same}\n            )", "d.key_hash\n            )", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "place = 1", STATE_WRITER),
@@ -436,7 +433,7 @@ MUTATIONS = [
         CHANGES,
         '        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known\n',
         "        later = row\n",
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -444,7 +441,7 @@ MUTATIONS = [
         CHANGES,
         'max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)',
         'row["tombstone_offset"]',
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, CHANGES, "is_base=self.known is None", "is_base=True", STATE_WRITER),
     Mutation(
@@ -453,7 +450,7 @@ MUTATIONS = [
         CHANGES,
         "in_key_order(table, of_partitions(rows, partitions))",
         "in_key_order(table, rows)",
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -463,9 +460,7 @@ MUTATIONS = [
         "named",
         STATE_WRITER,
     ),
-    Mutation(
-        "STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", (STATE_ON_SPARK,)
-    ),
+    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
     Mutation(
@@ -522,6 +517,7 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, PROGRESS, "moved = _compacted(newest.partitions, raised)", "moved = raised", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if True:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if False:", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"compacted_to": each.compacted_to', '"compacted_to": 0', STATE_WRITER),
     Mutation(
         "STATE",
@@ -542,15 +538,22 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, BASES, "max({table.version}) + 1 AS end", "min({table.version}) + 1 AS end", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, " and incarnation < progress.incarnation", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "live", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "[*live, *dead]", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change=False", "seen=snapshot", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change", "seen=folder.snapshot(), is_change", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "rows, is_base=True", "rows, is_base=False", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "            rows = 0\n", "            pass\n", STATE_WRITER),
     Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=each.folded_to)", "each", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", OVERTAKEN),
+    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
         FOLD,
         "known is not None and known.log_incarnation == self._log_incarnation",
         "False",
-        (f"{STATE_ON_SPARK}::test_reload_never_moves_the_progress_back",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -558,7 +561,7 @@ MUTATIONS = [
         FOLD,
         " or self._progress.incarnation > incarnation:",
         ":",
-        (f"{STATE_ON_SPARK}::test_reload_that_a_later_one_overtook_starts_again",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -566,7 +569,7 @@ MUTATIONS = [
         FOLD,
         "NO_INCARNATION, *written) + 1",
         "NO_INCARNATION, *written)",
-        (f"{STATE_ON_SPARK}::test_readers_see_an_incarnation_only_once_all_of_it_is_there",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -582,7 +585,7 @@ MUTATIONS = [
         FOLD,
         "pending=each.pending,",
         "pending=before[at].pending,",
-        (f"{STATE_ON_SPARK}::test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",

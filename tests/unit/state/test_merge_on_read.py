@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.state.changes import write_files
-from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS, StateTable, named_rows
+from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS, StateTable
+from tests.unit.state.state_files import in_spark, newest, of_offsets, offset, without_spark, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.delta.data_file import AddFile
-
-    Query = Callable[[StateTable, str, str], str]
-
-
-def without_spark(table: StateTable, name: str, named: str) -> str:
-    """The query for DataFusion."""
-    return table.newest(name, named)
-
-
-def in_spark(table: StateTable, name: str, named: str, compacted_to: str | None = None) -> str:
-    """The query for Spark, with one hash for all keys. ``compacted_to``: None for the end of the base."""
-    end_of_base = f"(SELECT coalesce(max({table.version}) + 1, 0) FROM {name} WHERE base AND {named})"
-    return with_one_hash(table.newest_in_spark(name, named, compacted_to or end_of_base))
-
-
-def with_one_hash(query: str) -> str:
-    """The query with a hash that is the same for all keys, as if all of them collided."""
-    found, hashes = re.subn(r"xxhash64\([^)]*\)", "0", query)
-    assert hashes == 5
-    return found
+    from tests.unit.state.state_files import Query
 
 
 @pytest.fixture(params=[without_spark, in_spark])
@@ -54,41 +31,6 @@ def stored(folder: Path, table: StateTable, *files: tuple[bool, int, list[dict[s
         added = written(found, table, rows, is_base=is_base, incarnation=incarnation)
         found.commit(add=added, seen=found.snapshot())
     return found
-
-
-def written(
-    folder: TableFolder, table: StateTable, rows: list[dict[str, Any]], *, is_base: bool = False, incarnation: int = 1
-) -> list[AddFile]:
-    """A file of the table with these rows."""
-    of_file = pa.Table.from_pylist(rows, schema=table.file_schema())
-    return write_files(folder, of_file, is_base=is_base, incarnation=incarnation)
-
-
-def newest(folder: TableFolder, table: StateTable, incarnations: dict[int, int], query: Query) -> list[dict[str, Any]]:
-    """The rows that count, by key."""
-    sql = query(table, table.name, named_rows(incarnations))
-    rows: list[dict[str, Any]] = folder.snapshot().query(sql).read_all().to_pylist()
-    return sorted(rows, key=lambda row: tuple(row[name] for name in table.key))
-
-
-def offset(where: str, record_offset: int, *, log_partition: int = 0, is_tombstone: bool = False) -> dict[str, Any]:
-    """A row of `committed_offsets`; ``where`` is a letter for the topic and a digit for the partition."""
-    return {
-        "log_partition": log_partition,
-        "group_id": "g",
-        "topic": where[0],
-        "partition": int(where[1]),
-        "committed_offset": None if is_tombstone else record_offset,
-        "record_offset": record_offset,
-        "misplaced": False,
-    }
-
-
-def of_offsets(folder: TableFolder, incarnations: dict[int, int], query: Query) -> list[tuple[str, int, int | None]]:
-    return [
-        (f"{row['topic']}{row['partition']}", row["record_offset"], row["committed_offset"])
-        for row in newest(folder, OFFSETS, incarnations, query)
-    ]
 
 
 BASE = (True, 1, [offset(where, at) for where, at in (("a0", 5), ("a1", 6), ("b0", 7), ("b1", 8))])

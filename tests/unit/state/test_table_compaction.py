@@ -1,65 +1,23 @@
-"""Compaction and reload of the state tables without Spark, and rows that come in behind the base (R10, R15)."""
+"""Compaction of the state tables without Spark, and rows that come in behind the base (R10, R15)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import load_settings
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.state import table_compaction
 from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable
+from offsets_pipeline.state.merge_on_read import OFFSETS
 from offsets_pipeline.state.table_compaction import compact, sizes_of
-from offsets_pipeline.store import Store
-from tests.logs import LogPartition
-from tests.spark.stores import appended
-from tests.unit.state.test_merge_on_read import in_spark, of_offsets, offset, without_spark, written
+from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pytest
 
-    from pyspark.sql import SparkSession
-
-CLOCK = FixedClock(1_795_000_000_000)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """An empty store of two log partitions. It has no Spark session."""
-    properties = StoreProperties(MIRRORED, 2)
-    create_tables(str(tmp_path), properties)
-    return Store(cast("SparkSession", None), str(tmp_path), properties)
-
-
-def progress_of(store: Store) -> FoldProgress:
-    return FoldProgress.read(store.table(FOLD_PROGRESS.name))
-
-
-def append(store: Store, *rows: dict[str, Any]) -> None:
-    """Append delta rows of incarnation 1, as a fold does."""
-    folder = store.table(OFFSETS.name)
-    folder.commit(add=written(folder, OFFSETS, list(rows)), seen=folder.snapshot())
-
-
-def offsets(store: Store) -> list[tuple[str, int, int | None]]:
-    """The rows that count, equal by both queries."""
-    progress = progress_of(store)
-    ends = " ".join(f"WHEN {at} THEN {each.compacted_to}" for at, each in progress.partitions.items())
-
-    def to_spark(table: StateTable, name: str, named: str) -> str:
-        return in_spark(table, name, named, f"CASE log_partition {ends} END")
-
-    folder = store.table(OFFSETS.name)
-    found = of_offsets(folder, progress.incarnations, without_spark)
-    assert of_offsets(folder, progress.incarnations, to_spark) == found
-    return found
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.store import Store
 
 
 def test_late_rows_behind_a_compaction_change_nothing_and_newer_ones_count(store: Store) -> None:  # R10, R15
@@ -115,15 +73,80 @@ def test_compaction_beside_a_fold_and_a_reload_keeps_their_progress(
     assert progress_of(store).partitions == moved | {0: replace(moved[0], compacted_to=11)}
 
 
-def test_late_rows_behind_a_reload_change_nothing(store: Store) -> None:  # R15
-    log = LogPartition()
-    for partition in range(3):
-        log.commit(("g", "a", partition), partition)
-    appended(store.location, log.rows)
-    assert reload_partitions(store, None, load_settings(), CLOCK) == 3
-    base = [("a0", 0, 0), ("a1", 1, 1), ("a2", 2, 2)]
-    assert offsets(store) == base
-    append(store, offset("a1", 0), offset("a2", 2))
-    assert offsets(store) == base
-    append(store, offset("a0", 3))
-    assert offsets(store) == [("a0", 3, 3), *base[1:]]
+def test_compaction_beside_a_fold_names_the_end_of_the_base_for_the_progress_of_that_fold(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = {at: PartitionProgress(at, incarnation=1, folded_to=50) for at in (0, 1)}
+    progress_of(store).swap(start)
+    append(store, offset("a0", 10), offset("z0", 3, log_partition=1))
+    moved = start | {0: replace(start[0], folded_to=60)}
+    before_swap(monkeypatch, lambda: progress_of(store).swap(moved))
+    assert compact(store, OFFSETS)
+    assert progress_of(store).partitions == {
+        0: replace(moved[0], compacted_to=11),
+        1: replace(moved[1], compacted_to=4),
+    }
+
+
+def test_compaction_leaves_the_table_as_it_is_if_folds_always_come_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=1, folded_to=50)})
+    append(store, offset("a0", 10), offset("a0", 11))
+
+    def overtaken(*_: object) -> None:
+        raise WriteConflict("a fold came first")
+
+    monkeypatch.setattr(FoldProgress, "swap", overtaken)
+    before = store.version(OFFSETS.name)
+    assert not compact(store, OFFSETS)
+    assert store.version(OFFSETS.name) == before
+    assert offsets(store) == [("a0", 11, 11)]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_compaction_drops_older_incarnations_if_asked_and_keeps_those_that_will_be_named(
+    store: Store, drop: bool
+) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=2, folded_to=50)})
+    for incarnation in (1, 2, 3):
+        append(store, offset("a0", 10 * incarnation), incarnation=incarnation)
+    assert compact(store, OFFSETS, drop=drop)
+    found = sorted((file.partition["incarnation"], file.partition["base"]) for file in files_of(store))
+    assert found == [("1", "false")] * (not drop) + [("2", "true"), ("3", "false")]
+    assert offsets(store) == [("a0", 20, 20)]
+
+
+def test_second_of_two_compactions_of_one_version_changes_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=1, folded_to=50)})
+    append(store, offset("a0", 10), offset("a1", 11))
+    whole = FoldProgress.compact_to
+
+    def compact_to(self: FoldProgress, ends: dict[int, int]) -> None:
+        monkeypatch.setattr(FoldProgress, "compact_to", whole)
+        assert compact(store, OFFSETS)
+        whole(self, ends)
+
+    monkeypatch.setattr(FoldProgress, "compact_to", compact_to)
+    assert not compact(store, OFFSETS)
+    assert sizes_of(store, OFFSETS) == (2, 0, 0, 0)
+    assert offsets(store) == [("a0", 10, 10), ("a1", 11, 11)]
+
+
+def test_log_partitions_of_many_rows_have_base_files_of_their_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_compaction, "_ROWS_AT_ONCE", 3)
+    progress_of(store).swap({at: PartitionProgress(at, incarnation=1, folded_to=50) for at in range(4)})
+    rows = {0: 2, 1: 2, 2: 1, 3: 1}
+    append(store, *(offset(f"a{place}", place, log_partition=at) for at, held in rows.items() for place in range(held)))
+    assert compact(store, OFFSETS)
+    assert [(file.lowest["log_partition"], file.rows) for file in files_of(store)] == [(0, 2), (1, 3), (3, 1)]
+
+
+def files_of(store: Store) -> list[StoredFile]:
+    """The files of `committed_offsets`, by their first log partition."""
+    found = store.table(OFFSETS.name).snapshot().files()
+    return sorted(found, key=lambda file: int(file.lowest["log_partition"]))
