@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state import table_compaction
@@ -14,8 +16,6 @@ from offsets_pipeline.state.table_compaction import compact, sizes_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
-    import pytest
-
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.store import Store
 
