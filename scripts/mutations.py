@@ -390,12 +390,9 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC) AS place", "ORDER BY version) AS place", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC, base)", "ORDER BY version, base)", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "ORDER BY version DESC, base)", "ORDER BY version DESC, base DESC)", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "AND b.version <= d.version AND {same}", "AND {same}", STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, MERGE, "AND b.version <= d.version AND {same}", "AND b.version <= d.version", STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, MERGE, "b.version <= d.version AND {same}", "{same}", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, " AND {same}", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.version <= d.version", "b.version < d.version", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "d.key_hash AND {same}\n            )", "d.key_hash\n            )", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "place = 1", STATE_WRITER),

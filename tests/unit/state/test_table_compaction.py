@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +39,16 @@ def test_late_rows_behind_a_compaction_change_nothing_and_newer_ones_count(store
     assert compact(store, OFFSETS)
     assert sizes_of(store, OFFSETS) == (5, 0, 0, 0)
     assert offsets(store) == after
+
+
+def test_streams_that_read_a_state_table_skip_a_compaction(store: Store) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=1, folded_to=50)})
+    append(store, offset("a0", 10))
+    assert compact(store, OFFSETS)
+    commit = Path(store.location, OFFSETS.name, "_delta_log", f"{store.version(OFFSETS.name):020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert changes == [False, False]
 
 
 def test_no_reader_sees_a_base_that_goes_beyond_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
