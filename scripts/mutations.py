@@ -590,7 +590,7 @@ MUTATIONS = [
         FOLD,
         "    if changes.behind:\n",
         "    if False:\n",
-        ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_behind_the_first",),
+        ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_after_the_first",),
     ),
     Mutation(
         "STATE",
@@ -598,7 +598,7 @@ MUTATIONS = [
         FOLD,
         "progress.log_incarnation < current_log_incarnation(store)\n",
         "False\n",
-        ("tests/streaming/test_incarnations.py",),
+        STATE_WRITER,
     ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.state.fold import fold_batch, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.state.table_compaction import compact
@@ -18,6 +19,8 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from offsets_pipeline.config import Settings
     from offsets_pipeline.store import Store
 
@@ -124,3 +127,15 @@ def test_reload_never_moves_the_progress_back(folded: Store, settings: Settings)
     progress.swap(progress.partitions | {0: beyond})
     reload_partitions(folded, None, settings, CLOCK)
     assert progress_of(folded).folded_to == progress.folded_to | {0: beyond.folded_to}
+
+
+def test_batch_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: Store, settings: Settings) -> None:
+    log = LogPartition(0)
+    log.commit(("g", "a", 0), 70)
+    appended(folded.location, log.rows, log_incarnation=1)
+    LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
+    not_read = cast("DataFrame", None)
+    assert fold_batch(folded, not_read, settings, CLOCK) == 1
+    assert progress_of(folded).log_incarnation == 1
+    assert offsets(folded) == [("a0", 0, 70)]
+    assert_as_reference(folded.location, log.rows)
