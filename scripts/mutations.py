@@ -679,6 +679,37 @@ MUTATIONS = [
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "is_change=False, operation", "is_change=True, operation", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "dry_run=True, full=True", "dry_run=True", DOOR),
+    Mutation("DOOR", TABLES, "delta/retry.py", "if attempt == settings.max_retries:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "delta/retry.py", "min(2 * backoff_ms, settings.max_backoff_ms)", "2 * backoff_ms", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/small_table.py",
+        "            advance={APPLICATION: self._seen.transaction(APPLICATION) + 1},\n",
+        "",
+        DOOR,
+    ),
+    Mutation("DOOR", TABLES, "delta/small_table.py", "self._folder.with_missing_columns(self._seen)", "None", DOOR),
+    Mutation(
+        "DOOR", TABLES, "delta/data_file.py", "bound.value // 1000 / 1000", "bound.value // 1000 / 1000 + 1", DOOR
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/data_file.py",
+        '            system.delete_file(f"{path}/{name}")',
+        "            pass",
+        DOOR,
+    ),
+    Mutation(
+        "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
+    ),
+    Mutation("DOOR", TABLES, "delta/reader.py", 'each if "://" in each else unquote(each)', "each", DOOR),
 ]
 
 

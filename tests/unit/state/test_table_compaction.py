@@ -34,11 +34,11 @@ def test_late_rows_behind_a_compaction_change_nothing_and_newer_ones_count(store
     after = [("a0", 10, 10), ("a1", 20, 20), ("a2", 31, 31), ("b0", 4, 4), ("z0", 4, 4)]
     assert offsets(store) == after
     append(store, offset("a2", 29), offset("b0", 32), offset("a0", 33, is_tombstone=True))
-    after = [("a0", 33, None), ("a1", 20, 20), ("a2", 31, 31), ("b0", 32, 32), ("z0", 4, 4)]
-    assert offsets(store) == after
+    last = [("a0", 33, None), ("a1", 20, 20), ("a2", 31, 31), ("b0", 32, 32), ("z0", 4, 4)]
+    assert offsets(store) == last
     assert compact(store, OFFSETS)
     assert sizes_of(store, OFFSETS) == (5, 0, 0, 0)
-    assert offsets(store) == after
+    assert offsets(store) == last
 
 
 def test_streams_that_read_a_state_table_skip_a_compaction(store: Store) -> None:
