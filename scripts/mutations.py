@@ -696,7 +696,12 @@ MUTATIONS = [
     ),
     Mutation("DOOR", TABLES, "delta/small_table.py", "self._folder.with_missing_columns(self._seen)", "None", DOOR),
     Mutation(
-        "DOOR", TABLES, "delta/data_file.py", "bound.value // 1000 / 1000", "bound.value // 1000 / 1000 + 1", DOOR
+        "DOOR",
+        TABLES,
+        "delta/data_file.py",
+        "bound.value // 1000 / 1000",
+        "bound.value // 1000 / 1000 + 1",
+        ("tests/unit/log/test_file_writer.py",),
     ),
     Mutation(
         "DOOR",
