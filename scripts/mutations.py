@@ -42,14 +42,16 @@ COORDINATOR = ("tests/unit/coordinator",)
 STATE_UNIT = "tests/unit/state"
 STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
-OVERTAKEN = (f"{STATE_ON_SPARK}::test_reload_has_what_a_stream_folded_since_it_read_the_log",)
+LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
-MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
+MERGE, CHANGES, FOLD, PROGRESS, BASES = (
+    f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
+)
 STORAGE, DOOR_FILE = "delta/storage.py", "delta/table_folder.py"
 
 
@@ -481,30 +483,38 @@ MUTATIONS = [
     ),
     # --- the one writer of the state
     Mutation(
-        "STATE",
-        FOLDS,
-        MERGE,
-        " AND (d.version > b.version OR d.version = b.version AND d.tie > b.tie)",
-        "",
-        STATE_WRITER,
+        "STATE", FOLDS, MERGE, "AND (d.version > b.version OR d.version = b", "AND (TRUE OR d.version = b", STATE_WRITER
     ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        MERGE,
-        " AND (b.version > d.version OR b.version = d.version AND b.tie >= d.tie)",
-        "",
-        STATE_WRITER,
-    ),
+    Mutation("STATE", FOLDS, MERGE, "AND (b.version > d.version OR b", "AND (TRUE OR b", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.tie >= d.tie", "b.tie > d.tie", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, '} ORDER BY version DESC, tie DESC"', '} ORDER BY version, tie"', STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, 'ORDER BY version DESC, tie DESC"', 'ORDER BY version, tie"', STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "version DESC, tie DESC, base)", "version, tie DESC, base)", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "DESC, tie DESC, base)", "DESC, tie DESC, base DESC)", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "AND (b.version < d.version OR", "AND (TRUE OR", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, MERGE, "ON b.key_hash = d.key_hash AND {same}", "ON b.key_hash = d.key_hash", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, MERGE, "b.tie <= d.tie", "b.tie < d.tie", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "place = 1", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "version >= {compacted_to}", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, MERGE, "version >= {compacted_to}", "version > {compacted_to}", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "NOT base AND version < {compacted_to}\n", "NOT base\n", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "NOT base AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "place = 1 AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "FALSE AND version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, '.compacted_to"', '.incarnation"', LATE_ROWS_ON_SPARK),
+    Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        "ORDER BY version DESC, tie DESC, base)",
-        "ORDER BY version, base)",
-        (f"{STATE_ON_SPARK}::test_fold_that_another_overtook_writes_late_and_changes_nothing",),
+        'self._versions(name, named)})"\n        by_age',
+        'self._versions(name, "TRUE")})"\n        by_age',
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -529,7 +539,7 @@ MUTATIONS = [
         CHANGES,
         '        later = row if _offset(row["value_offset"]) > _offset(known["value_offset"]) else known\n',
         "        later = row\n",
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -537,7 +547,7 @@ MUTATIONS = [
         CHANGES,
         'max(row["tombstone_offset"], known["tombstone_offset"], key=_offset)',
         'row["tombstone_offset"]',
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, CHANGES, "is_base=self.known is None", "is_base=True", STATE_WRITER),
     Mutation(
@@ -546,7 +556,7 @@ MUTATIONS = [
         CHANGES,
         "in_key_order(table, of_partitions(rows, partitions))",
         "in_key_order(table, rows)",
-        (STATE_ON_SPARK,),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -556,9 +566,7 @@ MUTATIONS = [
         "named",
         STATE_WRITER,
     ),
-    Mutation(
-        "STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", (STATE_ON_SPARK,)
-    ),
+    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
     Mutation(
@@ -583,14 +591,75 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", OVERTAKEN),
+    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=min(ends)", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=ends[1]", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "if partitions[at].incarnation == others[at].incarnation:",
+        "if True:",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            if _compacted(self.partitions, newest.partitions) != newest.partitions:\n                raise\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "newest.swap(_compacted(partitions, newest.partitions))", "raise", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "newest.swap(_compacted(partitions, newest.partitions))",
+        "newest.swap(partitions)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, PROGRESS, "                    newest.swap(moved)\n", "                    pass\n", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "moved = _compacted(newest.partitions, raised)", "moved = raised", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if True:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, '"compacted_to": each.compacted_to', '"compacted_to": 0', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BASES,
+        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n        folder.commit("
+        "add=files, remove=removed, seen=snapshot, is_change=False)\n",
+        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n        "
+        "progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BASES,
+        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, BASES, "max({table.version}) + 1 AS end", "min({table.version}) + 1 AS end", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, " and incarnation < progress.incarnation", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "live", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "[*live, *dead]", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change=False", "seen=snapshot", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change", "seen=folder.snapshot(), is_change", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "rows, is_base=True", "rows, is_base=False", STATE_WRITER),
+    Mutation("STATE", FOLDS, BASES, "            rows = 0\n", "            pass\n", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=each.folded_to)", "each", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
         FOLD,
         "known is not None and known.log_incarnation == self._log_incarnation",
         "False",
-        (f"{STATE_ON_SPARK}::test_reload_never_moves_the_progress_back",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -598,7 +667,7 @@ MUTATIONS = [
         FOLD,
         " or self._progress.incarnation > incarnation:",
         ":",
-        (f"{STATE_ON_SPARK}::test_reload_that_a_later_one_overtook_starts_again",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -606,7 +675,7 @@ MUTATIONS = [
         FOLD,
         "NO_INCARNATION, *written) + 1",
         "NO_INCARNATION, *written)",
-        (f"{STATE_ON_SPARK}::test_readers_see_an_incarnation_only_once_all_of_it_is_there",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -622,7 +691,7 @@ MUTATIONS = [
         FOLD,
         "pending=each.pending,",
         "pending=before[at].pending,",
-        (f"{STATE_ON_SPARK}::test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back",),
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
@@ -630,7 +699,7 @@ MUTATIONS = [
         FOLD,
         "    if changes.behind:\n",
         "    if False:\n",
-        ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_behind_the_first",),
+        ("tests/streaming/test_steps.py::test_second_half_that_came_first_is_replayed_after_the_first",),
     ),
     Mutation(
         "STATE",
@@ -638,7 +707,7 @@ MUTATIONS = [
         FOLD,
         "progress.log_incarnation < current_log_incarnation(store)\n",
         "False\n",
-        ("tests/streaming/test_incarnations.py",),
+        STATE_WRITER,
     ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
@@ -719,6 +788,42 @@ MUTATIONS = [
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "is_change=False, operation", "is_change=True, operation", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "sorted(file.partition.items())", "()", DOOR),
+    Mutation("DOOR", TABLES, "delta/upkeep.py", "dry_run=True, full=True", "dry_run=True", DOOR),
+    Mutation("DOOR", TABLES, "delta/retry.py", "if attempt == settings.max_retries:", "if True:", DOOR),
+    Mutation("DOOR", TABLES, "delta/retry.py", "min(2 * backoff_ms, settings.max_backoff_ms)", "2 * backoff_ms", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/small_table.py",
+        "            advance={APPLICATION: self._seen.transaction(APPLICATION) + 1},\n",
+        "",
+        DOOR,
+    ),
+    Mutation("DOOR", TABLES, "delta/small_table.py", "self._folder.with_missing_columns(self._seen)", "None", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/data_file.py",
+        "bound.value // 1000 / 1000",
+        "bound.value // 1000 / 1000 + 1",
+        ("tests/unit/log/test_file_writer.py",),
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/data_file.py",
+        '            system.delete_file(f"{path}/{name}")',
+        "            pass",
+        DOOR,
+    ),
+    Mutation(
+        "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
+    ),
+    Mutation("DOOR", TABLES, "delta/reader.py", 'each if "://" in each else unquote(each)', "each", DOOR),
 ]
 
 

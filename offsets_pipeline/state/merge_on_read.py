@@ -75,8 +75,9 @@ class StateTable:
         A delta row from ``compacted_to`` on, an SQL expression over `log_partition`, is newer than every base row. Only
         a key whose delta rows are older is looked up in the base; usually there is none, and Spark drops that branch.
 
-        The join is by a hash, which Spark looks up five times as fast as a key of several columns. It compares the key
-        as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
+        The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti join
+        compares the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
+        The semi join may take in further keys, each with all its rows: the condition on the result leaves them out.
         """
         listed, key = ", ".join(self.columns), ", ".join(self.key)
         same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
@@ -93,8 +94,8 @@ class StateTable:
             UNION ALL
             SELECT {listed} FROM (
                 SELECT /*+ BROADCAST(d) */ *, {by_age} AS place FROM {rows} b
-                LEFT SEMI JOIN (SELECT * FROM {rows} WHERE NOT base AND version < {compacted_to}) d
-                  ON b.key_hash = d.key_hash AND {same}
+                LEFT SEMI JOIN (SELECT key_hash FROM {rows} WHERE NOT base AND version < {compacted_to}) d
+                  ON b.key_hash = d.key_hash
             )
             WHERE place = 1 AND NOT base AND version < {compacted_to}
         """

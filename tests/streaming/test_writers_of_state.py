@@ -12,22 +12,21 @@ from deltalake import DeltaTable
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import NoSuchStore, WriteConflict
+from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module
 from offsets_pipeline.state.fold import fold_batch
-from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES, StateTable
 from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.unit.state.state_files import append, before_swap, with_one_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
@@ -56,18 +55,6 @@ def views_of(workbench: Workbench, location: Path) -> set[tuple[object, ...]]:
     return {tuple(row) for row in rows.collect()}
 
 
-def before_swap(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something when the next fold has written everything but its progress."""
-    whole = FoldProgress.swap
-
-    def swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
-        patch.setattr(FoldProgress, "swap", whole)
-        act()
-        whole(self, partitions)
-
-    patch.setattr(FoldProgress, "swap", swap)
-
-
 def test_compacted_or_not_the_state_is_the_same(
     either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
@@ -83,6 +70,51 @@ def test_compacted_or_not_the_state_is_the_same(
         assert store.read(table.name).count() == rows
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == expected
+
+
+def test_views_show_no_late_row_behind_a_reload(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R10, R15
+    location = copied(empty(2), tmp_path / "store")
+    store = workbench.open(location)
+    short, long = LogPartition(0), LogPartition(1, start=10)
+    short.commit(("h", "a", 0), 0)
+    for where, at in ((("g", "a", 0), 10), (("g", "a", 1), 11), (("g", "b", 0), 12)):
+        assert long.commit(where, at) == at
+    appended(location, [*short.rows, *long.rows])
+    workbench.reload(location)  # base rows lie before record offset 1 of log partition 0 and 13 of log partition 1
+    late = [
+        ("g", "a", 0, 9),  # older than the base row
+        ("g", "a", 1, 11),  # the base row again
+        ("g", "b", 0, 20),  # newer than the base row, and a row that is older
+        ("g", "b", 0, 8),
+        ("g", "c", 0, 7),  # keys without a base row: before the end of the base, and on both sides of it
+        ("g", "c", 1, 8),
+        ("g", "c", 1, 21),
+        ("h", "a", 0, 2),
+    ]
+    like = rows_of(location, "committed_offsets")[0]
+    names = ("group_id", "topic", "partition", "record_offset")
+    offsets = [dict(zip(names, row, strict=True)) for row in late]
+    append(
+        store,
+        *(
+            like | row | {"log_partition": int(row["group_id"] == "g"), "committed_offset": row["record_offset"]}
+            for row in offsets
+        ),
+    )
+    groups = rows_of(location, "groups")
+    dead = [row | {"record_offset": row["record_offset"] - 1, "state": "Dead"} for row in groups]
+    append(store, *dead, table=DESCRIBED)
+    expected = [("g", "a", 0, 10), ("g", "a", 1, 11), ("g", "b", 0, 20), ("g", "c", 0, 7), ("g", "c", 1, 21)]
+    query = StateTable.newest_in_spark
+    for newest_in_spark in (query, lambda *arguments: with_one_hash(query(*arguments))):
+        monkeypatch.setattr(StateTable, "newest_in_spark", newest_in_spark)
+        register_views(workbench.spark, str(location))
+        found = workbench.spark.table("current_offsets").select(*names[:3], "committed_offset").collect()
+        assert sorted(map(tuple, found)) == [*expected, ("h", "a", 0, 2)]
+        found = workbench.spark.table("consumer_groups").select("group_id", "state").collect()
+        assert sorted(map(tuple, found)) == [("g", "Empty"), ("h", "Empty")]
 
 
 def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
@@ -253,52 +285,6 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
     assert rounds == 2
     assert_as_reference(location, log_of(location))
     assert len({row["incarnation"] for row in rows_of(location, "fold_progress")}) == 1
-
-
-def test_reload_that_a_later_one_overtook_starts_again(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 2)
-
-    def another_reload() -> None:
-        workbench.reload(location)
-        for table in STATE_TABLES:  # drops the incarnation of the first, which is older than the one that is named
-            compact(store, table)
-
-    before_swap(monkeypatch, another_reload)
-    workbench.reload(location)
-    assert_as_reference(location, log_of(location))
-    assert {row["incarnation"] for row in rows_of(location, "fold_progress")} == {4}
-
-
-def test_reload_gives_up_where_a_stream_is_always_quicker(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    location = copied(empty(1), tmp_path / "store")
-    fold_steps(workbench, location, 1)
-
-    def overtaken(*_: object) -> None:
-        raise WriteConflict("another fold came first")
-
-    monkeypatch.setattr(FoldProgress, "swap", overtaken)
-    once = replace(workbench.settings, fold=FoldSettings(max_retries=0))
-    with pytest.raises(WriteConflict, match="cannot commit a reload: other writers committed first"):
-        replace(workbench, settings=once).reload(location)
-    monkeypatch.undo()
-    assert_as_reference(location, log_of(location))
-
-
-def test_reload_never_moves_the_progress_back(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
-) -> None:
-    location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 1)
-    progress = FoldProgress.read(store.table("fold_progress"))
-    beyond = replace(progress.partitions[0], folded_to=progress.folded_to[0] + 5)  # the last records left the log
-    progress.swap({0: beyond})
-    workbench.reload(location)
-    assert FoldProgress.read(store.table("fold_progress")).folded_to == {0: beyond.folded_to}
 
 
 def test_readers_see_an_incarnation_only_once_all_of_it_is_there(

@@ -125,6 +125,46 @@ def test_commits_of_groups_that_exist_write_nothing_about_groups(tables: dict[st
     assert [(row["group_id"], row["state"]) for row in described] == [("dead", "Empty"), ("new", "Empty")]
 
 
+def test_group_is_described_from_its_new_records_and_those_that_are_known(tables: dict[str, TableFolder]) -> None:
+    log = LogPartition()
+    log.group(3, "consumer", epoch=7)
+    log.group(2, "changed", generation=1)
+    log.group(2, "removed", generation=1)
+    append(tables, replayed(tables, log))
+    known = KnownGroups.read(tables, {0: 1, 1: 1}, MODERN)
+    log.rows.clear()
+    log.group(5, "consumer", "member")
+    log.group(2, "changed", generation=2)
+    log.group_tombstone(2, "removed")
+    changes = replayed(tables, log, known=known, folded_to=3)
+    described = {row["group_id"]: row for row in rows_in(tables["groups"], changes.files["groups"][0])}
+    assert described["consumer"]["group_epoch"] == 7
+    assert [member["member_id"] for member in described["consumer"]["members"]] == ["member"]
+    assert described["changed"]["generation"] == 2
+    assert described["removed"]["state"] == "Dead"
+    (file,) = changes.files["group_records"]
+    assert {
+        (row["group_id"], row["record_type"], row["value_offset"], row["tombstone_offset"])
+        for row in rows_in(tables["group_records"], file)
+    } == {("consumer", 5, 3, None), ("changed", 2, 4, None), ("removed", 2, 2, 5)}
+
+
+def test_each_incarnation_gets_the_rows_of_its_log_partitions(tables: dict[str, TableFolder]) -> None:
+    first, second = two_log_partitions()
+    rows = [row._asdict() | {"backfill": False, "records": 1} for log in (first, second) for row in log.rows]
+    folders = StateFolders(tables, PARTITIONS, MODERN, {0: 4, 1: 5})
+    changes = write_changes(
+        ReplayStart(PARTITIONS, MODERN).replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders
+    )
+    for name, files in changes.files.items():
+        found = {
+            (file.partition["incarnation"], row["log_partition"])
+            for file in files
+            for row in rows_in(tables[name], file)
+        }
+        assert found == {("4", 0), ("5", 1)}
+
+
 def test_groups_of_another_incarnation_are_not_known(tables: dict[str, TableFolder]) -> None:
     log = LogPartition()
     log.commit(("g", "t", 0), 1)

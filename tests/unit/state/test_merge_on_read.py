@@ -1,18 +1,26 @@
-"""Which rows of a state table count, as DataFusion answers it; streaming/test_writers_of_state.py asks Spark."""
+"""Which rows of a state table count. DataFusion answers both queries; streaming/test_writers_of_state.py asks Spark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.state.changes import write_files
-from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS, StateTable, named_rows
+from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS, StateTable
+from tests.unit.state.state_files import in_spark, newest, of_offsets, offset, without_spark, written
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.unit.state.state_files import Query
+
+
+@pytest.fixture(params=[without_spark, in_spark])
+def query(request: pytest.FixtureRequest) -> Query:
+    """Each query for the rows that count."""
+    chosen: Query = request.param
+    return chosen
 
 
 def stored(folder: Path, table: StateTable, *files: tuple[bool, int, list[dict[str, Any]]]) -> TableFolder:
@@ -20,48 +28,15 @@ def stored(folder: Path, table: StateTable, *files: tuple[bool, int, list[dict[s
     found = TableFolder(str(folder / table.name), table.table)
     found.create()
     for is_base, incarnation, rows in files:
-        written = write_files(
-            found,
-            pa.Table.from_pylist(rows, schema=table.file_schema()),
-            is_base=is_base,
-            incarnation=incarnation,
-        )
-        found.commit(add=written, seen=found.snapshot())
+        added = written(found, table, rows, is_base=is_base, incarnation=incarnation)
+        found.commit(add=added, seen=found.snapshot())
     return found
-
-
-def newest(folder: TableFolder, table: StateTable, incarnations: dict[int, int]) -> list[dict[str, Any]]:
-    """The rows that count, by key."""
-    query = table.newest(table.name, named_rows(incarnations))
-    rows: list[dict[str, Any]] = folder.snapshot().query(query).read_all().to_pylist()
-    return sorted(rows, key=lambda row: tuple(row[name] for name in table.key))
-
-
-def offset(where: str, record_offset: int, *, log_partition: int = 0, is_tombstone: bool = False) -> dict[str, Any]:
-    """A row of `committed_offsets`; ``where`` is a letter for the topic and a digit for the partition."""
-    return {
-        "log_partition": log_partition,
-        "group_id": "g",
-        "topic": where[0],
-        "partition": int(where[1]),
-        "committed_offset": None if is_tombstone else record_offset,
-        "record_offset": record_offset,
-        "position": record_offset,
-        "misplaced": False,
-    }
-
-
-def of_offsets(folder: TableFolder, incarnations: dict[int, int]) -> list[tuple[str, int, int | None]]:
-    return [
-        (f"{row['topic']}{row['partition']}", row["record_offset"], row["committed_offset"])
-        for row in newest(folder, OFFSETS, incarnations)
-    ]
 
 
 BASE = (True, 1, [offset(where, at) for where, at in (("a0", 5), ("a1", 6), ("b0", 7), ("b1", 8))])
 
 
-def test_row_with_the_highest_record_offset_counts_and_each_key_once(tmp_path: Path) -> None:  # R10
+def test_row_with_the_highest_record_offset_counts_and_each_key_once(tmp_path: Path, query: Query) -> None:  # R10
     folder = stored(
         tmp_path,
         OFFSETS,
@@ -70,13 +45,42 @@ def test_row_with_the_highest_record_offset_counts_and_each_key_once(tmp_path: P
         (False, 1, [offset("a1", 6), offset("c0", 2), offset("a0", 8)]),  # a fold that another overtook writes late
         (False, 1, [offset("b0", 3), offset("c0", 10)]),
     )
-    assert of_offsets(folder, {0: 1}) == [("a0", 9, 9), ("a1", 6, 6), ("b0", 7, 7), ("b1", 11, None), ("c0", 10, 10)]
+    assert of_offsets(folder, {0: 1}, query) == [
+        ("a0", 9, 9),
+        ("a1", 6, 6),
+        ("b0", 7, 7),
+        ("b1", 11, None),
+        ("c0", 10, 10),
+    ]
 
 
-def test_late_rows_of_a_compacted_table_change_nothing(tmp_path: Path) -> None:  # R15
+def test_late_rows_of_a_compacted_table_change_nothing(tmp_path: Path, query: Query) -> None:  # R15
     late = [offset(where, at) for where, at in (("a0", 1), ("a1", 2), ("b0", 7), ("b1", 4))]
     folder = stored(tmp_path, OFFSETS, BASE, (False, 1, late))
-    assert of_offsets(folder, {0: 1}) == [("a0", 5, 5), ("a1", 6, 6), ("b0", 7, 7), ("b1", 8, 8)]
+    assert of_offsets(folder, {0: 1}, query) == [("a0", 5, 5), ("a1", 6, 6), ("b0", 7, 7), ("b1", 8, 8)]
+
+
+@pytest.mark.parametrize("compacted_to", [9, 10, 11, 12, 13])
+def test_end_of_the_base_may_lie_behind_it_and_hides_no_row(tmp_path: Path, compacted_to: int) -> None:
+    folder = stored(
+        tmp_path,
+        OFFSETS,
+        BASE,
+        (False, 1, [offset("a0", 4), offset("a1", 6), offset("b0", 9), offset("c0", 10), offset("c1", 11)]),
+        (False, 1, [offset("a0", 12), offset("b1", 3), offset("c0", 2)]),  # a0: once newer and once older than the base
+    )
+
+    def query(table: StateTable, name: str, named: str) -> str:
+        return in_spark(table, name, named, str(compacted_to))
+
+    assert of_offsets(folder, {0: 1}, query) == [
+        ("a0", 12, 12),
+        ("a1", 6, 6),
+        ("b0", 9, 9),
+        ("b1", 8, 8),
+        ("c0", 10, 10),
+        ("c1", 11, 11),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_late_rows_of_a_compacted_table_change_nothing(tmp_path: Path) -> None: 
     ],
 )
 def test_only_the_incarnation_that_the_progress_names_counts(
-    tmp_path: Path, incarnations: dict[int, int], expected: list[tuple[str, int, int | None]]
+    tmp_path: Path, query: Query, incarnations: dict[int, int], expected: list[tuple[str, int, int | None]]
 ) -> None:
     folder = stored(
         tmp_path,
@@ -100,7 +104,7 @@ def test_only_the_incarnation_that_the_progress_names_counts(
         (False, 1, [offset("a0", 9)]),
         (True, 2, [offset("a0", 20), offset("d0", 30, log_partition=1)]),
     )
-    assert of_offsets(folder, incarnations) == expected
+    assert of_offsets(folder, incarnations, query) == expected
 
 
 def record(value_offset: int | None, tombstone_offset: int | None) -> dict[str, Any]:
@@ -128,10 +132,11 @@ def record(value_offset: int | None, tombstone_offset: int | None) -> dict[str, 
 )
 def test_group_record_with_the_highest_value_or_tombstone_counts(
     tmp_path: Path,
+    query: Query,
     base: tuple[int | None, int | None],
     delta: tuple[int | None, int | None],
     expected: tuple[int | None, int | None],
 ) -> None:  # R14
     folder = stored(tmp_path, RECORDS, (True, 1, [record(*base)]), (False, 1, [record(*delta)]))
-    (found,) = newest(folder, RECORDS, {0: 1})
+    (found,) = newest(folder, RECORDS, {0: 1}, query)
     assert (found["value_offset"], found["tombstone_offset"]) == expected
