@@ -182,6 +182,8 @@ LOG_PARTITIONS = Table(
         Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look"),
         Column("open_since", _TIMESTAMP, "for a topic: since when a transaction is open; else null"),
         Column("leader_epoch", _INT, "for a topic: epoch of the leader that had all records before end_offset"),
+        Column("open_producer_id", _LONG, "for a topic: producer id of the oldest open transaction, if known"),
+        Column("open_transactional_id", _STRING, "for a topic: transactional id of this transaction, if known"),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offsets_pipeline.ingest.topic.topic_append import _Written, _writer
+from offsets_pipeline.ingest.topic.topic_append import _writer, _Written
 from offsets_pipeline.log.file_writer import SCHEMA, LogFilePlace
 from offsets_pipeline.record.segment import Damage
 

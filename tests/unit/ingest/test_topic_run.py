@@ -44,6 +44,10 @@ class Heard(TopicObserver):
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.failed_requests = 0
+
+    def unreachable(self) -> None:
+        self.failed_requests += 1
 
     def warned(self, text: str) -> None:
         self.warnings.append(text)
@@ -85,6 +89,7 @@ def test_transient_error_is_waited_for_and_warned_of_once(error: OffsetsError) -
     assert ingest.run() == 0
     assert ingest.outcomes == []
     assert ingest.heard.warnings == [f"{error}; trying again"]
+    assert ingest.heard.failed_requests == (0 if isinstance(error, WriteConflict) else 20)
 
 
 @pytest.mark.parametrize("error", LASTING, ids=repr)
