@@ -123,7 +123,8 @@ class TopicMetrics(TopicObserver):
         unstable = {at: each.end - each.stable for at, each in bounds.items()}
         now_ms = self._clock.now_ms()
         ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in open_since_ms.items()}
-        for name, values in zip(_OF_TOPICS_OFFSETS, (behind, unstable, ages), strict=True):
+        gauges: tuple[Mapping[int, float], ...] = (behind, unstable, ages)
+        for name, values in zip(_OF_TOPICS_OFFSETS, gauges, strict=True):
             self._metrics.set_all(name, "log_partition", values)
         self._is_up()
 

@@ -30,9 +30,9 @@ class LogPartitionInfo:
 
     ``log_incarnation`` counts how often a mirrored topic was read again from its beginning. The other fields describe a
     followed topic; times are in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer.
-    ``read_at`` is the last time at which the log held all records. ``topic_end`` is the topic's end at the last look, but
-    not below ``end``. Records from ``stable`` on wait for a transaction: it is open since ``open_since``, and has the
-    ``open_producer_id`` and ``open_transactional_id``; None: the cluster does not tell them.
+    ``read_at`` is the last time at which the log held all records. ``topic_end`` is the topic's end at the last look,
+    but not below ``end``. Records from ``stable`` on wait for a transaction. It is open since ``open_since``, and has
+    the ``open_producer_id`` and ``open_transactional_id``; None: the cluster does not tell them.
     """
 
     log_partition: int

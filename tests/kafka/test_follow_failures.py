@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
+from offsets_pipeline.ingest.topic.topic_admin import TopicAdmin
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from tests.kafka.live import TOPIC, live_broker, wait_until
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.topic.topic_admin import TopicDescription
     from offsets_pipeline.store import Store
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
