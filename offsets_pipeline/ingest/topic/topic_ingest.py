@@ -25,6 +25,7 @@ from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.errors import (
     BrokerUnreachable,
     KafkaFailed,
+    LogTruncated,
     NoSuchTopic,
     OffsetsError,
     TopicStopped,
@@ -360,7 +361,7 @@ class TopicIngest:
             query.awaitTermination()
         except StreamingQueryException as exception:
             failure = self._failures[-1] if self._failures else None
-            if isinstance(failure, _TopicChangedError):
+            if isinstance(failure, (_TopicChangedError, LogTruncated)):
                 return False
             if failure is not None:
                 raise failure from None
