@@ -277,13 +277,13 @@ TOPICS = Table(
 
 QUARANTINE = Table(
     "quarantine",
-    "What did not decode: records, and stretches of segment files.",
+    "What did not decode: records, and stretches of segment files or of a topic's record batches.",
     (
         _LOG_PARTITION,
         _LOG_INCARNATION,
         Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
-        Column("source", _STRING, "file of the byte range, in the folder of its log partition; null for a record"),
-        Column("position", _LONG, "byte position of a stretch in its file"),
+        Column("source", _STRING, "file of a stretch, in its log partition's folder, or topic; null for a record"),
+        Column("position", _LONG, "byte position of a stretch in its file; of a topic, a record offset"),
         Column("length", _LONG, "length of a stretch in bytes"),
         Column("reason", _STRING, "what was expected and what was found", nullable=False),
         Column("key", _BINARY, "a record's key, raw"),
