@@ -562,11 +562,11 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         CHANGES,
-        "named | (_groups(commits) - known.existing(_groups(commits) - named))",
+        "named | (_groups(holding) - existing)",
         "named",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "*_of_groups(known.records(changed), changed).to_pylist()", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "_of_groups(known.records(changed), changed).to_pylist()", "[]", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
     Mutation(
@@ -590,7 +590,9 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, PROGRESS, 'commit["value"], commit["producer_id"]),', 'commit["value"], None),', STATE_WRITER
+    ),
     Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=min(ends)", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=ends[1]", STATE_WRITER),
     Mutation(
@@ -705,8 +707,8 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         FOLD,
-        "progress.log_incarnation < current_log_incarnation(store)\n",
-        "False\n",
+        "progress.log_incarnation < log_incarnation or ",
+        "",
         STATE_WRITER,
     ),
     # --- the door to Delta tables

@@ -106,7 +106,7 @@ class _RangeReader:
         time.sleep(self._cluster.settings.backoff_seconds)
 
     def _take(self, partition: int, fetched: Fetched, *, is_full: bool) -> Iterator[FetchedBatches]:
-        """Take the answer about one partition. ``is_full``: earlier partitions may have used up the limit of bytes."""
+        """Take one partition's answer. ``is_full``: an earlier partition may have used up the limit of bytes."""
         position, ranges = self._positions[partition], self.waiting[partition]
         if fetched.problem is Problem.OUT_OF_RANGE:
             raise KafkaFailed(

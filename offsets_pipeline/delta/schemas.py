@@ -182,6 +182,8 @@ LOG_PARTITIONS = Table(
         Column("topic_end_offset", _LONG, "for a topic: its end offset at the last look"),
         Column("open_since", _TIMESTAMP, "for a topic: since when a transaction is open; else null"),
         Column("leader_epoch", _INT, "for a topic: epoch of the leader that had all records before end_offset"),
+        Column("open_producer_id", _LONG, "for a topic: producer id of the oldest open transaction, if known"),
+        Column("open_transactional_id", _STRING, "for a topic: transactional id of this transaction, if known"),
     ),
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )
@@ -282,13 +284,13 @@ TOPICS = Table(
 
 QUARANTINE = Table(
     "quarantine",
-    "What did not decode: records, and stretches of segment files.",
+    "What did not decode: records, and stretches of segment files or of a topic's record batches.",
     (
         _LOG_PARTITION,
         _LOG_INCARNATION,
         Column("record_offset", _LONG, "of a record; null for a stretch of a file"),
-        Column("source", _STRING, "file of the byte range, in the folder of its log partition; null for a record"),
-        Column("position", _LONG, "byte position of a stretch in its file"),
+        Column("source", _STRING, "file of a stretch, in its log partition's folder, or topic; null for a record"),
+        Column("position", _LONG, "byte position of a stretch in its file; of a topic, a record offset"),
         Column("length", _LONG, "length of a stretch in bytes"),
         Column("reason", _STRING, "what was expected and what was found", nullable=False),
         Column("key", _BINARY, "a record's key, raw"),

@@ -41,6 +41,8 @@ class TopicRead(NamedTuple):
     read_at_ms: int | None
     open_since_ms: int | None
     leader_epoch: int | None
+    open_producer_id: int | None = None
+    open_transactional_id: str | None = None
 
 
 def partition_rows(store: Store, log_incarnation: int) -> list[dict[str, Any]]:

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
 _WRITE_SECONDS = 2.0
 _EVENTS_SECONDS = 10.0  # to wait for the last events of queries that ended
+_OF_TOPICS_OFFSETS = (
+    "offsets_log_behind_topic_records",
+    "offsets_topic_unstable_records",
+    "offsets_topic_open_transaction_seconds",
+)
 
 
 class QueryMetrics(StreamingQueryListener):
@@ -101,6 +106,7 @@ class TopicMetrics(TopicObserver):
     def planned(self, reading: Reading) -> None:
         """Set the incarnation of the log: the query starts or restarts."""
         self._metrics.set("offsets_log_incarnation", reading.log_incarnation)
+        self._is_up()
         self._say(f"log incarnation {reading.log_incarnation}, {len(reading.starts)} log partitions")
 
     def landed(self, records: int) -> None:
@@ -113,13 +119,24 @@ class TopicMetrics(TopicObserver):
         self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
     ) -> None:
         """Set the gauges of the topic and of the log's distance from it."""
-        behind = {at: max(0, each.stable - read_to[at]) for at, each in bounds.items()}
-        self._metrics.set_all("offsets_log_behind_topic_records", "log_partition", behind)
+        behind = {at: max(0, each.end - read_to[at]) for at, each in bounds.items()}
         unstable = {at: each.end - each.stable for at, each in bounds.items()}
-        self._metrics.set_all("offsets_topic_unstable_records", "log_partition", unstable)
         now_ms = self._clock.now_ms()
         ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in open_since_ms.items()}
-        self._metrics.set_all("offsets_topic_open_transaction_seconds", "log_partition", ages)
+        gauges: tuple[Mapping[int, float], ...] = (behind, unstable, ages)
+        for name, values in zip(_OF_TOPICS_OFFSETS, gauges, strict=True):
+            self._metrics.set_all(name, "log_partition", values)
+        self._is_up()
+
+    def unreachable(self) -> None:
+        """Drop the gauges of the topic's offsets: their last values say nothing about the topic now."""
+        self._metrics.set("offsets_topic_up", 0)
+        for name in _OF_TOPICS_OFFSETS:
+            self._metrics.set_all(name, "log_partition", {})
+
+    def _is_up(self) -> None:
+        self._metrics.set("offsets_topic_up", 1)
+        self._metrics.set("offsets_topic_last_success_timestamp_seconds", self._clock.now_ms() / 1000)
 
     def warned(self, text: str) -> None:
         """Count a warning and pass it on."""

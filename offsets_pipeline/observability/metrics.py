@@ -31,15 +31,21 @@ HELP: Mapping[str, Told] = {
     "offsets_records_read_total": Told("counter", "Records of the topic that were appended to the log."),
     "offsets_records_folded_total": Told("counter", "Records of the log that were folded into the state."),
     "offsets_log_behind_topic_records": Told(
-        "gauge", "Record offsets up to the topic's last stable one that were not read yet.", "log_partition"
+        "gauge", "Record offsets up to the topic's high watermark that were not read yet.", "log_partition"
     ),
     "offsets_topic_unstable_records": Told(
-        "gauge", "Record offsets of the topic that wait behind an open transaction.", "log_partition"
+        "gauge",
+        "Record offsets from the topic's last stable offset on: they wait for an open transaction.",
+        "log_partition",
     ),
     "offsets_topic_open_transaction_seconds": Told(
         "gauge",
-        "Seconds since the last write of the transaction that holds back the last stable offset.",
+        "Seconds since that transaction began, or since its last write if the cluster does not tell its start.",
         "log_partition",
+    ),
+    "offsets_topic_up": Told("gauge", "Whether the last request about the topic succeeded: 1 or 0."),
+    "offsets_topic_last_success_timestamp_seconds": Told(
+        "gauge", "Time of the last successful request about the topic, in seconds since 1970."
     ),
     "offsets_fold_behind_log_records": Told(
         "gauge", "Record offsets of the log that were not folded yet.", "log_partition"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 #: The fields about a followed topic.
-OF_TOPIC = ("log_incarnation", "complete_since", "read_at", "stable", "topic_end", "open_since")
+OF_TOPIC = (
+    *("log_incarnation", "complete_since", "read_at", "stable", "topic_end"),
+    *("open_since", "open_producer_id", "open_transactional_id"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class LogPartitionInfo:
 
     ``log_incarnation`` counts how often a mirrored topic was read again from its beginning. The other fields describe a
     followed topic; times are in ISO 8601. Since ``complete_since`` the ingest missed no record that decides an answer.
-    ``read_at`` is the last time at which the log held all stable records. ``topic_end`` is the topic's end. Records
-    from ``stable`` on wait for a transaction that is open since ``open_since``.
+    ``read_at`` is the last time at which the log held all records. ``topic_end`` is the topic's end at the last look,
+    but not below ``end``. Records from ``stable`` on wait for a transaction. It is open since ``open_since``, and has
+    the ``open_producer_id`` and ``open_transactional_id``; None: the cluster does not tell them.
     """
 
     log_partition: int
@@ -48,6 +52,8 @@ class LogPartitionInfo:
     stable: int | None = None
     topic_end: int | None = None
     open_since: str | None = None
+    open_producer_id: int | None = None
+    open_transactional_id: str | None = None
 
 
 def _shown(at: datetime | None) -> str | None:
@@ -114,11 +120,12 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
         fold = folded.get(partition, {"folded_to": None, "unknown_records": 0, "pending": 0})
+        end, topic_end = max(bound["end_offset"], held["last"] + 1), bound.get("topic_end_offset")
         answers.append(
             LogPartitionInfo(
                 log_partition=partition,
                 start=bound["start_offset"],
-                end=max(bound["end_offset"], held["last"] + 1),
+                end=end,
                 folded_to=fold["folded_to"] or None,
                 records=held["records"],
                 quarantined=quarantined.get(partition, 0),
@@ -130,8 +137,10 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 complete_since=_shown(bound.get("complete_since")),
                 read_at=_shown(bound.get("read_at")),
                 stable=bound.get("stable_offset"),
-                topic_end=bound.get("topic_end_offset"),
+                topic_end=None if topic_end is None else max(topic_end, end),
                 open_since=_shown(bound.get("open_since")),
+                open_producer_id=bound.get("open_producer_id"),
+                open_transactional_id=bound.get("open_transactional_id"),
             )
         )
     return answers

@@ -9,6 +9,8 @@ import pytest
 
 from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.broker.log_offsets import Bounds
+from offsets_pipeline.broker.open_transactions import OpenTransaction
+from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
@@ -63,6 +65,30 @@ def test_first_reading_resumes_until_it_is_complete(workbench: Workbench, store:
     notes.note(reading)
     complete = CompleteReads(NOW_MS - 1000, NOW_MS)
     assert notes.known() == KnownLog(5, 0, {}, dict.fromkeys(range(5), 20), dict.fromkeys(range(5), 4), complete)
+
+
+def test_log_info_names_the_open_transaction_and_no_topic_end_below_the_log_end(
+    workbench: Workbench, store: Path
+) -> None:
+    notes, reading = notes_of(workbench, store), progress()
+    opened = OpenTransaction(2, 7, 0, 12, NOW_MS - 60_000, "mine", NOW_MS - 90_000)
+    reading.look(NOW_MS, AS_IT_STANDS | {2: Bounds(10, 12, 20)}, [opened])
+    notes.note(reading)
+    info = log_info(StateReader(str(store)))
+    assert info[2].open_since == shown_time(NOW_MS - 90_000)
+    assert [(each.open_producer_id, each.open_transactional_id) for each in info] == [
+        (None, None),
+        (None, None),
+        (7, "mine"),
+        (None, None),
+        (None, None),
+    ]
+    assert [each.topic_end for each in info] == [20] * 5
+    LogMetadata(workbench.open(store), workbench.settings, CLOCK).bounds({1: (10, 33)})  # the log has grown since
+    assert [(each.end, each.topic_end) for each in log_info(StateReader(str(store)))[1:3]] == [(33, 33), (10, 20)]
+    reading.look(NOW_MS + 1, AS_IT_STANDS, [])
+    notes.note(reading)
+    assert {(each.open_since, each.open_producer_id) for each in log_info(StateReader(str(store)))} == {(None, None)}
 
 
 def test_log_start_beyond_the_last_read_offset_is_a_gap(workbench: Workbench, store: Path) -> None:

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import MetricsUnavailable
+from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
 from offsets_pipeline.observability import collectors as figures
-from offsets_pipeline.observability.collectors import LogExtent, Watched
-from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics, Watched
+from offsets_pipeline.observability.metrics import HELP, Metrics
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -111,3 +113,55 @@ def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
     assert extent.look(append(log, [(1, 1, 0), (0, 1, 3)]), 0) == {0: (5, 9), 1: (2, 3)}
     assert extent.look(TableFolder(str(log), LOG).snapshot(), 1) == {1: (0, 0)}
     assert len(opened) == len(set(opened)) == 2
+
+
+class Gauges:
+    """A topic's metrics, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_ms_ = 1_000_000
+        self.metrics = Metrics()
+        self.topic = TopicMetrics(self.metrics, lambda _: None, lambda _: None, self)
+
+    def now_ms(self) -> int:
+        return self.now_ms_
+
+    def values(self) -> dict[str, float]:
+        lines = [line.rpartition(" ") for line in self.metrics.text().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines if not name.endswith("_total")}
+
+
+def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
+    gauges = Gauges()
+    gauges.topic.looked({0: 7, 1: 5}, {0: Bounds(0, 6, 10), 1: Bounds(0, 4, 4)}, {0: 400_000})
+    assert gauges.values() == {
+        'offsets_log_behind_topic_records{log_partition="0"}': 3,
+        'offsets_log_behind_topic_records{log_partition="1"}': 0,
+        'offsets_topic_unstable_records{log_partition="0"}': 4,
+        'offsets_topic_unstable_records{log_partition="1"}': 0,
+        'offsets_topic_open_transaction_seconds{log_partition="0"}': 600,
+        "offsets_topic_up": 1,
+        "offsets_topic_last_success_timestamp_seconds": 1000,
+    }
+
+
+def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:
+    gauges = Gauges()
+    gauges.topic.looked({0: 7}, {0: Bounds(0, 6, 10)}, {0: 400_000})
+    gauges.now_ms_ += 60_000
+    gauges.topic.unreachable()
+    assert gauges.values() == {"offsets_topic_up": 0, "offsets_topic_last_success_timestamp_seconds": 1000}
+    gauges.topic.planned(Reading(2, {0: 7}, CompleteReads(0)))
+    assert gauges.values() == {
+        "offsets_topic_up": 1,
+        "offsets_topic_last_success_timestamp_seconds": 1060,
+        "offsets_log_incarnation": 2,
+    }
+
+
+def test_the_documented_metrics_are_the_published_ones(root: Path) -> None:
+    text = (root / "docs" / "metrics.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [
+        [f"`{name}`", told.kind, f"`{told.label}`" if told.label else "", told.text] for name, told in HELP.items()
+    ]

@@ -19,7 +19,7 @@ EXPECTED = """\
 # HELP offsets_records_read_total Records of the topic that were appended to the log.
 # TYPE offsets_records_read_total counter
 offsets_records_read_total 5
-# HELP offsets_log_behind_topic_records Record offsets up to the topic's last stable one that were not read yet.
+# HELP offsets_log_behind_topic_records Record offsets up to the topic's high watermark that were not read yet.
 # TYPE offsets_log_behind_topic_records gauge
 offsets_log_behind_topic_records{log_partition="1"} 3
 # HELP offsets_batch_duration_seconds Duration of the batches of a query.

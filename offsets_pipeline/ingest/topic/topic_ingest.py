@@ -25,6 +25,7 @@ from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.errors import (
     BrokerUnreachable,
     KafkaFailed,
+    LogTruncated,
     NoSuchTopic,
     OffsetsError,
     TopicStopped,
@@ -84,6 +85,9 @@ class TopicObserver:
 
         By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
         """
+
+    def unreachable(self) -> None:
+        """A request about the topic failed, and is retried."""
 
     def warned(self, text: str) -> None:
         """A warning of one line."""
@@ -200,6 +204,8 @@ class TopicIngest:
                 if available_now or not (error.retriable or isinstance(error, _MAY_PASS)):
                     raise
                 said = str(error)
+                if isinstance(error, (BrokerUnreachable, *_MAY_PASS)):
+                    self._observer.unreachable()
             if self._is_steady or self.added > before:
                 failures = waits = 0
             failures += failed
@@ -360,6 +366,7 @@ class TopicIngest:
                     if not self._look(query, progress, admin, topic):
                         return False
                 except (BrokerUnreachable, *_MAY_PASS) as away:
+                    self._observer.unreachable()
                     self._warn(f"{away}; trying again")  # the query retries, too
                 if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
                     self._is_steady = True
@@ -373,7 +380,7 @@ class TopicIngest:
             query.awaitTermination()
         except StreamingQueryException as exception:
             failure = self._failures[-1] if self._failures else None
-            if isinstance(failure, _TopicChangedError):
+            if isinstance(failure, (_TopicChangedError, LogTruncated)):
                 return False
             if failure is not None:
                 raise failure from None

@@ -73,6 +73,7 @@ class TopicMetadata:
                 progress.complete.last_ms,
                 progress.open_since_ms.get(at),
                 progress.leader_epochs.get(at),
+                *progress.open_ids.get(at, (None, None)),
             )
             for at, each in progress.bounds.items()
         }

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from offsets_pipeline.broker.fetch import Position
     from offsets_pipeline.broker.log_offsets import Bounds
@@ -19,7 +19,7 @@ class TopicProgress:
 
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of the leader
     that had all records before it. ``bounds``: the topic's offsets at the last look. ``open_since_ms``: since when a
-    transaction is open.
+    transaction is open. ``open_ids``: its producer id and transactional id, as far as the cluster tells them.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class TopicProgress:
         self.leader_epochs = dict(leader_epochs)
         self.complete: CompleteReads = reading.complete
         self.open_since_ms: Mapping[int, int] = {}
+        self.open_ids: Mapping[int, tuple[int, str | None]] = {}
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
         self._asked_ms, self._asked = now_ms, _ends(bounds)
@@ -53,7 +54,7 @@ class TopicProgress:
                 self.read_to[at], self.leader_epochs[at] = end.offset, end.leader_epoch
 
     def look(
-        self, now_ms: int, bounds: Mapping[int, Bounds], transactions: Iterable[OpenTransaction] | None = None
+        self, now_ms: int, bounds: Mapping[int, Bounds], transactions: Collection[OpenTransaction] | None = None
     ) -> bool:
         """Take the topic's offsets as of ``now_ms`` or later; False if tombstones may have come and gone unread.
 
@@ -73,6 +74,7 @@ class TopicProgress:
             if transactions is None
             else {each.partition: each.started_ms or each.last_write_ms for each in transactions}
         )
+        self.open_ids = {each.partition: (each.producer_id, each.transactional_id) for each in transactions or ()}
         ends = _ends(bounds)
         if self._has_read(self._asked):
             self.complete = replace(self.complete, last_ms=self._asked_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka.protocol.consumer import FetchRequest
@@ -112,12 +112,12 @@ def test_a_leader_that_is_away_is_waited_for() -> None:
         known = topic._metadata
         asked = itertools.count()
 
-        def metadata(request: object, node_id: int) -> object:
+        def metadata(request: object, node_id: int) -> Any:  # noqa: ANN401 - kafka-python has no types
             if next(asked) == 2:
                 at.leader = 1
             return known(request, node_id)
 
-        topic._metadata = metadata  # type: ignore[method-assign]
+        topic._metadata = metadata  # type: ignore[method-assign, assignment]
         topic.serve(1, topic.brokers[1])
         assert read(topic, OffsetRange(0, 0, 4))[0] == {0: [0, 1, 2, 3]}
 
@@ -177,7 +177,7 @@ def test_a_log_that_starts_behind_the_range_is_an_error() -> None:
     at = FakePartition([batch(5, 5)], start=5)
     with (
         fake_topic({0: at}) as topic,
-        pytest.raises(KafkaFailed, match="cannot read record 3 of partition 0 .* no longer has it"),
+        pytest.raises(KafkaFailed, match=r"cannot read record 3 of partition 0 .* no longer has it"),
     ):
         read(topic, OffsetRange(0, 3, 9))
 
@@ -186,7 +186,7 @@ def test_a_batch_that_does_not_reach_the_position_is_an_error_and_not_read_for_e
     wrong = FakeBatch(0, 9, batch(0, 2).data)  # its header says that it ends at record offset 1
     with (
         fake_topic({0: FakePartition([wrong])}) as topic,
-        pytest.raises(KafkaFailed, match="record 2 of partition 0 .* does not reach it; check the broker's log"),
+        pytest.raises(KafkaFailed, match=r"record 2 of partition 0 .* does not reach it; check the broker's log"),
     ):
         read(topic, OffsetRange(0, 0, 9))
 

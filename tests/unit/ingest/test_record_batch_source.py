@@ -50,9 +50,12 @@ counts = st.dictionaries(st.integers(0, 60), st.integers(1, 10_000), max_size=12
 
 
 @contextmanager
-def reader_of(topic: FakeTopic, *, starts: Offsets | None = None, **options: str) -> Iterator[RecordBatchStreamReader]:
+def reader_of(
+    topic: FakeTopic, *, starts: Offsets | None = None, api_timeout_ms: str = "3000", **options: str
+) -> Iterator[RecordBatchStreamReader]:
     """A reader, made as Spark makes it."""
-    given_options = {"topic": TOPIC, "source": "kafka://c/t", "wait_ms": "20"} | options_of(topic).for_source()
+    kafka = options_of(topic, default_api_timeout_ms=api_timeout_ms)
+    given_options = {"topic": TOPIC, "source": "kafka://c/t", "wait_ms": "20"} | kafka.for_source()
     if starts is not None:
         given_options["starting_offsets"] = json.dumps(starts)
     source = RecordBatchSource(given_options | options)
@@ -198,7 +201,7 @@ def test_available_now_reads_few_records_although_more_are_wanted() -> None:
 
 
 def test_available_now_does_not_end_early_because_no_broker_answers() -> None:
-    with fake_topic({0: ones(3)}) as topic, reader_of(topic, **{"kafka.default.api.timeout.ms": "50"}) as reader:
+    with fake_topic({0: ones(3)}) as topic, reader_of(topic, api_timeout_ms="50") as reader:
         topic.brokers[1].close()
         with pytest.raises(BrokerUnreachable):
             reader.prepareForTriggerAvailableNow()
@@ -227,7 +230,7 @@ def test_new_records_end_the_wait() -> None:
 def test_without_new_records_a_batch_ends_where_it_starts() -> None:
     at = ones(2)
     start = offsets(_0=2)
-    with fake_topic({0: at}) as topic, reader_of(topic, **{"kafka.default.api.timeout.ms": "50"}) as reader:
+    with fake_topic({0: at}) as topic, reader_of(topic, api_timeout_ms="50") as reader:
         assert [reader.latestOffset(start, ALL) for _ in range(3)] == [start] * 3
         at.leader = None  # as well as without a leader
         topic.brokers[1].disconnect()
@@ -236,7 +239,7 @@ def test_without_new_records_a_batch_ends_where_it_starts() -> None:
 
 def test_while_no_broker_answers_a_batch_ends_where_it_starts_and_goes_on_later() -> None:
     start = offsets(_0=1)
-    with fake_topic({0: ones(3)}) as topic, reader_of(topic, **{"kafka.default.api.timeout.ms": "50"}) as reader:
+    with fake_topic({0: ones(3)}) as topic, reader_of(topic, api_timeout_ms="50") as reader:
         topic.down.add(1)
         assert reader.latestOffset(start, ALL) == start
         topic.down.clear()

@@ -105,10 +105,12 @@ def test_age_of_a_transaction_comes_from_the_broker_or_the_unmoved_stable_offset
     reading = progress()
     reading.look(BEGAN_MS + 1, bounds(12, 10), [opened(BEGAN_MS - 500, BEGAN_MS)])
     assert reading.open_since_ms == {0: BEGAN_MS - 500}
+    assert reading.open_ids == {0: (7, "id")}
     reading.look(BEGAN_MS + 1, bounds(12, 10), [opened(None, BEGAN_MS - 20)])  # the broker does not tell its start
     assert reading.open_since_ms == {0: BEGAN_MS - 20}
     reading.look(BEGAN_MS + 2, bounds(13, 10), None)
     assert reading.open_since_ms == {0: BEGAN_MS + 1}
+    assert reading.open_ids == {}
     reading.look(BEGAN_MS + 3, bounds(13, 11), None)  # another transaction
     assert reading.open_since_ms == {0: BEGAN_MS + 3}
     reading.look(BEGAN_MS + 4, bounds(13, 13), None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
@@ -16,6 +17,7 @@ from offsets_pipeline.errors import (
     BrokerUnreachable,
     InvalidPartitionCount,
     KafkaFailed,
+    LogTruncated,
     NoSuchTopic,
     NotAuthorized,
     OffsetsError,
@@ -44,6 +46,10 @@ class Heard(TopicObserver):
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.failed_requests = 0
+
+    def unreachable(self) -> None:
+        self.failed_requests += 1
 
     def warned(self, text: str) -> None:
         self.warnings.append(text)
@@ -85,6 +91,7 @@ def test_transient_error_is_waited_for_and_warned_of_once(error: OffsetsError) -
     assert ingest.run() == 0
     assert ingest.outcomes == []
     assert ingest.heard.warnings == [f"{error}; trying again"]
+    assert ingest.heard.failed_requests == (0 if isinstance(error, WriteConflict) else 20)
 
 
 @pytest.mark.parametrize("error", LASTING, ids=repr)
@@ -121,3 +128,13 @@ def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile()
         TopicStopped, match=r"^reading topic t failed: why; the query failed too often without reading$"
     ):
         Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
+
+
+def test_a_log_that_was_truncated_while_a_task_read_it_is_planned_again() -> None:
+    ingest, query = Scripted([]), MagicMock()
+    query.awaitTermination.side_effect = StreamingQueryException("a task failed")
+    ingest._failures.append(LogTruncated("another log"))
+    assert not ingest._ended_well(query)
+    ingest._failures.append(NotAuthorized("no"))
+    with pytest.raises(NotAuthorized):
+        ingest._ended_well(query)
