@@ -87,5 +87,5 @@ def unreachable(at: str, reason: str) -> BrokerUnreachable:
 def not_authenticated(at: str, reason: str) -> AuthenticationFailed:
     """The broker rejects the client's credentials, or the client rejects the broker's certificate."""
     return AuthenticationFailed(
-        f"{at} rejected the credentials ({reason}); check the options security.protocol, sasl.* and ssl.*"
+        f"cannot authenticate with {at} ({reason}); check the options security.protocol, sasl.* and ssl.*"
     )
