@@ -40,8 +40,11 @@ class StateReader:
 
     @property
     def offsets_partitions(self) -> int:
-        """The number of log partitions of the state, R1's n; before the first fold, that of the store."""
-        return len(self._incarnations()) or self.properties.offsets_partitions
+        """The number of log partitions of the state, R1's n; without a state, that of the store."""
+        try:
+            return len(self._incarnations()) or self.properties.offsets_partitions
+        except NoSuchTable:
+            return self.properties.offsets_partitions
 
     @property
     def coordinator_semantics(self) -> CoordinatorSemantics:
