@@ -216,7 +216,7 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:
-    """Contents of the state tables, without write times and without the form in which dead groups are kept."""
+    """Contents of the state tables, without write times, and without how far it is compacted or dead groups are kept."""
     names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
     return {
         name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names
@@ -230,5 +230,7 @@ def _says(name: str, row: dict[str, Any]) -> bool:
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at", "incarnation"} | ({"record_offset"} if name == "groups" else set())
+    without = {"folded_at", "quarantined_at", "incarnation", "compacted_to"} | (
+        {"record_offset"} if name == "groups" else set()
+    )
     return {key: value for key, value in row.items() if key not in without}

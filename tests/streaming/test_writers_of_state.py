@@ -99,7 +99,10 @@ def test_views_show_no_late_row_behind_a_reload(
     append(
         store,
         *(
-            like | row | {"log_partition": int(row["group_id"] == "g"), "committed_offset": row["record_offset"]}
+            like
+            | row
+            | {"log_partition": int(row["group_id"] == "g")}
+            | dict.fromkeys(("committed_offset", "position"), row["record_offset"])
             for row in offsets
         ),
     )
