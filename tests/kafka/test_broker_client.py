@@ -348,9 +348,7 @@ def test_tls_without_trust_or_identity_or_on_the_wrong_port_is_told_in_one_line(
     assert cluster_id(port, sasl | trusting | anyone, "localhost") == broker.cluster_id()
     assert "CERTIFICATE" in refused(AuthenticationFailed, secured.tls_port, tls | trusting)  # has none of its own
     for at, options in ((broker.port, tls | trusting), (secured.tls_port, {}), (broker.sasl_port, {})):
-        assert "check the address, the broker, and the option security.protocol" in refused(
-            BrokerUnreachable, at, options
-        )
+        assert "the broker, and the option security.protocol" in refused(BrokerUnreachable, at, options)
 
 
 def login(mechanism: str, module: str, user: str, password: str = "open-sesame") -> dict[str, str]:

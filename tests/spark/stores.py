@@ -216,7 +216,7 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:
-    """Contents of the state tables, without write times, and without how far it is compacted or dead groups are kept."""
+    """Contents of the state tables, without write times, and without how dead groups and base rows are kept."""
     names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
     return {
         name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names
