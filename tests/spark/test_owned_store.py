@@ -123,9 +123,9 @@ def test_changes_by_spark_to_the_log_are_supported_or_refused(spark: SparkSessio
         coordinator.commit_offsets("g", {("t", 2): 3})
         spark.sql(f"DELETE FROM {log} WHERE record_offset = 1")
         for ask in (lambda: coordinator.fetch_offsets("g"), lambda: coordinator.commit_offsets("g", {("t", 0): 4})):
-            with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\) rewrites them"):
+            with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\)"):
                 ask()
-        with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\) rewrites them"):
+        with pytest.raises(UnsupportedTable, match=r"REORG TABLE .* APPLY \(PURGE\)"):
             reload_partitions(Store.open(spark, str(tmp_path)), None, Settings(), SystemClock())
         spark.sql(f"REORG TABLE {log} APPLY (PURGE)")
         assert {each.offset for each in coordinator.fetch_offsets("g").values()} == {1, 3}
