@@ -49,12 +49,13 @@ from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, r
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
-from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.record.corrupt import NotASegment
+from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES
+from offsets_pipeline.record.segment import Damage, read_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from offsets_pipeline.record.segment import Damage
 
 FORMAT = "kafka_record_batches"
 #: Columns of the source. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are
@@ -323,13 +324,19 @@ def _rows(fetched: FetchedBatches, source: str) -> Iterator[pa.RecordBatch]:
     """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
     at, partition = fetched.position, fetched.range.partition
     reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
-    for batch in reader.batches():
-        offsets = batch["record_offset"]
-        wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
-        if wanted.num_rows:
-            rows = log_columns(wanted, partition, source)
-            yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
-    for each in reader.damage:
+    damage: list[Damage] = []
+    try:
+        for batch in reader.batches():
+            offsets = batch["record_offset"]
+            wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
+            if wanted.num_rows:
+                rows = log_columns(wanted, partition, source)
+                yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
+        damage = reader.damage
+    except NotASegment:  # not one batch in it decodes
+        raw = fetched.records
+        damage = [Damage(0, len(raw), "no record batch of it decodes", raw[:MAX_DAMAGE_BYTES])]
+    for each in damage:
         row = {
             "log_partition": partition,
             "record_offset": _offset_of(each, at),

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from offsets_pipeline.broker.fetch import Position
-from offsets_pipeline.broker.offset_ranges import OffsetRange
+from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS
 from offsets_pipeline.ingest.topic import record_batch_source
@@ -323,6 +323,13 @@ def test_a_damaged_batch_is_one_row_with_its_bytes_and_costs_no_other_record() -
     assert (row["log_partition"], row["record_offset"], row["value"]) == (0, 3, bad.data)
     assert row["source"] == "kafka://c/t"
     assert f"({len(bad.data)} bytes)" in row["damage"]
+
+
+def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
+    fetched = FetchedBatches(OffsetRange(0, 5, 9), 5, b"\xff" * 100)
+    ((row,),) = [rows.to_pylist() for rows in record_batch_source._rows(fetched, "kafka://c/t")]
+    assert (row["record_offset"], row["value"], row["source"]) == (5, b"\xff" * 100, "kafka://c/t")
+    assert row["damage"] == "no record batch of it decodes (100 bytes)"
 
 
 def test_a_damaged_batch_is_the_same_stretch_for_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
