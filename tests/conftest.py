@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 # others than tests assert here, and are to say as much
-pytest.register_assert_rewrite("tests.replays", "tests.unit.fold.state_tables")
+pytest.register_assert_rewrite(
+    "tests.replays", "tests.spark.stores", "tests.unit.fold.state_tables", "tests.unit.state.state_files"
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_FIXTURES = ("spark", "kafka")

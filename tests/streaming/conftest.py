@@ -10,8 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
-pytest.register_assert_rewrite("tests.unit.fold.state_tables", "tests.spark.stores")
-
 
 @pytest.fixture
 def in_tasks(workbench: Workbench) -> Workbench:

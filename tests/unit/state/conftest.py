@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.table_folder import TableFolder
 
-# others than tests assert here
-pytest.register_assert_rewrite("tests.spark.stores", "tests.unit.state.state_files")
-
 
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, TableFolder]:
