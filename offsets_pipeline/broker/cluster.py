@@ -21,7 +21,7 @@ from offsets_pipeline.broker.broker_errors import (
     unreachable,
 )
 from offsets_pipeline.broker.client_settings import client_settings
-from offsets_pipeline.broker.connection import Connection, Message
+from offsets_pipeline.broker.connection import Connection, Message, or_none
 from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
-_NONE = -1  # leader or leader epoch
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
@@ -313,14 +312,10 @@ def _topic_metadata(topic: Message) -> TopicMetadata:
         name=topic.name,
         topic_id=None if topic.topic_id is None else _in_kafkas_notation(topic.topic_id),
         partitions={
-            each.partition_index: PartitionLeader(_or_none(each.leader_id), _or_none(each.leader_epoch))
+            each.partition_index: PartitionLeader(or_none(each.leader_id), or_none(each.leader_epoch))
             for each in sorted(topic.partitions, key=lambda each: each.partition_index)
         },
     )
-
-
-def _or_none(number: int | None) -> int | None:
-    return None if number is None or number == _NONE else number
 
 
 def _in_kafkas_notation(topic_id: uuid.UUID) -> str:

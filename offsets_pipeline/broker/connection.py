@@ -41,6 +41,13 @@ _REAUTHENTICATE_AFTER = 0.85  # share of a session's lifetime, as in Kafka's cli
 _SOFTWARE = {"client_software_name": "offsets-pipeline", "client_software_version": "0"}
 
 Message = Any  # kafka-python has no types
+#: An absent node id, leader epoch, record offset or time in Kafka's protocol.
+NONE = -1
+
+
+def or_none(number: int | None) -> int | None:
+    """A number of an answer; None for NONE, and for a field that the version of the answer lacks."""
+    return None if number is None or number == NONE else number
 
 
 class Connection:

@@ -20,6 +20,7 @@ from offsets_pipeline.broker.broker_errors import (
     TRY_LATER,
     broker_error,
 )
+from offsets_pipeline.broker.connection import NONE, or_none
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.record.batch import LOG_OVERHEAD, MAGIC_2
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
     from offsets_pipeline.broker.connection import Message
 
-_NONE = -1
 _LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1
 _READ_UNCOMMITTED = 0
@@ -122,10 +122,10 @@ class Fetcher:
         partitions = [
             of_topic.FetchPartition(
                 partition=partition,
-                current_leader_epoch=_NONE if each.leader_epoch is None else each.leader_epoch,
+                current_leader_epoch=NONE if each.leader_epoch is None else each.leader_epoch,
                 fetch_offset=each.offset,
-                last_fetched_epoch=_NONE,
-                log_start_offset=_NONE,
+                last_fetched_epoch=NONE,
+                log_start_offset=NONE,
                 partition_max_bytes=limits.max_partition_bytes,
             )
             for partition, each in positions.items()
@@ -160,9 +160,9 @@ class Fetcher:
         return Fetched(
             records=data if end == len(data) else data[:end],
             next_offset=position.offset if next_offset is None else max(next_offset, position.offset),
-            high_watermark=_offset(answer.high_watermark),
-            last_stable_offset=_offset(answer.last_stable_offset),
-            log_start_offset=_offset(answer.log_start_offset),
+            high_watermark=or_none(answer.high_watermark),
+            last_stable_offset=or_none(answer.last_stable_offset),
+            log_start_offset=or_none(answer.log_start_offset),
         )
 
     def _error(self, code: int, partition: int | None = None) -> Exception:
@@ -198,12 +198,8 @@ def _without_records(position: Position, problem: Problem, answer: Message | Non
     return Fetched(
         b"",
         position.offset,
-        _offset(answer.high_watermark),
-        _offset(answer.last_stable_offset),
-        _offset(answer.log_start_offset),
+        or_none(answer.high_watermark),
+        or_none(answer.last_stable_offset),
+        or_none(answer.log_start_offset),
         problem,
     )
-
-
-def _offset(number: int | None) -> int | None:
-    return None if number is None or number == _NONE else number

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
+from offsets_pipeline.broker.connection import NONE, or_none
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.connection import Connection
 
 EARLIEST, LATEST = -2, -1
-_NONE = -1
 _CONSUMER = -1  # replica id
 
 
@@ -73,7 +74,7 @@ def list_offsets(
             timeout_ms=int(cluster.settings.request_seconds * 1000),
         )
         return {
-            each.partition_index: (each.error_code, None if each.offset == _NONE else each.offset)
+            each.partition_index: (each.error_code, or_none(each.offset))
             for found in connection.send(request).topics
             for each in found.partitions
         }
@@ -112,8 +113,8 @@ def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -
             each.partition: (
                 each.error_code,
                 EpochEnd(
-                    None if each.leader_epoch == _NONE else each.leader_epoch,
-                    None if each.end_offset == _NONE else each.end_offset,
+                    or_none(each.leader_epoch),
+                    or_none(each.end_offset),
                 ),
             )
             for found in connection.send(request).topics
@@ -125,4 +126,4 @@ def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -
 
 def _known_epoch(metadata: TopicMetadata, partition: int) -> int:
     epoch = metadata.partitions[partition].epoch
-    return _NONE if epoch is None else epoch
+    return NONE if epoch is None else epoch

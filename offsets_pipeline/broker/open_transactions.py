@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
 
 from offsets_pipeline.broker.broker_errors import NO_ERROR
+from offsets_pipeline.broker.connection import NONE, or_none
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorized
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
-
-_NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def _open(partition: Message) -> list[OpenTransaction]:
             each.last_timestamp,
         )
         for each in partition.active_producers
-        if each.current_txn_start_offset != _NONE
+        if each.current_txn_start_offset != NONE
     ]
 
 
@@ -96,7 +95,7 @@ def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tu
         return {
             producers[each.transactional_id]: (
                 each.transactional_id,
-                None if each.transaction_start_time_ms == _NONE else each.transaction_start_time_ms,
+                or_none(each.transaction_start_time_ms),
             )
             for each in described.transaction_states
             if each.error_code == NO_ERROR and each.transactional_id in producers
