@@ -163,7 +163,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Where the first batch starts."""
         starts = self._options.starts
-        return rendered(self._ends(EARLIEST, None) if starts is None else starts)
+        return rendered(self._ends(self._topic({}), EARLIEST) if starts is None else starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """The limit of the option max_offsets."""
@@ -171,7 +171,8 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Read no further than the log ends now."""
-        self._target = self._ends(LATEST, self._options.starts)
+        starts = self._options.starts
+        self._target = self._ends(self._topic(starts or {}), LATEST, starts)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Where the next batch ends; waits for new records if there are none.
@@ -183,11 +184,11 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             if self._target is not None:
                 ends = {each: self._target.get(each, position) for each, position in positions.items()}
             else:
-                ends = self._ends(LATEST, positions)
+                topic = self._topic(positions)
+                ends = self._ends(topic, LATEST, positions)
                 if not _are_new(positions, ends):
-                    topic = self._topic(positions)
                     self._waiting.wait(self._client, topic, positions, self._options.wait_ms)
-                    ends = self._ends(LATEST, positions)
+                    ends = self._ends(self._topic(positions), LATEST, positions)  # a leader may have moved meanwhile
             limited = self._limited(positions, ends, limit)
         except _MAY_PASS:
             if self._target is not None:
@@ -224,9 +225,8 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         require_same_log(self._client, topic, known)
         return topic
 
-    def _ends(self, time_ms: int, known: Mapping[int, Position] | None) -> Positions:
+    def _ends(self, topic: TopicMetadata, time_ms: int, known: Mapping[int, Position] | None = None) -> Positions:
         """The offsets at this time of the partitions of ``known``; None: of all."""
-        topic = self._topic(known or {})
         wanted = topic.partitions if known is None else topic.partitions.keys() & known.keys()
         found = list_offsets(self._client, self._options.topic, dict.fromkeys(wanted, time_ms))
         return {each: Position(offset or 0, topic.partitions[each].epoch) for each, offset in found.items()}

@@ -115,7 +115,6 @@ class TopicIngest:
         self._observer = observer or TopicObserver()
         self._topic = topic or settings.topic.name
         chosen = settings.log.coordinator_semantics
-        self._is_auto = semantics is None and chosen == AUTO
         self._semantics = semantics or (None if chosen == AUTO else CoordinatorSemantics(chosen))
         self._stopped = threading.Event()
         self._notes: TopicMetadata | None = None
@@ -163,7 +162,7 @@ class TopicIngest:
         store.require(MIRRORED)
         check_topic(store.location, self._topic, store.properties, topic)
         known = store.properties.coordinator_semantics
-        if known != semantics and not self._is_auto:
+        if known != semantics and self._semantics is not None:
             store.require_semantics(semantics)
         elif known != semantics:
             self._warn(f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes")
