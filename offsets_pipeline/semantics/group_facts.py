@@ -86,9 +86,10 @@ class GroupFacts:
     def add_holders(
         self, log_partition: npt.NDArray[np.int32], group_id: pa.Array, holds: Bools, ends: Mapping[int, int]
     ) -> None:
-        """Add the groups of commits, of which those are visible or pending that ``holds`` says (R14, `classic`).
+        """Add the groups that hold a visible or pending commit (R14, `classic`).
 
-        Call it once, after all records of groups. ``ends`` has the end of each log partition.
+        ``holds`` selects these commits. Call it once, after all records of groups. ``ends`` has the end of each log
+        partition.
         """
         self._commits = {
             group: ends[group[0]] - 1
