@@ -485,35 +485,53 @@ MUTATIONS = [
     Mutation(
         "STATE", FOLDS, MERGE, "AND (d.version > b.version OR d.version = b", "AND (TRUE OR d.version = b", STATE_WRITER
     ),
-    Mutation("STATE", FOLDS, MERGE, "AND (b.version > d.version OR b", "AND (TRUE OR b", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "b.version > d.version OR b.version = d.version AND b.tie >= d",
+        "TRUE OR b.tie >= d",
+        STATE_WRITER,
+    ),
     Mutation("STATE", FOLDS, MERGE, "b.tie >= d.tie", "b.tie > d.tie", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, 'ORDER BY version DESC, tie DESC"', 'ORDER BY version, tie"', STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "version DESC, tie DESC, base)", "version, tie DESC, base)", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "DESC, tie DESC, base)", "DESC, tie DESC, base DESC)", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, 'ORDER BY version DESC, tie DESC)"', 'ORDER BY version, tie DESC)"', STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "AND (b.version < d.version OR", "AND (TRUE OR", STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, MERGE, "ON b.key_hash = d.key_hash AND {same}", "ON b.key_hash = d.key_hash", STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, MERGE, "AND {same}\n              AND (b.version <", "AND (b.version <", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "AND {same}\n              AND (b.version >", "AND (b.version >", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.tie <= d.tie", "b.tie < d.tie", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "place = 1", STATE_WRITER),
     Mutation(
-        "STATE", FOLDS, MERGE, "place = 1 AND version >= {compacted_to}", "version >= {compacted_to}", STATE_WRITER
+        "STATE",
+        FOLDS,
+        MERGE,
+        "AND (b.version > d.version OR b.version = d.version AND b.tie > d",
+        "AND (FALSE AND d",
+        STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, MERGE, "version >= {compacted_to}", "version > {compacted_to}", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "NOT base AND version < {compacted_to}\n", "NOT base\n", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "NOT base AND version <", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "place = 1 AND version <", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "place = 1 AND NOT base AND version <", "FALSE AND version <", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, '.compacted_to"', '.incarnation"', LATE_ROWS_ON_SPARK),
+    Mutation("STATE", FOLDS, MERGE, "b.tie > d.tie", "b.tie >= d.tie", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "NOT base) WHERE place = 1", "NOT base)", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, MERGE, "bool_or(version < {compacted_to})", "bool_and(version < {compacted_to})", STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "bool_or(version < {compacted_to})",
+        "bool_or(version < {compacted_to} - 1)",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, MERGE, "THEN 0 ELSE {_ABOVE_ALL}", "THEN {_ABOVE_ALL} ELSE 0", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, '.compacted_to.{table.name}"', '.incarnation"', LATE_ROWS_ON_SPARK),
     Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        'self._versions(name, named)})"\n        by_age',
-        'self._versions(name, "TRUE")})"\n        by_age',
+        'self._versions(name, named)})"\n        delta',
+        'self._versions(name, "TRUE")})"\n        delta',
         STATE_WRITER,
     ),
     Mutation(
@@ -593,8 +611,8 @@ MUTATIONS = [
     Mutation(
         "STATE", FOLDS, PROGRESS, 'commit["value"], commit["producer_id"]),', 'commit["value"], None),', STATE_WRITER
     ),
-    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=min(ends)", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, "compacted_to=max(ends)", "compacted_to=ends[1]", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "min(one[name], other[name])", STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "other[name]", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -626,22 +644,29 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, "moved = _compacted(newest.partitions, raised)", "moved = raised", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if True:", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if False:", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"compacted_to": each.compacted_to', '"compacted_to": 0', STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
-        BASES,
-        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n        folder.commit("
-        "add=files, remove=removed, seen=snapshot, is_change=False)\n",
-        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n        "
-        "progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        PROGRESS,
+        '"compacted_to": dict(each.compacted_to)',
+        '"compacted_to": compacted_to(0)',
         STATE_WRITER,
     ),
     Mutation(
         "STATE",
         FOLDS,
         BASES,
-        "        progress.compact_to({each.log_partition: each.end for each in sizes})\n",
+        "        progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n"
+        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n",
+        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n        "
+        "progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BASES,
+        "        progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n",
         "",
         STATE_WRITER,
     ),
@@ -653,7 +678,7 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change", "seen=folder.snapshot(), is_change", STATE_WRITER),
     Mutation("STATE", FOLDS, BASES, "rows, is_base=True", "rows, is_base=False", STATE_WRITER),
     Mutation("STATE", FOLDS, BASES, "            rows = 0\n", "            pass\n", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=each.folded_to)", "each", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=compacted_to(each.folded_to))", "each", STATE_WRITER),
     Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", STATE_WRITER),
     Mutation(
         "STATE",

@@ -318,6 +318,8 @@ _PENDING = pa.struct(
     ]
 )
 
+_ENDS = pa.struct([pa.field(each.name, _LONG, nullable=False) for each in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS)])
+
 FOLD_PROGRESS = Table(
     "fold_progress",
     "How far each log partition is folded, and its open transactions: one commit changes both.",
@@ -328,7 +330,7 @@ FOLD_PROGRESS = Table(
         Column("coordinator_semantics", _STRING, "modern or classic: how the state was replayed", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
         Column(
-            "compacted_to", _LONG, "each base row of the state tables is of a record before this one", nullable=False
+            "compacted_to", _ENDS, "for each state table: its base rows are of records before this one", nullable=False
         ),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),

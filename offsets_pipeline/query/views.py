@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by, read_only_if
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _VIEWS = {
             SELECT /*+ BROADCAST(h) */ log_partition, group_id FROM {all_groups}
             LEFT SEMI JOIN (SELECT log_partition, group_id FROM {all_groups} WHERE {named} AND {hides_offsets}) h
               USING (log_partition, group_id)
-            WHERE {named} GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
+            WHERE {named} AND {some_hide}
+            GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
         WHERE o.committed_offset >= 0 AND NOT o.misplaced
     """,
@@ -91,7 +92,7 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
     Raises NoSuchStore or NotAStore. Raises NoSuchStore also if ``schema`` is not a valid name.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", schema):
-        raise NoSuchStore(f"{schema!r} is no name of a schema: letters, digits, _ and dots")
+        raise NoSuchStore(f"{schema!r} is not a valid name of a schema: use letters, digits, _ and dots")
     queries = _queries(Store.open(spark, store))
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     for name, query in queries.items():
@@ -101,9 +102,13 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
 
 def _queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
-    named, compacted_to = named_by(names[FOLD_PROGRESS.name]), compacted_to_by(names[FOLD_PROGRESS.name])
+    progress = names[FOLD_PROGRESS.name]
+    named = named_by(progress)
     names |= {"named": named, "all_groups": names[DESCRIBED.name]}
     for table in (OFFSETS, DESCRIBED):
-        names[table.name] = f"({table.newest_in_spark(names[table.name], named, compacted_to)})"
+        newest = table.newest_in_spark(names[table.name], named, compacted_to_by(progress, table))
+        names[table.name] = f"({newest})"
+    some_hide = f"SELECT count(*) > 0 FROM {names[DESCRIBED.name]} WHERE {named} AND {HIDES_OFFSETS}"
+    names["some_hide"] = read_only_if(some_hide)
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     return {name: query.format(**names) for name, query in _VIEWS.items()}

@@ -25,7 +25,13 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
+from offsets_pipeline.state.fold_progress import (
+    NO_INCARNATION,
+    FoldProgress,
+    PartitionProgress,
+    compacted_to,
+    pending_rows,
+)
 from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
 from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
@@ -179,7 +185,7 @@ class _Rebuild:
         _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
         written = _moved(replayed, changes, self._clock)
-        moved = unknown | {at: replace(each, compacted_to=each.folded_to) for at, each in written.items()}
+        moved = unknown | {at: replace(each, compacted_to=compacted_to(each.folded_to)) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         self._swap(moved, incarnation)
         return changes

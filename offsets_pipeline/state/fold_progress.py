@@ -36,8 +36,9 @@ class PartitionProgress:
     """A row of `fold_progress`.
 
     ``incarnation`` is the state's, ``log_incarnation`` the log's. ``folded_to`` is the first record offset that is not
-    folded yet. Base rows are of records before ``compacted_to``. ``pending`` are the transactional commits without a
-    marker (R11). ``folded_at_us`` is the time of the last fold in microseconds since 1970.
+    folded yet. ``compacted_to``, by state table: its base rows are of records before this one. ``pending`` are the
+    transactional commits without a marker (R11). ``folded_at_us`` is the time of the last fold in microseconds since
+    1970.
     """
 
     log_partition: int
@@ -45,7 +46,7 @@ class PartitionProgress:
     incarnation: int = NO_INCARNATION
     semantics: CoordinatorSemantics = MODERN
     folded_to: int = 0
-    compacted_to: int = 0
+    compacted_to: Mapping[str, int] = field(default_factory=lambda: compacted_to(0))
     records: int = 0
     unknown_records: int = 0
     folded_at_us: int = 0
@@ -105,13 +106,16 @@ class FoldProgress:
                 raise
             newest.swap(_compacted(partitions, newest.partitions))
 
-    def compact_to(self, ends: Mapping[int, int]) -> None:
-        """Raise `compacted_to` of these log partitions, before base files with later rows are committed.
+    def compact_to(self, table: str, ends: Mapping[int, int]) -> None:
+        """Raise `compacted_to` of a state table in these log partitions, before it gets base files with later rows.
 
         A log partition with a newer incarnation keeps its own: the base files are not of that. Raises WriteConflict if
         folds came first too often.
         """
-        raised = {at: replace(each, compacted_to=ends.get(at, 0)) for at, each in self.partitions.items()}
+        raised = {
+            at: replace(each, compacted_to=compacted_to(0) | {table: ends.get(at, 0)})
+            for at, each in self.partitions.items()
+        }
         for attempt in range(_SWAPS):
             newest = FoldProgress.read(self._table)
             moved = _compacted(newest.partitions, raised)
@@ -131,7 +135,7 @@ class FoldProgress:
                 "incarnation": each.incarnation,
                 "coordinator_semantics": each.semantics.value,
                 "folded_to": each.folded_to,
-                "compacted_to": each.compacted_to,
+                "compacted_to": dict(each.compacted_to),
                 "records": each.records,
                 "unknown_records": each.unknown_records,
                 "pending": each.pending,
@@ -147,6 +151,11 @@ class FoldProgress:
         )
 
 
+def compacted_to(record_offset: int) -> dict[str, int]:
+    """`compacted_to` of a log partition in which this is the end of the base rows of every state table."""
+    return {each.name: record_offset for each in _SCHEMA.field("compacted_to").type}
+
+
 def _compacted(
     partitions: Mapping[int, PartitionProgress], others: Mapping[int, PartitionProgress]
 ) -> dict[int, PartitionProgress]:
@@ -154,8 +163,8 @@ def _compacted(
     found = dict(partitions)
     for at in partitions.keys() & others.keys():
         if partitions[at].incarnation == others[at].incarnation:
-            ends = partitions[at].compacted_to, others[at].compacted_to
-            found[at] = replace(partitions[at], compacted_to=max(ends))
+            one, other = partitions[at].compacted_to, others[at].compacted_to
+            found[at] = replace(partitions[at], compacted_to={name: max(one[name], other[name]) for name in one})
     return found
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Columns by which a table is partitioned. Its files do not hold them: a commit assigns them.
 PARTITION_COLUMNS = ("base", "incarnation")
 
+_ABOVE_ALL = 2**31 - 1  # no state incarnation has this number
+
 
 @dataclass(frozen=True)
 class StateTable:
@@ -73,31 +75,33 @@ class StateTable:
         """The same for Spark alone, in which the delta is broadcast and the base is read once.
 
         A delta row from ``compacted_to`` on, an SQL expression over `log_partition`, is newer than every base row. Only
-        a key whose delta rows are older is looked up in the base; usually there is none, and Spark drops that branch.
+        if there are older ones, the base is read again, for the newest delta rows to be compared with it.
 
-        The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti join
-        compares the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
-        The semi join may take in further keys, each with all its rows: the condition on the result leaves them out.
+        The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti joins
+        compare the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
         """
         listed, key = ", ".join(self.columns), ", ".join(self.key)
         same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
         rows = f"(SELECT *, xxhash64({key}) AS key_hash FROM {self._versions(name, named)})"
-        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, tie DESC, base)"
+        delta = f"(SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base)"
+        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, tie DESC)"
+        is_late = f"SELECT coalesce(bool_or(version < {compacted_to}), FALSE) FROM {rows} WHERE NOT base"
         return f"""
             SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
-            LEFT ANTI JOIN (SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base) d
+            LEFT ANTI JOIN {delta} d
               ON b.key_hash = d.key_hash AND {same}
               AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
-            SELECT {listed} FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base)
-            WHERE place = 1 AND version >= {compacted_to}
-            UNION ALL
-            SELECT {listed} FROM (
-                SELECT /*+ BROADCAST(d) */ *, {by_age} AS place FROM {rows} b
-                LEFT SEMI JOIN (SELECT key_hash FROM {rows} WHERE NOT base AND version < {compacted_to}) d
-                  ON b.key_hash = d.key_hash
-            )
-            WHERE place = 1 AND NOT base AND version < {compacted_to}
+            SELECT /*+ BROADCAST(b) */ {listed} FROM (
+                SELECT * FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base) WHERE place = 1
+            ) d
+            LEFT ANTI JOIN (
+                SELECT /*+ BROADCAST(d) */ {key}, version, tie, key_hash FROM {rows} b
+                LEFT SEMI JOIN {delta} d ON b.key_hash = d.key_hash
+                WHERE base AND {read_only_if(is_late)}
+            ) b
+              ON b.key_hash = d.key_hash AND {same}
+              AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
         """
 
     def _delta(self, name: str, named: str) -> str:
@@ -147,14 +151,22 @@ def named_rows(incarnations: Mapping[int, int]) -> str:
     return f"({' OR '.join(each)})" if partitions else "FALSE"
 
 
+def read_only_if(condition: str) -> str:
+    """SQL condition for Spark that is true if ``condition``, a scalar subquery, is true; else no file is opened.
+
+    Spark evaluates conditions on partition columns before it opens files, with adaptive execution and without.
+    """
+    return f"incarnation >= CASE WHEN ({condition}) THEN 0 ELSE {_ABOVE_ALL} END"
+
+
 def named_by(progress: str) -> str:
     """SQL condition, for Spark, for the rows of the incarnations that the table ``progress`` names."""
     return f"incarnation = {_of_partition(progress)}.incarnation"
 
 
-def compacted_to_by(progress: str) -> str:
-    """SQL expression, for Spark, for `compacted_to` of a row's log partition in the table ``progress``."""
-    return f"{_of_partition(progress)}.compacted_to"
+def compacted_to_by(progress: str, table: StateTable) -> str:
+    """SQL expression, for Spark, for `compacted_to` of a row of ``table``, by the table ``progress``."""
+    return f"{_of_partition(progress)}.compacted_to.{table.name}"
 
 
 def _of_partition(progress: str) -> str:

@@ -68,8 +68,7 @@ class Compactor:
         """Compact the tables if one is due; returns the names of those that were compacted."""
         incarnations = _progress(self._store).incarnations
         rested = self._has_rested()
-        # All tables at once: `compacted_to` rises for all, and rows before it are the slow ones to read.
-        due = STATE_TABLES if rested or any(self._is_due(each) for each in STATE_TABLES) else ()
+        due = [each for each in STATE_TABLES if rested or self._is_due(each)]
         compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
         if rested and len(compacted) == len(due):
             self._incarnations, self._replaced_at = incarnations, None
@@ -137,7 +136,7 @@ def compact(store: Store, table: StateTable, *, drop: bool = True, driver_bytes:
         context = store.spark.sparkContext
         files = context.parallelize(shares, len(shares)).flatMap(run).collect()
     try:
-        progress.compact_to({each.log_partition: each.end for each in sizes})
+        progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})
         folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)
     except WriteConflict:
         return False

@@ -305,7 +305,7 @@ def test_views_of_no_store_and_in_no_schema_are_refused(
 ) -> None:
     with pytest.raises(NoSuchStore):
         register_views(spark.newSession(), str(tmp_path / "nothing"))
-    with pytest.raises(NoSuchStore, match="is no name of a schema"):
+    with pytest.raises(NoSuchStore, match="is not a valid name of a schema"):
         create_views(spark, str(folded("4.2.0-kip848")), "a; DROP TABLE b")
 
 

@@ -11,10 +11,12 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, pending_rows
+from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to, pending_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+GROUPS = "groups"
 
 COMMIT = {
     "producer_id": 7,
@@ -42,7 +44,7 @@ def partition(log_partition: int, folded_to: int = 0, incarnation: int = 1) -> P
 
 
 def test_progress_is_read_as_it_was_written(table: TableFolder) -> None:
-    whole = PartitionProgress(0, 2, 3, MODERN, 41, 17, 30, 1, 1_795_000_000_000_000, [])
+    whole = PartitionProgress(0, 2, 3, MODERN, 41, with_groups(17), 30, 1, 1_795_000_000_000_000, [])
     FoldProgress.read(table).swap({0: whole, 1: partition(1, 5)})
     found = FoldProgress.read(table)
     assert found.partitions == {0: whole, 1: partition(1, 5)}
@@ -78,21 +80,29 @@ def test_second_of_two_folds_that_read_one_version_is_refused(table: TableFolder
         one.swap({0: partition(0, 7)})
 
 
+def with_groups(record_offset: int) -> dict[str, int]:
+    """`compacted_to` of a log partition of which only `groups` is compacted."""
+    return compacted_to(0) | {GROUPS: record_offset}
+
+
 def test_compaction_is_not_in_the_way_of_a_fold_and_both_are_kept(table: TableFolder) -> None:
     FoldProgress.read(table).swap({0: partition(0, 10), 1: partition(1, 10)})
     fold, compaction = FoldProgress.read(table), FoldProgress.read(table)
-    compaction.compact_to({0: 8})
+    compaction.compact_to(GROUPS, {0: 8})
     fold.swap({0: partition(0, 20), 1: partition(1, 15)})
     found = FoldProgress.read(table).partitions
-    assert found == {0: replace(partition(0, 20), compacted_to=8), 1: partition(1, 15)}
-    compaction.compact_to({0: 5, 1: 9})  # late: the end that is known does not go back
+    assert found == {0: replace(partition(0, 20), compacted_to=with_groups(8)), 1: partition(1, 15)}
+    compaction.compact_to(GROUPS, {0: 5, 1: 9})  # late: the end that is known does not go back
     found = FoldProgress.read(table).partitions
-    assert found == {0: replace(partition(0, 20), compacted_to=8), 1: replace(partition(1, 15), compacted_to=9)}
+    assert found == {
+        0: replace(partition(0, 20), compacted_to=with_groups(8)),
+        1: replace(partition(1, 15), compacted_to=with_groups(9)),
+    }
 
 
 def test_compaction_of_an_older_incarnation_says_nothing_of_the_new_one(table: TableFolder) -> None:
     FoldProgress.read(table).swap({0: partition(0, 10)})
     compaction = FoldProgress.read(table)
     FoldProgress.read(table).swap({0: partition(0, 10, incarnation=2)})
-    compaction.compact_to({0: 8})
+    compaction.compact_to(GROUPS, {0: 8})
     assert FoldProgress.read(table).partitions == {0: partition(0, 10, incarnation=2)}

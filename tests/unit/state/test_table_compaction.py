@@ -12,14 +12,19 @@ import pytest
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state import table_compaction
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
-from offsets_pipeline.state.merge_on_read import OFFSETS
+from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 from offsets_pipeline.state.table_compaction import compact, sizes_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.store import Store
+
+
+def with_offsets(record_offset: int) -> dict[str, int]:
+    """`compacted_to` of a log partition of which only `committed_offsets` is compacted."""
+    return compacted_to(0) | {OFFSETS.name: record_offset}
 
 
 def test_late_rows_behind_a_compaction_change_nothing_and_newer_ones_count(store: Store) -> None:  # R10, R15
@@ -59,12 +64,24 @@ def test_no_reader_sees_a_base_that_goes_beyond_its_end(store: Store, monkeypatc
 
     def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
         if self.folder == store.table(OFFSETS.name).folder:
-            ends.update({at: each.compacted_to for at, each in progress_of(store).partitions.items()})
+            ends.update({at: each.compacted_to[OFFSETS.name] for at, each in progress_of(store).partitions.items()})
         return whole(self, *arguments, **named)
 
     monkeypatch.setattr(TableFolder, "commit", commit)
     assert compact(store, OFFSETS)
     assert ends == {0: 31, 1: 4}
+
+
+def test_compaction_of_one_table_says_nothing_of_another_one(store: Store) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=1, folded_to=50)})
+    append(store, offset("a0", 10))
+    assert compact(store, OFFSETS)
+    group = {"log_partition": 0, "group_id": "g", "state": "Empty", "misplaced": False, "record_offset": 40}
+    append(store, group, table=DESCRIBED)  # of a fold between the two compactions
+    append(store, offset("a0", 40))
+    assert compact(store, DESCRIBED)
+    found = progress_of(store).partitions[0].compacted_to
+    assert (found[OFFSETS.name], found[DESCRIBED.name]) == (11, 41)
 
 
 def test_compaction_beside_a_fold_and_a_reload_keeps_their_progress(
@@ -73,16 +90,19 @@ def test_compaction_beside_a_fold_and_a_reload_keeps_their_progress(
     start = {at: PartitionProgress(at, incarnation=1, folded_to=50) for at in (0, 1)}
     progress_of(store).swap(start)
     append(store, offset("a0", 10), offset("z0", 3, log_partition=1))
-    moved = {0: replace(start[0], folded_to=60), 1: replace(start[1], folded_to=55, incarnation=2, compacted_to=1)}
+    moved = {
+        0: replace(start[0], folded_to=60),
+        1: replace(start[1], folded_to=55, incarnation=2, compacted_to=compacted_to(1)),
+    }
     whole = FoldProgress.compact_to
 
-    def compact_to(self: FoldProgress, ends: dict[int, int]) -> None:
+    def compact_to(self: FoldProgress, table: str, ends: dict[int, int]) -> None:
         progress_of(store).swap(moved)
-        whole(self, ends)
+        whole(self, table, ends)
 
     monkeypatch.setattr(FoldProgress, "compact_to", compact_to)
     assert compact(store, OFFSETS)
-    assert progress_of(store).partitions == moved | {0: replace(moved[0], compacted_to=11)}
+    assert progress_of(store).partitions == moved | {0: replace(moved[0], compacted_to=with_offsets(11))}
 
 
 def test_compaction_beside_a_fold_names_the_end_of_the_base_for_the_progress_of_that_fold(
@@ -95,8 +115,8 @@ def test_compaction_beside_a_fold_names_the_end_of_the_base_for_the_progress_of_
     before_swap(monkeypatch, lambda: progress_of(store).swap(moved))
     assert compact(store, OFFSETS)
     assert progress_of(store).partitions == {
-        0: replace(moved[0], compacted_to=11),
-        1: replace(moved[1], compacted_to=4),
+        0: replace(moved[0], compacted_to=with_offsets(11)),
+        1: replace(moved[1], compacted_to=with_offsets(4)),
     }
 
 
@@ -136,10 +156,10 @@ def test_second_of_two_compactions_of_one_version_changes_nothing(
     append(store, offset("a0", 10), offset("a1", 11))
     whole = FoldProgress.compact_to
 
-    def compact_to(self: FoldProgress, ends: dict[int, int]) -> None:
+    def compact_to(self: FoldProgress, table: str, ends: dict[int, int]) -> None:
         monkeypatch.setattr(FoldProgress, "compact_to", whole)
         assert compact(store, OFFSETS)
-        whole(self, ends)
+        whole(self, table, ends)
 
     monkeypatch.setattr(FoldProgress, "compact_to", compact_to)
     assert not compact(store, OFFSETS)
