@@ -58,8 +58,6 @@ _LOCAL_CONF: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # Adaptive execution makes a job of every stage. This pays for long stages on many machines; here it costs a third.
-    "spark.sql.adaptive.enabled": "false",
 }
 
 

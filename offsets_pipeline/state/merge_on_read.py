@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 #: Columns by which a table is partitioned. Its files do not hold them: a commit assigns them.
 PARTITION_COLUMNS = ("base", "incarnation")
 
-_ABOVE_ALL = 2**31 - 1  # no state incarnation has this number
-
 
 @dataclass(frozen=True)
 class StateTable:
@@ -75,7 +73,7 @@ class StateTable:
         """The same for Spark alone, in which the delta is broadcast and the base is read once.
 
         A delta row from ``compacted_to`` on, an SQL expression over `log_partition`, is newer than every base row. Only
-        if there are older ones, the base is read again, for the newest delta rows to be compared with it.
+        keys with an older one are looked up in the base. Usually there is none: then adaptive execution drops that join.
 
         The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti joins
         compare the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
@@ -83,12 +81,11 @@ class StateTable:
         listed, key = ", ".join(self.columns), ", ".join(self.key)
         same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
         rows = f"(SELECT *, xxhash64({key}) AS key_hash FROM {self._versions(name, named)})"
-        delta = f"(SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base)"
+        delta = f"SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base"
         by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, tie DESC)"
-        is_late = f"SELECT coalesce(bool_or(version < {compacted_to}), FALSE) FROM {rows} WHERE NOT base"
         return f"""
             SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
-            LEFT ANTI JOIN {delta} d
+            LEFT ANTI JOIN ({delta}) d
               ON b.key_hash = d.key_hash AND {same}
               AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
@@ -96,9 +93,8 @@ class StateTable:
                 SELECT * FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base) WHERE place = 1
             ) d
             LEFT ANTI JOIN (
-                SELECT /*+ BROADCAST(d) */ {key}, version, tie, key_hash FROM {rows} b
-                LEFT SEMI JOIN {delta} d ON b.key_hash = d.key_hash
-                WHERE base AND {read_only_if(is_late)}
+                SELECT /*+ BROADCAST(d) */ {key}, version, tie, key_hash FROM (SELECT * FROM {rows} WHERE base) b
+                LEFT SEMI JOIN ({delta} AND version < {compacted_to}) d ON b.key_hash = d.key_hash
             ) b
               ON b.key_hash = d.key_hash AND {same}
               AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
@@ -149,14 +145,6 @@ def named_rows(incarnations: Mapping[int, int]) -> str:
         for incarnation, of_incarnation in partitions.items()
     )
     return f"({' OR '.join(each)})" if partitions else "FALSE"
-
-
-def read_only_if(condition: str) -> str:
-    """SQL condition for Spark that is true if ``condition``, a scalar subquery, is true; else no file is opened.
-
-    Spark evaluates conditions on partition columns before it opens files, with adaptive execution and without.
-    """
-    return f"incarnation >= CASE WHEN ({condition}) THEN 0 ELSE {_ABOVE_ALL} END"
 
 
 def named_by(progress: str) -> str:
