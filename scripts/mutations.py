@@ -711,6 +711,22 @@ MUTATIONS = [
         "",
         STATE_WRITER,
     ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "stream/catch_up.py",
+        "late != snapshot.transaction(LATE)",
+        "False",
+        ("tests/streaming/test_catch_up.py",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "stream/catch_up.py",
+        "log.snapshot(max(unread - 1, 0))",
+        "log.snapshot(unread)",
+        ("tests/streaming/test_catch_up.py",),
+    ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
     Mutation("DOOR", TABLES, STORAGE, 'mode="create", use_multipart', 'mode="overwrite", use_multipart', DOOR),
