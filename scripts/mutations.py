@@ -717,7 +717,7 @@ MUTATIONS = [
         "stream/catch_up.py",
         "late != snapshot.transaction(LATE)",
         "False",
-        ("tests/streaming/test_catch_up.py",),
+        (f"{STATE_UNIT}/test_catch_up.py",),
     ),
     Mutation(
         "STATE",
@@ -725,7 +725,7 @@ MUTATIONS = [
         "stream/catch_up.py",
         "log.snapshot(max(unread - 1, 0))",
         "log.snapshot(unread)",
-        ("tests/streaming/test_catch_up.py",),
+        (f"{STATE_UNIT}/test_catch_up.py",),
     ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),

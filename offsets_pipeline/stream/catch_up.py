@@ -49,7 +49,7 @@ def catch_up(
     stream = StreamCheckpoint(checkpoint)
     unread = stream.unread_version()
     snapshot = log.snapshot()  # before the fold, which then has all of its records
-    if unread is None or snapshot.version - unread < FAR_BEHIND:
+    if unread is None or snapshot.version + 1 - unread < FAR_BEHIND:
         return False
     try:
         late = log.snapshot(max(unread - 1, 0)).transaction(LATE)

@@ -1,4 +1,4 @@
-"""A stream that is far behind folds the log's files at once, and continues behind them."""
+"""A stream that is far behind folds the log's files at once, and Spark continues behind them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.log.append import LATE
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.stream import catch_up as catch_up_module
 from offsets_pipeline.stream.fold_stream import start_fold
 from tests.logs import LogPartition
-from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,20 +90,3 @@ def test_a_stream_that_dies_while_it_catches_up_reads_again_what_is_folded(
     assert sum(records for _, records in folds(workbench, location)) == 2
     append(location, log, commits=4)
     assert folds(workbench, location) == [(-1, 8)]
-
-
-def test_a_stream_far_behind_reads_the_commits_if_late_records_are_among_them(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
-) -> None:  # R15
-    location, log = copied(empty(1), tmp_path / "store"), LogPartition(start=1)
-    append(location, log, commits=1)
-    assert folds(workbench, location) == [(0, 2)]
-    late = LogPartition()
-    late.commit(("late", "t", 0), 0)
-    table = workbench.open(location).table(LOG.name)
-    table.commit(seen=table.snapshot(), advance={LATE: 0})  # an ingest does it in the commit of the late records
-    appended(location, late.rows, backfill=True)
-    append(location, log, commits=4)
-    (batch,) = folds(workbench, location)
-    assert batch[0] == 1
-    assert "late" in {row["group_id"] for row in rows_of(location, "committed_offsets")}
