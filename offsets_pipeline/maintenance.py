@@ -6,17 +6,16 @@ coordinators may run meanwhile: a compaction changes no row, and a vacuum keeps 
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
-from offsets_pipeline.delta.filesystems import read_text
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
+from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.state.table_compaction import compact as compact_state
 from offsets_pipeline.state.table_compaction import sizes_of
@@ -107,24 +106,10 @@ def _vacuum(folder: TableFolder, clock: Clock, unread: int | None) -> int:
 
 def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | None:
     """The first version of the log that one of the streams has not read; None without streams."""
-    versions = [_unread(store, folder) for folder in store.checkpoints()]
+    versions = [StreamCheckpoint(folder).unread_version() for folder in store.checkpoints()]
     for folder in checkpoints:
-        version = _unread(store, absolute(folder))
+        version = StreamCheckpoint(absolute(folder)).unread_version()
         if version is None:
             raise NoSuchCheckpoint(f"{folder} is not the checkpoint of a stream over the log; name the folder of one")
         versions.append(version)
     return min((each for each in versions if each is not None), default=None)
-
-
-def _unread(store: Store, checkpoint: str) -> int | None:
-    """The version of the log that the stream reads next: of its last committed batch, else of its first planned one."""
-    ended, planned = (
-        [int(name) for name in store.children(f"{checkpoint}/{folder}") if name.isdigit()]
-        for folder in ("commits", "offsets")
-    )
-    if not planned:
-        return None
-    text = read_text(f"{checkpoint}/offsets/{max(ended, default=min(planned))}")
-    offsets = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    versions = [int(each["reservoirVersion"]) for each in offsets if "reservoirVersion" in each]
-    return min(versions, default=None)

@@ -52,7 +52,7 @@ REPLAY = "semantics/columnar_replay.py"
 MERGE, CHANGES, FOLD, PROGRESS, BASES = (
     f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
 )
-STORAGE, DOOR_FILE = "delta/storage.py", "delta/table_folder.py"
+STORAGE, DOOR_FILE, CONFLICTS = "delta/storage.py", "delta/table_folder.py", "delta/conflicts.py"
 
 
 class Mutation(NamedTuple):
@@ -198,7 +198,7 @@ MUTATIONS = [
     ),
     Mutation("R11", COLUMNS, "semantics/transactions.py", "COMMITTED, ABORTED)", "COMMITTED, COMMITTED)", COMPACTION),
     Mutation("R12", ROWS, STATE, "self.pending[producer].get(group_id, {}).pop(where, None)", "pass"),
-    Mutation("R12", COLUMNS, REPLAY, "offset > removed.get((partition, identity), -1) and ", ""),
+    Mutation("R12", COLUMNS, "semantics/transactions.py", "offset > removed.get((partition, identity), -1) and ", ""),
     Mutation(
         "R12",
         COLUMNS,
@@ -725,6 +725,22 @@ MUTATIONS = [
         "",
         STATE_WRITER,
     ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "stream/catch_up.py",
+        "late != snapshot.transaction(LATE)",
+        "False",
+        (f"{STATE_UNIT}/test_catch_up.py",),
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "stream/catch_up.py",
+        "log.snapshot(max(unread - 1, 0))",
+        "log.snapshot(unread)",
+        (f"{STATE_UNIT}/test_catch_up.py",),
+    ),
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
     Mutation("DOOR", TABLES, STORAGE, 'mode="create", use_multipart', 'mode="overwrite", use_multipart', DOOR),
@@ -734,10 +750,10 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
     ),
-    Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in self.applications', "False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in self.removed', "False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "                if self.changes_metadata:", "                if False:", DOOR),
+    Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
+    Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
+    Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
+    Mutation("DOOR", TABLES, CONFLICTS, "                if self.changes_metadata:", "                if False:", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "gone and is_change and seen.is_append_only", "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "self.is_unchanged(version - 1, previous) and self", "self", APPENDS),
     Mutation(

@@ -183,6 +183,32 @@ def capture_semantics(name: str) -> CoordinatorSemantics:
     return CoordinatorSemantics.MODERN if int(name.partition(".")[0]) >= 4 else CoordinatorSemantics.CLASSIC
 
 
+def all_captures(semantics: CoordinatorSemantics) -> tuple[int, list[LogRow]]:
+    """All recorded logs of these semantics as one log, side by side; the number of its log partitions, and its rows.
+
+    Most groups are in other log partitions than R1 says.
+    """
+    rows, log_partitions = [], 0
+    for name in CAPTURE_NAMES:
+        if capture_semantics(name) == semantics:
+            for at, of_one in capture_rows(name).items():
+                rows += [row._replace(log_partition=log_partitions + at) for row in of_one]
+            log_partitions += capture_partitions(name)
+    return log_partitions, rows
+
+
+def in_batches(rows: Iterable[LogRow], count: int) -> list[list[LogRow]]:
+    """The rows in batches that each have a part of every log partition."""
+    batches: list[list[LogRow]] = [[] for _ in range(count)]
+    by_partition: dict[int, list[LogRow]] = {}
+    for row in rows:
+        by_partition.setdefault(row.log_partition, []).append(row)
+    for of_one in by_partition.values():
+        for number, row in enumerate(of_one):
+            batches[number * count // len(of_one)].append(row)
+    return batches
+
+
 def _json(path: Path) -> dict[str, Any]:
     answers: dict[str, Any] = json.loads(path.read_text())
     return answers

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 
 from offsets_pipeline.broker.connection import NONE, or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
-    from offsets_pipeline.broker.connection import Connection
+    from offsets_pipeline.broker.connection import Connection, Message
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1  # replica id
+
+_Answer = TypeVar("_Answer")
 
 
 class Isolation(IntEnum):
@@ -55,31 +57,25 @@ def list_offsets(
     The offset is None if no record is that young. Raises the errors of `Cluster`.
     """
 
-    def ask(
-        connection: Connection, metadata: TopicMetadata, partitions: list[int]
-    ) -> dict[int, tuple[int, int | None]]:
+    def request(leader_epochs: Mapping[int, int]) -> Message:
         of_topic = ListOffsetsRequest.ListOffsetsTopic
         wanted = [
             of_topic.ListOffsetsPartition(
-                partition_index=partition,
-                current_leader_epoch=_known_epoch(metadata, partition),
-                timestamp=times_ms[partition],
+                partition_index=partition, current_leader_epoch=epoch, timestamp=times_ms[partition]
             )
-            for partition in partitions
+            for partition, epoch in leader_epochs.items()
         ]
-        request = ListOffsetsRequest(
+        return ListOffsetsRequest(
             replica_id=_CONSUMER,
             isolation_level=int(isolation),
             topics=[of_topic(name=topic, partitions=wanted)],
             timeout_ms=int(cluster.settings.request_seconds * 1000),
         )
-        return {
-            each.partition_index: (each.error_code, or_none(each.offset))
-            for found in connection.send(request).topics
-            for each in found.partitions
-        }
 
-    return cluster.ask_leaders(topic, times_ms, ask, "list the offsets")
+    def answer(found: Message) -> tuple[int, int | None]:
+        return found.partition_index, or_none(found.offset)
+
+    return _ask_leaders(cluster, topic, times_ms, request, answer, "list the offsets")
 
 
 def bounds(cluster: Cluster, topic: str, partitions: Iterable[int]) -> dict[int, Bounds]:
@@ -98,32 +94,43 @@ def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -
     `Cluster`.
     """
 
-    def ask(connection: Connection, metadata: TopicMetadata, partitions: list[int]) -> dict[int, tuple[int, EpochEnd]]:
+    def request(known_epochs: Mapping[int, int]) -> Message:
         of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         wanted = [
             of_topic.OffsetForLeaderPartition(
-                partition=partition,
-                current_leader_epoch=_known_epoch(metadata, partition),
-                leader_epoch=leader_epochs[partition],
+                partition=partition, current_leader_epoch=epoch, leader_epoch=leader_epochs[partition]
             )
-            for partition in partitions
+            for partition, epoch in known_epochs.items()
         ]
-        request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
-        return {
-            each.partition: (
-                each.error_code,
-                EpochEnd(
-                    or_none(each.leader_epoch),
-                    or_none(each.end_offset),
-                ),
-            )
-            for found in connection.send(request).topics
-            for each in found.partitions
-        }
+        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
 
-    return cluster.ask_leaders(topic, leader_epochs, ask, "find the leader epochs")
+    def answer(found: Message) -> tuple[int, EpochEnd]:
+        return found.partition, EpochEnd(or_none(found.leader_epoch), or_none(found.end_offset))
+
+    return _ask_leaders(cluster, topic, leader_epochs, request, answer, "find the leader epochs")
 
 
-def _known_epoch(metadata: TopicMetadata, partition: int) -> int:
-    epoch = metadata.partitions[partition].epoch
-    return NONE if epoch is None else epoch
+def _ask_leaders(
+    cluster: Cluster,
+    topic: str,
+    partitions: Iterable[int],
+    request: Callable[[Mapping[int, int]], Message],
+    answer: Callable[[Message], tuple[int, _Answer]],
+    action: str,
+) -> dict[int, _Answer]:
+    """Send one request to the leader of each partition; returns the answers by partition.
+
+    ``request`` makes a broker's request from the known leader epochs of its partitions, -1 if unknown. ``answer``
+    returns a partition and its answer. ``action`` is what the request is for, for errors.
+    """
+
+    def ask(connection: Connection, metadata: TopicMetadata, of_leader: list[int]) -> dict[int, tuple[int, _Answer]]:
+        epochs = {each: metadata.partitions[each].epoch for each in of_leader}
+        response = connection.send(request({at: NONE if epoch is None else epoch for at, epoch in epochs.items()}))
+        answers = {}
+        for found in (each for of_topic in response.topics for each in of_topic.partitions):
+            partition, told = answer(found)
+            answers[partition] = found.error_code, told
+        return answers
+
+    return cluster.ask_leaders(topic, partitions, ask, action)

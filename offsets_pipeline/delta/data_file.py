@@ -19,9 +19,12 @@ from offsets_pipeline.delta.filesystems import open_path
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from offsets_pipeline.delta.schemas import Table
+
 #: The application whose transactions (Delta's `txn` actions) number the appends to a log and the writes of progress.
 APPLICATION = "offsets"
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
 _ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups
 #: Measured on the log: three fifths of the size of snappy, for a quarter more time to write (docs/adr/0007).
 COMPRESSION = "zstd"
@@ -74,6 +77,23 @@ class AddFile:
 def new_file_name(compression: str = COMPRESSION) -> str:
     """Return a unique file name; no two tasks or attempts get the same."""
     return f"part-{uuid.uuid4()}.{compression}.parquet"
+
+
+def bounded_columns(table: Table) -> list[str]:
+    """Return the columns that files of a table keep statistics of: numbers, texts and times without nulls."""
+    listed = table.properties.get(_STATISTICS)
+    names = None if listed is None else set(listed.split(","))
+    return [
+        column.name
+        for column in table.columns
+        if not column.nullable
+        and column.name not in table.partitioned_by
+        and (column.name in names if names is not None else _has_order(column.type))
+    ]
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_timestamp(kind))
 
 
 def written_file(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
+from offsets_pipeline.delta.conflicts import Conflicts
 from offsets_pipeline.delta.damage import explained, reading
-from offsets_pipeline.delta.data_file import AddFile, written_file
+from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
 from offsets_pipeline.delta.reader import table_as_of
@@ -39,13 +38,14 @@ from offsets_pipeline.errors import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.schemas import Table
 
 _LOG = logging.getLogger(__name__)
 
-_STATISTICS = "delta.dataSkippingStatsColumns"
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 #: Versions between checkpoints of a table without the property: more than Delta's 10, as deltalake does.
 CHECKPOINT_INTERVAL = 100
@@ -216,7 +216,7 @@ class TableFolder:
         Raises StorageFailed if the storage fails; then no file is left.
         """
         try:
-            return written_file(self.folder, rows, self._bounded(), partition, **options)
+            return written_file(self.folder, rows, bounded_columns(self.table), partition, **options)
         except OSError as error:
             raise self._not_written(error) from error
 
@@ -247,7 +247,7 @@ class TableFolder:
         """
         gone = [file.removal() for file in remove]
         actions = write_actions(add, gone, advance, is_change=is_change, operation=operation, metadata=metadata)
-        conflicts = _Conflicts(
+        conflicts = Conflicts(
             self.folder,
             seen.table_id,
             frozenset({*advance, *unless_advanced}),
@@ -273,9 +273,7 @@ class TableFolder:
             self.checkpoint(committed.version)
         return committed.version
 
-    def _commit_on_top(
-        self, seen: Snapshot, actions: list[Action], conflicts: _Conflicts, *, durable: bool
-    ) -> Snapshot:
+    def _commit_on_top(self, seen: Snapshot, actions: list[Action], conflicts: Conflicts, *, durable: bool) -> Snapshot:
         text = encoded(actions)
         newest = seen
         while True:
@@ -360,18 +358,6 @@ class TableFolder:
                     "cannot remove an unused file of %s: %s (%s); VACUUM removes it", self.folder, file.name, error
                 )
 
-    def _bounded(self) -> list[str]:
-        """The columns that files keep statistics of: numbers and texts without nulls."""
-        listed = self.table.properties.get(_STATISTICS)
-        names = None if listed is None else set(listed.split(","))
-        return [
-            column.name
-            for column in self.table.columns
-            if not column.nullable
-            and column.name not in self.table.partitioned_by
-            and (column.name in names if names is not None else _has_order(column.type))
-        ]
-
     def _unsupported(self, requirement: str) -> UnsupportedTable:
         return UnsupportedTable(
             f"cannot write to {self.folder}: its table requires {requirement}, which this program does not support; "
@@ -397,31 +383,3 @@ class TableFolder:
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             _LOG.warning("cannot write a checkpoint of %s: %s", self.folder, explained(self.folder, error))
-
-
-@dataclass(frozen=True)
-class _Conflicts:
-    """Which commits of others a commit cannot follow."""
-
-    folder: str
-    table_id: str
-    applications: frozenset[str]
-    removed: frozenset[str]
-    changes_metadata: bool
-
-    def check(self, actions: Sequence[Action]) -> None:
-        """Raise WriteConflict or StoreReplaced if the commit of these actions is in the way."""
-        for action in actions:
-            if "txn" in action and action["txn"]["appId"] in self.applications:
-                raise WriteConflict(f"another writer wrote to {self.folder}")
-            if "remove" in action and action["remove"]["path"] in self.removed:
-                raise WriteConflict(f"another writer replaced files of {self.folder}")
-            if "metaData" in action:
-                if action["metaData"]["id"] != self.table_id:
-                    raise StoreReplaced(f"the table {self.folder} was created again while it was open; open it again")
-                if self.changes_metadata:
-                    raise WriteConflict(f"another writer changed the properties of {self.folder}")
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_timestamp(kind))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VIEWS = {
-    # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset. With coalesce Spark does
-    # not filter in the Parquet reader, which takes as long as all the rest of an aggregate.
+    # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset. coalesce keeps this
+    # filter out of the Parquet reader, in which it takes as long as all the rest of an aggregate.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset

@@ -30,7 +30,7 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS, effect_rows
+from offsets_pipeline.semantics.effects import effect_rows, timestamps
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
@@ -41,6 +41,7 @@ from offsets_pipeline.semantics.transactions import (
     Endings,
     endings,
     outcomes_within,
+    still_open,
 )
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class Replay:
             parsed = _parsed(pending)
             self._note_group_commits(parsed, pending)
             tombstones = np.flatnonzero(commits.tombstone)
-            open_rows = _still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
+            open_rows = still_open(pending, parsed, table.take(pa.array(tombstones)), commits.take(tombstones))
             taken = pending.take(pa.array(open_rows))
             position = taken["record_offset"].to_numpy()
             yield from self._commit_rows(effects.PENDING, parsed.take(open_rows), taken, position)
@@ -302,8 +303,8 @@ class Replay:
                 "committed_offset": taken.required(taken.committed_offset, pa.int64()),
                 "leader_epoch": taken.optional(taken.leader_epoch, pa.int32()),
                 "metadata": taken.metadata(),
-                "commit_timestamp": _timestamps(taken.required(taken.commit_timestamp_ms, pa.int64())),
-                "expire_timestamp": _timestamps(taken.optional(taken.expire_timestamp_ms, pa.int64())),
+                "commit_timestamp": timestamps(taken.required(taken.commit_timestamp_ms, pa.int64())),
+                "expire_timestamp": timestamps(taken.optional(taken.expire_timestamp_ms, pa.int64())),
                 "topic_id": topic_id,
                 "record_offset": part["record_offset"].combine_chunks(),
                 "position": pa.array(position[start : start + part.num_rows]),
@@ -368,36 +369,3 @@ def _endings(table: pa.Table, markers: list[pa.Table]) -> Endings:
 
 def _mask(column: pa.ChunkedArray) -> Bools:
     return np.asarray(column.to_numpy(), dtype=np.bool_)
-
-
-def _timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Timestamps; a time that no table holds becomes the first or the last one that a table holds."""
-    within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
-    within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
-    return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
-
-
-def _still_open(pending: pa.Table, commits: CommitColumns, tombstones: pa.Table, deleted: CommitColumns) -> Int64s:
-    """Positions of the last pending commit of each producer and identity, unless a later tombstone removed it (R12)."""
-    removed: dict[tuple[int, bytes], int] = {}
-    for partition, identity, offset in zip(
-        tombstones["log_partition"].to_pylist(),
-        deleted.identities().to_pylist(),
-        tombstones["record_offset"].to_pylist(),
-        strict=True,
-    ):
-        removed[partition, identity] = max(offset, removed.get((partition, identity), -1))
-    last: dict[tuple[int, int, bytes], tuple[int, int]] = {}
-    for row, (partition, producer_id, identity, offset) in enumerate(
-        zip(
-            pending["log_partition"].to_pylist(),
-            pending["producer_id"].to_pylist(),
-            commits.identities().to_pylist(),
-            pending["record_offset"].to_pylist(),
-            strict=True,
-        )
-    ):
-        key = (partition, producer_id, identity)
-        if offset > removed.get((partition, identity), -1) and offset > last.get(key, (-1, -1))[0]:
-            last[key] = (offset, row)
-    return np.array(sorted(row for _, row in last.values()), dtype=np.int64)

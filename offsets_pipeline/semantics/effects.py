@@ -23,6 +23,7 @@ progress       folded_to, records, unknown_records, and replay_from_start: recor
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 OFFSET = "offset"
 PENDING = "pending"
@@ -44,6 +45,13 @@ LATEST_MS = 253_402_214_399_999
 def within_bounds(milliseconds: int) -> int:
     """The time, or the nearest of EARLIEST_MS and LATEST_MS."""
     return min(max(milliseconds, EARLIEST_MS), LATEST_MS)
+
+
+def timestamps(milliseconds: pa.Array) -> pa.Array:
+    """Timestamps; a time that no table holds becomes the first or the last one that a table holds."""
+    within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
+    within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
+    return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
 EFFECT_SCHEMA = pa.schema(

@@ -67,6 +67,15 @@ def fold_batch(
     return with_retries(lambda: _fold_once(store, rows, settings, clock, warn), "the fold of a batch", settings.fold)
 
 
+def fold_log(store: Store, settings: Settings, clock: Clock, warn: Callable[[str], None] | None = None) -> int:
+    """Fold the files of the log, as `fold_batch`, from where the last fold ended; returns how many records were new.
+
+    For a stream that is far behind: it costs what these records cost, however many commits appended them. It does not
+    see rows that were appended behind rows that are folded.
+    """
+    return with_retries(lambda: _fold_once(store, None, settings, clock, warn), "a fold of the log", settings.fold)
+
+
 def reload_partitions(
     store: Store,
     partitions: Iterable[int] | None,
@@ -113,7 +122,7 @@ def switch_log_incarnation_if_due(store: Store, settings: Settings, clock: Clock
 
 
 def _fold_once(
-    store: Store, rows: DataFrame, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
+    store: Store, rows: DataFrame | None, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
 ) -> int:
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log_incarnation = current_log_incarnation(store)
@@ -121,8 +130,7 @@ def _fold_once(
     if progress.log_incarnation < log_incarnation or progress.partitions.keys() != every:  # the first fold, too
         changes = _Rebuild(store, settings, clock).run(None)  # of the log as it is now: these rows are in it
     else:
-        counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
-        changes = _fold_rows(store, counted, progress, settings, clock)
+        changes = _fold_rows(store, rows, progress, settings, clock)
     if changes.quarantined and warn is not None:
         warn(
             f"{changes.quarantined} of {changes.records} records went into quarantine ({changes.first_corrupt()}); see "
@@ -133,13 +141,19 @@ def _fold_once(
     return changes.records
 
 
-def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: Settings, clock: Clock) -> Changes:
+def _fold_rows(
+    store: Store, rows: DataFrame | None, progress: FoldProgress, settings: Settings, clock: Clock
+) -> Changes:
+    """Fold these rows; None: those in the files of the log."""
     semantics = progress.semantics or store.properties.coordinator_semantics
     known = KnownGroups.read(_tables(store), progress.incarnations, semantics)
     folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
-    start = ReplayStart(folders.offsets_partitions, semantics, progress.folded_to, pending_rows(progress.partitions))
-    changes = _added(replay_batch(rows, start, settings.fold.driver_rows, _writer(folders)))
-    _check(changes, settings)
+    if rows is None:
+        changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, settings)
+    else:
+        counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
+        start = _start(progress.partitions, folders)
+        changes = _added(replay_batch(counted, start, settings.fold.driver_rows, _writer(folders)), settings)
     if changes.records:
         _append(store, changes)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
@@ -258,21 +272,28 @@ class _Rebuild:
         """Replay the log from these starts."""
         incarnations = {at: each.incarnation for at, each in start.items()}
         folders = _folders(self._store, self._count, self._semantics, incarnations, known)
-        log = self._store.table(LOG.name)
-        starts = {at: each.folded_to for at, each in start.items()}
-        reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation), self._semantics)
-        files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-        found = replay_log(
-            self._store.spark,
-            reader,
-            files,
-            ReplayStart(self._count, self._semantics, starts, pending_rows(start)),
-            self._settings.fold.driver_rows,
-            _writer(folders),
-        )
-        changes = _added(found)
-        _check(changes, self._settings)
-        return changes
+        return _replayed_log(self._store, start, self._log_incarnation, folders, self._settings)
+
+
+def _replayed_log(
+    store: Store,
+    progress: Mapping[int, PartitionProgress],
+    log_incarnation: int,
+    folders: StateFolders,
+    settings: Settings,
+) -> Changes:
+    """Replay the files of the log, each log partition from where it is folded to."""
+    start = _start(progress, folders)
+    log = store.table(LOG.name)
+    reader = LogReader(log, LogRange(start.folded_to, log_incarnation=log_incarnation), start.semantics)
+    files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
+    found = replay_log(store.spark, reader, files, start, settings.fold.driver_rows, _writer(folders))
+    return _added(found, settings)
+
+
+def _start(progress: Mapping[int, PartitionProgress], folders: StateFolders) -> ReplayStart:
+    folded_to = {at: each.folded_to for at, each in progress.items()}
+    return ReplayStart(folders.offsets_partitions, folders.semantics, folded_to, pending_rows(progress))
 
 
 def _append(store: Store, changes: Changes) -> None:
@@ -301,20 +322,17 @@ def _folders(
     return StateFolders(_tables(store), offsets_partitions, semantics, incarnations, known)
 
 
-def _added(changes: Iterable[Changes]) -> Changes:
+def _added(changes: Iterable[Changes], settings: Settings) -> Changes:
+    """The changes of all tasks. Raises UndecodableRecord if a record does not decode and the settings say so (R6)."""
     whole = Changes()
     for each in changes:
         whole.add(each)
-    return whole
-
-
-def _check(changes: Changes, settings: Settings) -> None:
-    """Raise UndecodableRecord if a record does not decode and the settings say to stop (R6)."""
-    corrupt = changes.first_corrupt()
+    corrupt = whole.first_corrupt()
     if corrupt is not None and settings.log.corrupt_records == "fail":
         raise UndecodableRecord(
             f'{corrupt}; nothing was folded; set corrupt_records = "quarantine" to leave such records out'
         )
+    return whole
 
 
 def _moved(before: Mapping[int, PartitionProgress], changes: Changes, clock: Clock) -> dict[int, PartitionProgress]:

@@ -73,7 +73,8 @@ class StateTable:
         """The same for Spark alone, in which the delta is broadcast and the base is read once.
 
         A delta row from ``compacted_to`` on, an SQL expression over `log_partition`, is newer than every base row. Only
-        keys with an older one are looked up in the base. Usually there is none: then adaptive execution drops that join.
+        keys with an older one are looked up in the base. Usually there is none: then Spark's adaptive execution drops
+        that join.
 
         The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti joins
         compare the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.

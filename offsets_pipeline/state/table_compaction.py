@@ -59,38 +59,38 @@ class Compactor:
             if not self._looking.done():
                 return
             self._looking.result()
-        if self._folds < _LOOK_EVERY and self._records < self._settings.compact_rows and not self._has_rested():
+        few = self._folds < _LOOK_EVERY and self._records < self._settings.compact_rows
+        if few and not self._has_rested(_progress(self._store)):
             return
         self._folds = self._records = 0
         self._looking = self._thread.submit(self.compact_if_due)
 
     def compact_if_due(self) -> list[str]:
         """Compact the tables if one is due; returns the names of those that were compacted."""
-        incarnations = _progress(self._store).incarnations
-        rested = self._has_rested()
-        due = [each for each in STATE_TABLES if rested or self._is_due(each)]
+        progress = _progress(self._store)
+        rested = self._has_rested(progress)
+        due = [each for each in STATE_TABLES if rested or self._is_due(each, progress)]
         compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
         if rested and len(compacted) == len(due):
-            self._incarnations, self._replaced_at = incarnations, None
+            self._incarnations, self._replaced_at = progress.incarnations, None
         return compacted
 
     def close(self) -> None:
         """Wait for a compaction that is running."""
         self._thread.shutdown()
 
-    def _has_rested(self) -> bool:
+    def _has_rested(self, progress: FoldProgress) -> bool:
         """Whether another incarnation took over long enough ago."""
-        incarnations = _progress(self._store).incarnations
         if self._incarnations is None:
-            self._incarnations = incarnations
-        if incarnations == self._incarnations:
+            self._incarnations = progress.incarnations
+        if progress.incarnations == self._incarnations:
             return False
         if self._replaced_at is None:
             self._replaced_at = time.monotonic()
         return time.monotonic() - self._replaced_at >= _REST_SECONDS
 
-    def _is_due(self, table: StateTable) -> bool:
-        sizes = sizes_of(self._store, table)
+    def _is_due(self, table: StateTable, progress: FoldProgress) -> bool:
+        sizes = sizes_of(self._store, table, progress)
         share = sizes.base_rows * self._settings.compact_percent // 100
         return (
             sizes.delta_rows >= max(self._settings.compact_rows, share)
@@ -107,10 +107,12 @@ class Sizes(NamedTuple):
     dropped_files: int
 
 
-def sizes_of(store: Store, table: StateTable) -> Sizes:
-    """The sizes of base and delta, and the number of files of state incarnations that are no longer named."""
-    progress = _progress(store)
-    live, dead = _divided(store.table(table.name).snapshot().files(), progress)
+def sizes_of(store: Store, table: StateTable, progress: FoldProgress | None = None) -> Sizes:
+    """The sizes of base and delta, and the number of files of state incarnations that are no longer named.
+
+    ``progress`` names the incarnations; None: reads it.
+    """
+    live, dead = _divided(store.table(table.name).snapshot().files(), progress or _progress(store))
     delta = [file.rows for file in live if not _is_base(file)]
     return Sizes(sum(file.rows for file in live) - sum(delta), sum(delta), len(delta), len(dead))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
@@ -16,6 +17,7 @@ from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, rais
 from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
+from offsets_pipeline.stream.catch_up import catch_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,8 +153,8 @@ def start_fold(
         available_now: Whether to end when the log is folded, rather than to wait for more.
         checkpoint: A folder, by default within the store. It holds only which appends were read: `fold_progress` holds
             the progress. After a lost checkpoint the query reads the log once more.
-        on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 if another
-            incarnation of the log was folded between batches.
+        on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 for a fold
+            outside of a batch: of another incarnation of the log, or of a stream that was far behind (`catch_up`).
         on_expiry: Called with the numbers of offsets and groups that a run expired.
         warn: Called with one line for each batch that put records into quarantine (R6).
     """
@@ -162,6 +164,8 @@ def start_fold(
     if expiry is not None and available_now:
         expiry.run_once()
     compactor = Compactor(store, settings.fold)
+    folder = _checkpoint(store, checkpoint)
+    catch_up(store, folder, settings, clock, [compactor.after_fold, partial(after_batch, -1)], warn)
     gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
@@ -193,7 +197,7 @@ def start_fold(
         if folded is not None:
             after_batch(-1, folded)
 
-    query = _writer(store, settings, checkpoint, available_now=available_now).foreachBatch(fold_rows).start()
+    query = _writer(store, settings, folder, available_now=available_now).foreachBatch(fold_rows).start()
     watch = IncarnationWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
         watch.start(store)
@@ -222,11 +226,15 @@ def _expiry(
     return StreamExpiry(location, settings, clock, on_expiry)
 
 
-def _writer(store: Store, settings: Settings, checkpoint: str | None, *, available_now: bool) -> DataStreamWriter:
+def _checkpoint(store: Store, folder: str | None) -> str:
+    return absolute(folder) if folder else store.checkpoint("fold")
+
+
+def _writer(store: Store, settings: Settings, checkpoint: str, *, available_now: bool) -> DataStreamWriter:
     writer = (
         store.read_stream(LOG.name, _READ_OPTIONS)
         .writeStream.queryName("fold")
-        .option("checkpointLocation", absolute(checkpoint) if checkpoint else store.checkpoint("fold"))
+        .option("checkpointLocation", checkpoint)
     )
     if available_now:
         return writer.trigger(availableNow=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,13 @@ import pytest
 
 from offsets_pipeline.cli.program import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from tests.programs import in_process
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.spark.stores import Workbench
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.link", "os.symlink", "os.rmdir", "os.truncate", "os.chmod"}
@@ -36,16 +40,31 @@ sys.addaudithook(_refuse)
 
 
 @pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
-    """An owned store with a group, which cannot be written to."""
+def committed(tmp_path: Path) -> Path:
+    """An owned store with a group."""
     OwnedStore.create(tmp_path / "store", 3)
     with opened(tmp_path / "store") as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-    before = _files(tmp_path / "store")
-    _forbidden.append(tmp_path / "store")
-    yield tmp_path / "store"
-    _forbidden.clear()
-    assert _files(tmp_path / "store") == before
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def read_only(committed: Path) -> Iterator[Path]:
+    """An owned store with a group, which cannot be written to."""
+    with _protected(committed):
+        yield committed
+
+
+@contextmanager
+def _protected(store: Path) -> Iterator[None]:
+    """Refuse writes to the store; also fail if Spark, whose JVM is not refused anything, has written to it."""
+    before = _files(store)
+    _forbidden.append(store)
+    try:
+        yield
+    finally:
+        _forbidden.clear()
+    assert _files(store) == before
 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -69,6 +88,17 @@ def test_a_command_that_only_reads_answers(
     words = [{"STORE": str(read_only), "TARGET": str(tmp_path / "out")}.get(word, word) for word in command.split()]
     status = main(words)
     assert (status, capsys.readouterr().err.count("error:")) == (0, 0)
+
+
+def test_sql_and_verify_answer(workbench: Workbench, committed: Path, tmp_path: Path) -> None:
+    workbench.reload(committed)
+    with _protected(committed):
+        query = "SELECT group_id, committed_offset FROM current_offsets"
+        answer = in_process(tmp_path, "sql", "--store", committed, "--format", "csv", query)
+        assert (answer.returncode, answer.stdout.splitlines()[1:], answer.stderr) == (0, ["g,1"], "")
+        for options in ([], ["--independent"]):
+            answer = in_process(tmp_path, "verify", "--store", committed, *options)
+            assert (answer.returncode, answer.stdout[:6], answer.stderr) == (0, "equal:", "")
 
 
 def test_a_command_that_writes_says_that_it_cannot(

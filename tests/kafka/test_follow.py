@@ -20,7 +20,8 @@ from offsets_pipeline.errors import (
     NotAuthorized,
     StoreMismatch,
 )
-from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.ingest.topic.topic_watch import TopicObserver
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views

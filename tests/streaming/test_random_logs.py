@@ -8,19 +8,31 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import write_log, write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 PARTITIONS = IN_SEGMENTS.log_partitions
+STEPS = 2_000
+
+
+def record_types(rows: Iterable[LogRow]) -> set[int]:
+    return {int.from_bytes(row.key[:2]) for row in rows if row.key is not None and row.control_type is None}
+
+
+def commit_versions(rows: Iterable[LogRow]) -> set[int]:
+    """The versions of the values of offset commits."""
+    return {int.from_bytes(row.value[:2]) for row in rows if (row.key or b"")[:2] == b"\0\1" and row.value is not None}
 
 
 def reload_one_by_one(workbench: Workbench, store: Path) -> int:
@@ -41,7 +53,9 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     way: Callable[[Workbench, Path], int],
 ) -> None:
     chosen = random.Random(seed)
-    rows = random_log(chosen, 300, IN_SEGMENTS).rows()
+    rows = random_log(chosen, STEPS, IN_SEGMENTS).rows()
+    assert record_types(rows) >= set(GROUP_TYPE_OF_RECORD_TYPE)
+    assert commit_versions(rows) >= {0, 1, 2, 3, 4}
     whole = write_log(tmp_path / "whole", rows, partitions=PARTITIONS)
     store = copied(empty(PARTITIONS), tmp_path / "store")
     shares = sorted(chosen.uniform(0.1, 0.9) for _ in range(3))

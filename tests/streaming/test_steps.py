@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.logs import LogPartition, capture_rows
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from tests.logs import LogPartition, all_captures, capture_rows, in_batches
 from tests.spark.segments import batch_ends, write_prefix, write_segment
 from tests.spark.stores import (
     appended,
@@ -79,6 +80,20 @@ def test_fold_without_its_checkpoint_reads_again_and_writes_nothing(
     assert workbench.fold(store, tmp_path / "checkpoint") == 1
     assert workbench.fold(store) == 0
     assert_as_reference(store, log_of(store))
+
+
+def test_all_recorded_logs_in_small_batches_and_by_reload_in_tasks_are_as_the_reference_replays_them(
+    in_tasks: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:  # R15, R16; tests/unit/state has them in the driver
+    log_partitions, rows = all_captures(MODERN)
+    store = copied(empty(log_partitions), tmp_path / "store")
+    for batch in in_batches(rows, 2):
+        appended(store, batch)
+        assert in_tasks.fold(store) == len(batch)
+    assert_as_reference(store, rows)
+    streamed = state_rows(store)
+    assert in_tasks.reload(store) == len(rows)
+    assert state_rows(store) == streamed
 
 
 def test_second_half_that_came_first_is_replayed_after_the_first(

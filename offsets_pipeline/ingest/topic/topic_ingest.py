@@ -4,7 +4,7 @@ The query's source reads raw record batches up to each log partition's high wate
 log holds the same records as the broker's segment files, of open and aborted transactions too.
 
 The start of a query depends on the log and its metadata, never on a checkpoint: each query's checkpoint is deleted when
-the query ends. After any failure `topic_plan.py` plans the next query from the log.
+the query ends. After any failure `topic_watch.py` plans the next query from the log.
 """
 
 from __future__ import annotations
@@ -37,23 +37,20 @@ from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatc
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
-from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
-from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_plan import check_topic
+from offsets_pipeline.ingest.topic.topic_watch import TopicObserver, TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.broker.log_offsets import Bounds
-    from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
+    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 
 _QUERY = "ingest-topic"
 # The source does not react to interrupts while it waits for a broker: this limits how long a stop of the query waits.
@@ -64,33 +61,6 @@ _MOST_WAITS = 10  # limit of the exponent of the backoff
 _STEADY_SECONDS = 60  # reset the failure count if a query has run this long and has caught up with the topic
 # Errors that a running cluster may return for a while: retry. Errors of authentication and authorization persist.
 _MAY_PASS = (KafkaFailed, NoSuchTopic)
-# Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
-# within seconds, but `_watch` sees that only at its next look.
-_GRACE_MS, _LATE_LOOKS = 60_000, 4
-
-
-class TopicObserver:
-    """Callbacks of `TopicIngest`; the methods of this base class do nothing."""
-
-    def planned(self, reading: Reading) -> None:
-        """A reading starts or restarts."""
-
-    def landed(self, records: int) -> None:
-        """A batch appended this number of records to the log."""
-
-    def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
-    ) -> None:
-        """A look at the topic found these offsets.
-
-        By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
-        """
-
-    def unreachable(self) -> None:
-        """A request about the topic failed, and is retried."""
-
-    def warned(self, text: str) -> None:
-        """A warning of one line."""
 
 
 class TopicIngest:
@@ -117,11 +87,9 @@ class TopicIngest:
         chosen = settings.log.coordinator_semantics
         self._semantics = semantics or (None if chosen == AUTO else CoordinatorSemantics(chosen))
         self._stopped = threading.Event()
-        self._notes: TopicMetadata | None = None
-        self._unfinished: Unfinished | None = None
+        self._topic_watch: TopicWatch | None = None
         self._failures: list[OffsetsError | _TopicChangedError] = []
         self._is_steady = False
-        self._warned_of: frozenset[int] = frozenset()
         self._warning = ""
         self.added = 0
 
@@ -131,9 +99,9 @@ class TopicIngest:
         return self._prepared.store
 
     @property
-    def _prepared(self) -> TopicMetadata:
-        assert self._notes is not None  # noqa: S101 - prepare comes first
-        return self._notes
+    def _prepared(self) -> TopicWatch:
+        assert self._topic_watch is not None  # noqa: S101 - prepare comes first
+        return self._topic_watch
 
     def prepare(self) -> Store:
         """Check the topic, then open the store or create it.
@@ -167,7 +135,8 @@ class TopicIngest:
         elif known != semantics:
             self._warn(f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes")
             store = store.with_semantics(semantics, self._settings.fold)
-        self._notes = TopicMetadata(store, self._topic, self._settings, self._clock)
+        notes = TopicMetadata(store, self._topic, self._settings, self._clock)
+        self._topic_watch = TopicWatch(notes, self._topic, self._settings, self._clock, self._observer, self._warn)
         return store
 
     def stop(self) -> None:
@@ -233,12 +202,7 @@ class TopicIngest:
         """
         with self._admin() as admin:
             topic = admin.describe()
-            check_topic(self.store.location, self._topic, self.store.properties, topic)
-            progress = self._planned(admin, topic)
-            if progress.counts:
-                self._prepared.adopt(topic)
-                self._prepared.note(progress)
-            self._prepared.names(admin.topic_names())
+            progress = self._prepared.plan(admin, topic)
             with tempfile.TemporaryDirectory(prefix="offsets-topic-", ignore_cleanup_errors=True) as checkpoint:
                 gate = BatchBarrier()
                 query = self._start(progress, topic, admin, gate, checkpoint, available_now=available_now)
@@ -247,32 +211,8 @@ class TopicIngest:
                 finally:
                     self._end(query, gate)
                 ended = ended and self._look(query, progress, admin, topic)
-                progress.advance(self._ends(query))
-                if progress.counts:
-                    self._prepared.note(progress)
+                self._prepared.end(progress, _ends(query))
         return ended and progress.counts
-
-    def _planned(self, admin: TopicClient, topic: TopicDescription) -> TopicProgress:
-        """Plan a reading; returns its progress at the start."""
-        now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
-        bounds = admin.bounds(topic.partitions)
-        retention_ms = admin.delete_retention_ms()
-        topic_id = self.store.properties.topic_id
-        known, leader_epochs = self._prepared.known(), admin.leader_epochs()
-        epoch_ends = admin.epoch_ends(known.leader_epochs)
-        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, self._unfinished)
-        begun = None if self._unfinished is None else self._unfinished.reading.complete
-        if reading.anew is None:
-            self._unfinished = None
-        elif reading.complete != begun:  # else this is the rest of the unfinished reading
-            self._warn(
-                f"topic {self._topic} is read again from its beginning, as log incarnation {reading.log_incarnation}: "
-                f"{reading.anew}"
-            )
-            self._unfinished = Unfinished(topic, reading)
-        self._observer.planned(reading)
-        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-        return TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
 
     def _start(
         self,
@@ -389,60 +329,22 @@ class TopicIngest:
     def _look(
         self, query: StreamingQuery, progress: TopicProgress, admin: TopicClient, topic: TopicDescription
     ) -> bool:
-        """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan."""
-        now_ms = self._clock.now_ms()
-        if admin.describe() != topic or self._prepared.is_superseded(progress.reading.log_incarnation):
-            return False
-        bounds = admin.bounds(topic.partitions)
-        transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
-        names = admin.topic_names()
-        progress.advance(self._ends(query))
-        counted = progress.counts
-        if not progress.look(now_ms, bounds, transactions):
+        """Look at the topic while the query reads it; False if the reading needs a new plan."""
+        if not self._prepared.look(progress, admin, topic, lambda: _ends(query)):
             return False
         self._warning = ""  # the cluster answers again: a later warning with the same text is new
-        self._prepared.names(names)
-        if progress.counts and not counted:  # the first reading is complete: `note` makes its incarnation count
-            self._prepared.note(progress)
-            self._prepared.adopt(topic)
-            self._unfinished = None
-        self._warn_of_open(progress.open_since_ms, transactions or [])
-        self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
-        if progress.counts and self._prepared.is_due():
-            self._prepared.note(progress)
         return True
 
-    def _ends(self, query: StreamingQuery) -> dict[int, Position]:
-        """By log partition, the end of the query's last batch; the log holds this batch."""
-        progress: Any = query.lastProgress
-        found: dict[int, Position] = {}
-        for source in progress["sources"] if progress else ():
-            ends = source["endOffset"]
-            ends = json.loads(ends) if isinstance(ends, str) else ends
-            found |= parsed(ends or {})
-        return found
 
-    def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
-        """Warn once of each log partition with a transaction that has been open for long."""
-        limit_ms = self._settings.topic.open_transaction_warning_ms
-        now_ms = self._clock.now_ms()
-        hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
-        known = {each.partition: each for each in transactions}
-        for at in sorted(hanging.keys() - self._warned_of):
-            self._warn(
-                f"a transaction{_named(known.get(at))} is open in log partition {at}, for at least "
-                f"{hanging[at] // 1000} s: its commits stay pending until it ends (kafka-transactions.sh finds and "
-                "aborts it)"
-            )
-        self._warned_of = frozenset(hanging)
-
-
-def _named(transaction: OpenTransaction | None) -> str:
-    if transaction is None:
-        return ""
-    if transaction.transactional_id is None:
-        return f" of producer id {transaction.producer_id}"
-    return f" of {transaction.transactional_id!r} (producer id {transaction.producer_id})"
+def _ends(query: StreamingQuery) -> dict[int, Position]:
+    """By log partition, the end of the query's last batch; the log holds this batch."""
+    progress: Any = query.lastProgress
+    found: dict[int, Position] = {}
+    for source in progress["sources"] if progress else ():
+        ends = source["endOffset"]
+        ends = json.loads(ends) if isinstance(ends, str) else ends
+        found |= parsed(ends or {})
+    return found
 
 
 class _QueryFailedError(Exception):

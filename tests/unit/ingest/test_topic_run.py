@@ -25,7 +25,8 @@ from offsets_pipeline.errors import (
     TopicStopped,
     WriteConflict,
 )
-from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, TopicObserver, _QueryFailedError
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest, _QueryFailedError
+from offsets_pipeline.ingest.topic.topic_watch import TopicObserver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

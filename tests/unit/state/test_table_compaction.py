@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state import table_compaction
 from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
-from offsets_pipeline.state.table_compaction import compact, sizes_of
+from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
@@ -182,3 +183,20 @@ def files_of(store: Store) -> list[StoredFile]:
     """The files of `committed_offsets`, by their first log partition."""
     found = store.table(OFFSETS.name).snapshot().files()
     return sorted(found, key=lambda file: int(file.lowest["log_partition"]))
+
+
+def test_a_look_of_the_compactor_reads_the_progress_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress_of(store).swap({0: PartitionProgress(0, incarnation=1, folded_to=50)})
+    append(store, offset("a0", 10))
+    read = FoldProgress.read
+    reads: list[str] = []
+
+    def counted(table: TableFolder) -> FoldProgress:
+        reads.append(table.folder)
+        return read(table)
+
+    monkeypatch.setattr(FoldProgress, "read", counted)
+    compactor = Compactor(store, FoldSettings())
+    assert compactor.compact_if_due() == []
+    assert len(reads) == 1
+    compactor.close()

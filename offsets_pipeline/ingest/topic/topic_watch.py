@@ -1,0 +1,170 @@
+"""Planning of a topic's readings, and looks at the topic while a query reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.ingest.topic.topic_plan import Unfinished, check_topic, plan_reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from offsets_pipeline.broker.fetch import Position
+    from offsets_pipeline.broker.log_offsets import Bounds
+    from offsets_pipeline.broker.open_transactions import OpenTransaction
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
+    from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+    from offsets_pipeline.ingest.topic.topic_plan import Reading
+    from offsets_pipeline.store import Store
+
+# Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
+# within seconds, but `TopicIngest` sees that only at its next look.
+_GRACE_MS, _LATE_LOOKS = 60_000, 4
+
+
+class TopicObserver:
+    """Callbacks of `TopicIngest`; the methods of this base class do nothing."""
+
+    def planned(self, reading: Reading) -> None:
+        """A reading starts or restarts."""
+
+    def landed(self, records: int) -> None:
+        """A batch appended this number of records to the log."""
+
+    def looked(
+        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
+    ) -> None:
+        """A look at the topic found these offsets.
+
+        By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
+        """
+
+    def unreachable(self) -> None:
+        """A request about the topic failed, and is retried."""
+
+    def warned(self, text: str) -> None:
+        """A warning of one line."""
+
+
+class TopicWatch:
+    """Plans the readings of one topic, and writes to the store what looks at the topic find.
+
+    ``warn`` is called with warnings of one line.
+    """
+
+    def __init__(
+        self,
+        notes: TopicMetadata,
+        topic: str,
+        settings: Settings,
+        clock: Clock,
+        observer: TopicObserver,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._notes = notes
+        self._topic = topic
+        self._settings = settings
+        self._clock = clock
+        self._observer = observer
+        self._warn = warn
+        self._unfinished: Unfinished | None = None
+        self._warned_of: frozenset[int] = frozenset()
+
+    @property
+    def store(self) -> Store:
+        """The store, with its present properties."""
+        return self._notes.store
+
+    def plan(self, admin: TopicClient, topic: TopicDescription) -> TopicProgress:
+        """Plan a reading, and write what is known of the topic; returns the reading's progress at its start.
+
+        Raises StoreMismatch if the topic is not that of the store, and the errors of `TopicClient`.
+        """
+        check_topic(self.store.location, self._topic, self.store.properties, topic)
+        now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
+        bounds = admin.bounds(topic.partitions)
+        retention_ms = admin.delete_retention_ms()
+        topic_id = self.store.properties.topic_id
+        known, leader_epochs = self._notes.known(), admin.leader_epochs()
+        epoch_ends = admin.epoch_ends(known.leader_epochs)
+        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, self._unfinished)
+        begun = None if self._unfinished is None else self._unfinished.reading.complete
+        if reading.anew is None:
+            self._unfinished = None
+        elif reading.complete != begun:  # else this is the rest of the unfinished reading
+            self._warn(
+                f"topic {self._topic} is read again from its beginning, as log incarnation {reading.log_incarnation}: "
+                f"{reading.anew}"
+            )
+            self._unfinished = Unfinished(topic, reading)
+        self._observer.planned(reading)
+        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
+        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        if progress.counts:
+            self._notes.adopt(topic)
+            self._notes.note(progress)
+        self._notes.names(admin.topic_names())
+        return progress
+
+    def look(
+        self,
+        progress: TopicProgress,
+        admin: TopicClient,
+        topic: TopicDescription,
+        ends: Callable[[], Mapping[int, Position]],
+    ) -> bool:
+        """Get the offsets of topic and query, and write them to the store; False if the reading needs a new plan.
+
+        ``ends`` returns the end of the query's last batch by log partition.
+        """
+        now_ms = self._clock.now_ms()
+        if admin.describe() != topic or self._notes.is_superseded(progress.reading.log_incarnation):
+            return False
+        bounds = admin.bounds(topic.partitions)
+        transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
+        names = admin.topic_names()
+        progress.advance(ends())
+        counted = progress.counts
+        if not progress.look(now_ms, bounds, transactions):
+            return False
+        self._notes.names(names)
+        if progress.counts and not counted:  # the first reading is complete: `note` makes its incarnation count
+            self._notes.note(progress)
+            self._notes.adopt(topic)
+            self._unfinished = None
+        self._warn_of_open(progress.open_since_ms, transactions or [])
+        self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
+        if progress.counts and self._notes.is_due():
+            self._notes.note(progress)
+        return True
+
+    def end(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
+        """Write the progress of a query that has ended; ``ends`` are those of its last batch."""
+        progress.advance(ends)
+        if progress.counts:
+            self._notes.note(progress)
+
+    def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
+        """Warn once of each log partition with a transaction that has been open for long."""
+        limit_ms = self._settings.topic.open_transaction_warning_ms
+        now_ms = self._clock.now_ms()
+        hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
+        known = {each.partition: each for each in transactions}
+        for at in sorted(hanging.keys() - self._warned_of):
+            self._warn(
+                f"a transaction{_named(known.get(at))} is open in log partition {at}, for at least "
+                f"{hanging[at] // 1000} s: its commits stay pending until it ends (kafka-transactions.sh finds and "
+                "aborts it)"
+            )
+        self._warned_of = frozenset(hanging)
+
+
+def _named(transaction: OpenTransaction | None) -> str:
+    if transaction is None:
+        return ""
+    if transaction.transactional_id is None:
+        return f" of producer id {transaction.producer_id}"
+    return f" of {transaction.transactional_id!r} (producer id {transaction.producer_id})"
