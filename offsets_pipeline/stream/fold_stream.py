@@ -16,9 +16,10 @@ from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, rais
 from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
+from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.maintenance import Upkeep
     from offsets_pipeline.store import Store
 
 _LOOK_SECONDS = 1.0  # added to the trigger's interval
@@ -79,6 +81,7 @@ class FoldStream:
         compactor: Compactor,
         watch: IncarnationWatch,
         expiry: StreamExpiry | None,
+        upkeep: StreamUpkeep | None,
         at_end: Callable[[], object],
     ) -> None:
         self._query = query
@@ -87,6 +90,7 @@ class FoldStream:
         self._compactor = compactor
         self._watch = watch
         self._expiry = expiry
+        self._upkeep = upkeep
         self._at_end = at_end
 
     @property
@@ -123,6 +127,8 @@ class FoldStream:
         """End the threads that run beside the batches."""
         if self._expiry is not None:
             self._expiry.close()
+        if self._upkeep is not None:
+            self._upkeep.close()
         self._watch.close()
         self._compactor.close()
 
@@ -136,6 +142,7 @@ def start_fold(
     checkpoint: str | None = None,
     on_batch: Callable[[int, int], None] | None = None,
     on_expiry: Callable[[int, int], None] | None = None,
+    on_upkeep: Callable[[Sequence[Upkeep]], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> FoldStream:
     """Start a streaming fold of the log; with ``available_now`` up to its present end.
@@ -143,6 +150,8 @@ def start_fold(
     The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false. With
     ``available_now`` it expires once, before the query starts, so that the query folds the tombstones too. Otherwise it
     expires at its start and then every `offsets_retention_check_interval_ms`.
+
+    Without ``available_now`` it also compacts small files and removes old ones, every `upkeep_interval_ms`.
 
     Args:
         store: The store whose log to fold.
@@ -154,14 +163,19 @@ def start_fold(
         on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 if another
             incarnation of the log was folded between batches.
         on_expiry: Called with the numbers of offsets and groups that a run expired.
-        warn: Called with one line for each batch that put records into quarantine (R6).
+        on_upkeep: Called with the upkeep of each table, after a run that changed anything.
+        warn: Called with one line for each batch that put records into quarantine (R6), and for failures that may pass.
     """
     failures: list[OffsetsError] = []
     after_batch = on_batch or _nothing
     expiry = _expiry(store, settings, clock, on_expiry, warn or _nothing)
     if expiry is not None and available_now:
         expiry.run_once()
-    compactor = Compactor(store, settings.fold)
+    compactor = Compactor(store, settings.fold, warn or _nothing)
+    upkeep: StreamUpkeep | None = None
+    if settings.fold.upkeep_interval_ms and not available_now:
+        every_ms = settings.fold.upkeep_interval_ms
+        upkeep = StreamUpkeep(store, clock, every_ms, checkpoint, on_upkeep or _nothing, warn or _nothing)
     gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
@@ -199,7 +213,9 @@ def start_fold(
         watch.start(store)
         if expiry is not None:
             expiry.start()
-    return FoldStream(query, failures, gate, compactor, watch, expiry, switch if available_now else _nothing)
+        if upkeep is not None:
+            upkeep.start()
+    return FoldStream(query, failures, gate, compactor, watch, expiry, upkeep, switch if available_now else _nothing)
 
 
 def _expiry(
