@@ -80,8 +80,7 @@ class FoldStream:
         gate: BatchBarrier,
         compactor: Compactor,
         watch: IncarnationWatch,
-        expiry: StreamExpiry | None,
-        upkeep: StreamUpkeep | None,
+        beside: Sequence[StreamExpiry | StreamUpkeep],
         at_end: Callable[[], object],
     ) -> None:
         self._query = query
@@ -89,8 +88,7 @@ class FoldStream:
         self._gate = gate
         self._compactor = compactor
         self._watch = watch
-        self._expiry = expiry
-        self._upkeep = upkeep
+        self._beside = beside
         self._at_end = at_end
 
     @property
@@ -125,10 +123,8 @@ class FoldStream:
 
     def _close(self) -> None:
         """End the threads that run beside the batches."""
-        if self._expiry is not None:
-            self._expiry.close()
-        if self._upkeep is not None:
-            self._upkeep.close()
+        for each in self._beside:
+            each.close()
         self._watch.close()
         self._compactor.close()
 
@@ -167,15 +163,13 @@ def start_fold(
         warn: Called with one line for each batch that put records into quarantine (R6), and for failures that may pass.
     """
     failures: list[OffsetsError] = []
-    after_batch = on_batch or _nothing
-    expiry = _expiry(store, settings, clock, on_expiry, warn or _nothing)
+    after_batch, warn = on_batch or _nothing, warn or _nothing
+    expiry = _expiry(store, settings, clock, on_expiry, warn)
     if expiry is not None and available_now:
         expiry.run_once()
-    compactor = Compactor(store, settings.fold, warn or _nothing)
-    upkeep: StreamUpkeep | None = None
-    if settings.fold.upkeep_interval_ms and not available_now:
-        every_ms = settings.fold.upkeep_interval_ms
-        upkeep = StreamUpkeep(store, clock, every_ms, checkpoint, on_upkeep or _nothing, warn or _nothing)
+    compactor = Compactor(store, settings.fold, warn)
+    upkeep = _upkeep(store, settings, clock, checkpoint, on_upkeep or _nothing, warn)
+    beside = [each for each in (expiry, upkeep) if each is not None]
     gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
@@ -211,11 +205,9 @@ def start_fold(
     watch = IncarnationWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
         watch.start(store)
-        if expiry is not None:
-            expiry.start()
-        if upkeep is not None:
-            upkeep.start()
-    return FoldStream(query, failures, gate, compactor, watch, expiry, upkeep, switch if available_now else _nothing)
+        for each in beside:
+            each.start()
+    return FoldStream(query, failures, gate, compactor, watch, beside, switch if available_now else _nothing)
 
 
 def _expiry(
@@ -236,6 +228,19 @@ def _expiry(
         return None
     location = store.arrow_folder(LOG.name).removesuffix(f"/{LOG.name}")
     return StreamExpiry(location, settings, clock, on_expiry)
+
+
+def _upkeep(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    checkpoint: str | None,
+    on_upkeep: Callable[[Sequence[Upkeep]], object],
+    warn: Callable[[str], object],
+) -> StreamUpkeep | None:
+    """Return the upkeep beside the stream; None if the settings disable it."""
+    interval_ms = settings.fold.upkeep_interval_ms
+    return StreamUpkeep(store, clock, interval_ms, checkpoint, on_upkeep, warn) if interval_ms else None
 
 
 def _writer(store: Store, settings: Settings, checkpoint: str | None, *, available_now: bool) -> DataStreamWriter:

@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module

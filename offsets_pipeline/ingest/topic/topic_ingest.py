@@ -37,7 +37,8 @@ from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatc
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
-from offsets_pipeline.ingest.topic.topic_plan import Reading, Unfinished, check_topic, plan_reading
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.ingest.topic.topic_plan import Unfinished, check_topic, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from offsets_pipeline.broker.kafka_options import KafkaOptions
-    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -67,30 +67,6 @@ _MAY_PASS = (KafkaFailed, NoSuchTopic)
 # Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
 # within seconds, but `_watch` sees that only at its next look.
 _GRACE_MS, _LATE_LOOKS = 60_000, 4
-
-
-class TopicObserver:
-    """Callbacks of `TopicIngest`; the methods of this base class do nothing."""
-
-    def planned(self, reading: Reading) -> None:
-        """A reading starts or restarts."""
-
-    def landed(self, records: int) -> None:
-        """A batch appended this number of records to the log."""
-
-    def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
-    ) -> None:
-        """A look at the topic found these offsets.
-
-        By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
-        """
-
-    def unreachable(self) -> None:
-        """A request about the topic failed, and is retried."""
-
-    def warned(self, text: str) -> None:
-        """A warning of one line."""
 
 
 class TopicIngest:
@@ -145,6 +121,7 @@ class TopicIngest:
         """
         with self._admin() as admin:
             topic = admin.describe()
+            self._observer.connected(admin.address(), topic.cluster_id)
             store = Store.find(self._spark, self._location)
             if store is None or store.properties.topic_name is None:
                 OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
@@ -190,7 +167,7 @@ class TopicIngest:
         failures = waits = 0
         while not self._stopped.is_set():
             before, self._is_steady = self.added, False
-            failed = False
+            failed, away = False, None
             try:
                 if self._read(available_now=available_now) and available_now:
                     break
@@ -203,14 +180,16 @@ class TopicIngest:
                 if available_now or not (error.retriable or isinstance(error, _MAY_PASS)):
                     raise
                 said = str(error)
-                if isinstance(error, (BrokerUnreachable, *_MAY_PASS)):
-                    self._observer.unreachable()
+                away = error if isinstance(error, (BrokerUnreachable, *_MAY_PASS)) else None
             if self._is_steady or self.added > before:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
                 raise TopicStopped(f"{said}; the query failed too often without reading")
-            self._warn(f"{said}; trying again")
+            if away is None:
+                self._warn(f"{said}; trying again")
+            else:
+                self._observer.unreachable(away)
             waits = min(waits + 1, _MOST_WAITS)
             self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
         return self.added
@@ -270,9 +249,10 @@ class TopicIngest:
                 f"{reading.anew}"
             )
             self._unfinished = Unfinished(topic, reading)
-        self._observer.planned(reading)
         grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-        return TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        self._observer.planned(progress)
+        return progress
 
     def _start(
         self,
@@ -365,8 +345,7 @@ class TopicIngest:
                     if not self._look(query, progress, admin, topic):
                         return False
                 except (BrokerUnreachable, *_MAY_PASS) as away:
-                    self._observer.unreachable()
-                    self._warn(f"{away}; trying again")  # the query retries, too
+                    self._observer.unreachable(away)  # the query retries, too
                 if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
                     self._is_steady = True
                 next_look = time.monotonic() + interval
@@ -407,7 +386,7 @@ class TopicIngest:
             self._prepared.adopt(topic)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
-        self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
+        self._observer.looked(progress)
         if progress.counts and self._prepared.is_due():
             self._prepared.note(progress)
         return True
@@ -423,7 +402,7 @@ class TopicIngest:
         return found
 
     def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
-        """Warn once of each log partition with a transaction that has been open for long."""
+        """Warn once of each log partition with a transaction that has been open for long; report its end."""
         limit_ms = self._settings.topic.open_transaction_warning_ms
         now_ms = self._clock.now_ms()
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
@@ -434,6 +413,8 @@ class TopicIngest:
                 f"{hanging[at] // 1000} s: its commits stay pending until it ends (kafka-transactions.sh finds and "
                 "aborts it)"
             )
+        for at in sorted(self._warned_of - hanging.keys()):
+            self._observer.transaction_ended(at)
         self._warned_of = frozenset(hanging)
 
 

@@ -20,6 +20,7 @@ class TopicProgress:
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of the leader
     that had all records before it. ``bounds``: the topic's offsets at the last look. ``open_since_ms``: since when a
     transaction is open. ``open_ids``: its producer id and transactional id, as far as the cluster tells them.
+    ``began_ms``: when the reading was planned.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TopicProgress:
         self.complete: CompleteReads = reading.complete
         self.open_since_ms: Mapping[int, int] = {}
         self.open_ids: Mapping[int, tuple[int, str | None]] = {}
+        self.began_ms = now_ms
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
         self._asked_ms, self._asked = now_ms, _ends(bounds)
@@ -46,6 +48,10 @@ class TopicProgress:
     def counts(self) -> bool:
         """Whether this reading's log incarnation counts: a new one counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
+
+    def behind(self) -> dict[int, int]:
+        """Record offsets up to the high watermark of the last look that were not read yet, by log partition."""
+        return {at: max(0, each.end - self.read_to[at]) for at, each in self.bounds.items()}
 
     def advance(self, ends: Mapping[int, Position]) -> None:
         """Take the ends of the query's last batch."""

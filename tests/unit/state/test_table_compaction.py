@@ -163,7 +163,7 @@ def test_log_partitions_of_many_rows_have_base_files_of_their_own(
 def test_compaction_that_fails_for_a_while_is_tried_again_beside_the_folds(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    fails, warnings = [True], []
+    fails, warnings = [True], list[str]()
 
     def sizes(*_: object) -> Sizes:
         if fails:
