@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
@@ -33,7 +33,8 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
-from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, parsed, rendered
+from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
+from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
@@ -226,7 +227,7 @@ class TopicIngest:
                 finally:
                     self._end(query, gate)
                 ended = ended and self._look(query, progress, admin, topic)
-                progress.advance(self._ends(query))
+                progress.advance(last_ends(query))
                 if progress.counts:
                     self._prepared.note(progress)
         return ended and progress.counts
@@ -273,9 +274,13 @@ class TopicIngest:
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm)
         self._failures.clear()
 
-        def land(rows: DataFrame, _: int) -> None:
+        def land(rows: DataFrame, batch_id: int) -> None:
             try:
                 with gate.batch():
+                    # Before the append: else, after a kill, the log would have records that a newer leader wrote, and
+                    # the noted leader would not have them.
+                    if progress.take_leaders(planned_ends(Path(checkpoint), batch_id)) and progress.counts:
+                        self._prepared.note(progress)
                     added = appender.append(self.store.in_session(rows.sparkSession), rows)
                     self.added += added
                     self._observer.landed(added)
@@ -375,7 +380,7 @@ class TopicIngest:
         bounds = admin.bounds(topic.partitions)
         transactions = admin.open_transactions([at for at, each in bounds.items() if each.stable < each.end])
         names = admin.topic_names()
-        progress.advance(self._ends(query))
+        progress.advance(last_ends(query))
         counted = progress.counts
         if not progress.look(now_ms, bounds, transactions):
             return False
@@ -390,16 +395,6 @@ class TopicIngest:
         if progress.counts and self._prepared.is_due():
             self._prepared.note(progress)
         return True
-
-    def _ends(self, query: StreamingQuery) -> dict[int, Position]:
-        """By log partition, the end of the query's last batch; the log holds this batch."""
-        progress: Any = query.lastProgress
-        found: dict[int, Position] = {}
-        for source in progress["sources"] if progress else ():
-            ends = source["endOffset"]
-            ends = json.loads(ends) if isinstance(ends, str) else ends
-            found |= parsed(ends or {})
-        return found
 
     def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
         """Warn once of each log partition with a transaction that has been open for long; report its end."""
