@@ -240,18 +240,21 @@ class TopicIngest:
         topic_id = self.store.properties.topic_id
         known, leader_epochs = self._prepared.known(), admin.leader_epochs()
         epoch_ends = admin.epoch_ends(known.leader_epochs)
-        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, self._unfinished)
-        begun = None if self._unfinished is None else self._unfinished.reading.complete
-        if reading.anew is None:
-            self._unfinished = None
-        elif reading.complete != begun:  # else this is the rest of the unfinished reading
+        unfinished = self._unfinished
+        if unfinished is not None:
+            known_epochs = {at: epoch for at, epoch in unfinished.leader_epochs.items() if epoch is not None}
+            if unfinished.has_lost_records(known, admin.epoch_ends(known_epochs)):
+                unfinished = None
+        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, unfinished)
+        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
+        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        begun = None if unfinished is None else unfinished.reading.complete
+        if reading.anew is not None and reading.complete != begun:  # else this is the rest of the unfinished reading
             self._warn(
                 f"topic {self._topic} is read again from its beginning, as log incarnation {reading.log_incarnation}: "
                 f"{reading.anew}"
             )
-            self._unfinished = Unfinished(topic, reading)
-        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        self._unfinished = None if reading.anew is None else Unfinished(topic, reading, progress.leader_epochs)
         self._observer.planned(progress)
         return progress
 

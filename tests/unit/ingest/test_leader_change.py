@@ -54,6 +54,7 @@ class Stored:
 
     def __init__(self, log_end: int) -> None:
         self.log_end = log_end
+        self.log_incarnation = 0
         self.noted = 0
         complete = CompleteReads(NOW_MS - 1000, NOW_MS - 1000)
         self._known = KnownLog(1, 0, {}, {0: log_end}, {0: 3}, complete)
@@ -67,7 +68,8 @@ class Stored:
 
     def known(self) -> KnownLog:
         known = self._known
-        return KnownLog(1, 0, {0: {0: self.log_end}}, known.read_to, known.leader_epochs, known.complete)
+        ends = {self.log_incarnation: {0: self.log_end}}
+        return KnownLog(1, 0, ends, known.read_to, known.leader_epochs, known.complete)
 
 
 class Follow:
@@ -78,14 +80,20 @@ class Follow:
         self._query = Query()
         spark = cast("SparkSession", self._query)
         self._options = options_of(topic)
-        ingest = TopicIngest(spark, "store", self._options, Settings(), FixedClock(NOW_MS), topic=TOPIC)
-        ingest._notes = cast("TopicMetadata", stored)
+        self._ingest = TopicIngest(spark, "store", self._options, Settings(), FixedClock(NOW_MS), topic=TOPIC)
+        self._ingest._notes = cast("TopicMetadata", stored)
+        self._stored = stored
+        self.plan()
+
+    def plan(self) -> None:
+        """Plan a reading, and start its query."""
         with TopicClient(self._options, TOPIC) as admin:
             described = admin.describe()
-            progress = ingest._planned(admin, described)
+            progress = self._ingest._planned(admin, described)
             self.reading: Reading = progress.reading
-            stored.note(progress)
-            ingest._start(progress, described, admin, BatchBarrier(), str(checkpoint), available_now=False)
+            if progress.counts:
+                self._stored.note(progress)
+            self._ingest._start(progress, described, admin, BatchBarrier(), str(self._checkpoint), available_now=False)
 
     def run_batch(self, number: int = 0) -> None:
         """Plan a batch as Spark does, and append it."""
@@ -156,6 +164,21 @@ def test_records_that_only_a_leader_had_that_is_gone_are_still_noticed_after_a_k
     assert Follow(topic, stored, tmp_path).reading.anew == (
         "a new leader of log partition 0 has the records of leader epoch 4 only up to 12, but it was read up to 15"
     )
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_first_reading_of_a_log_incarnation_starts_again_if_a_new_leader_lacks_its_records(
+    topic: FakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    stored = Stored(12)  # of which the topic lacks two records
+    appending(monkeypatch, topic, stored, is_killed=False)
+    process = Follow(topic, stored, tmp_path)
+    assert process.reading.log_incarnation == 1
+    stored.log_incarnation, stored.log_end = 1, 0
+    process.run_batch()
+    move(topic, 4, {3: 10 if is_clean else 6}, 20)
+    process.plan()
+    assert (process.reading.log_incarnation, process.reading.starts) == ((1, {0: 10}) if is_clean else (2, {0: 0}))
 
 
 def test_batches_of_one_leader_note_nothing(topic: FakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
