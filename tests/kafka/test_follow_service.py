@@ -128,10 +128,11 @@ def test_service_that_is_stopped_while_it_follows_ends_well_and_goes_on_without_
             err.close()
 
         records = broker.log_places()
-        stopped = log_of(store)
-        first = len(stopped)
-        assert out == f"{first} records added to {store}, {first} folded\n"
-        assert workbench.verify(store).equal
+        added = len(log_of(store))
+        said = re.fullmatch(rf"{added} records added to {re.escape(str(store))}, (\d+) folded\n", out)
+        assert said is not None, out
+        state = workbench.verify(store)
+        assert (state.equal, state.records) == (True, int(said[1]))
         told = [re.sub(rf"^{TIME} ", "", line) for line in lines()]
         assert re.fullmatch(rf"offsets: connected to {broker.address}, cluster [\w-]+", told[0])
         assert re.fullmatch(
@@ -146,6 +147,6 @@ def test_service_that_is_stopped_while_it_follows_ends_well_and_goes_on_without_
         }
 
         done = in_process(root, *arguments, "--available-now")
-        assert_said(done, f"{len(records) - first} records added to {store}, {len(records) - first} folded")
+        assert_said(done, f"{len(records) - added} records added to {store}, {len(records) - state.records} folded")
         assert [(row.log_partition, row.record_offset) for row in log_of(store)] == records
         assert differences(store, broker.answers.groups()) == []
