@@ -28,7 +28,7 @@ class TopicObserver:
         """A request about the topic failed, and is retried."""
 
     def transaction_ended(self, log_partition: int) -> None:
-        """The open transaction ended, of which a warning told."""
+        """A transaction that a warning reported as open has ended."""
 
     def warned(self, text: str) -> None:
         """A warning of one line."""
