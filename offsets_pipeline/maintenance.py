@@ -100,15 +100,16 @@ def maintain_beside_fold(
             break
         folder = store.table(table.name)
         before = live(folder)
-        if table.name not in compacted_by_fold:
-            _compact(folder, is_stopping)
+        replaced = 0 if table.name in compacted_by_fold else _compact(folder, is_stopping)
+        after = live(folder) if replaced else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
-        done.append(Upkeep(table.name, *before, *live(folder), removed))
+        done.append(Upkeep(table.name, *before, *after, removed))
     return done
 
 
-def _compact(folder: TableFolder, is_stopping: Callable[[], bool]) -> None:
-    compact(folder, partial(rewritten, folder) if folder.table is LOG else None, is_stopping)
+def _compact(folder: TableFolder, is_stopping: Callable[[], bool]) -> int:
+    """Compact a table's small files; returns how many were replaced."""
+    return compact(folder, partial(rewritten, folder) if folder.table is LOG else None, is_stopping)
 
 
 def _compact_state(store: Store, table: StateTable) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import vacuum
@@ -93,6 +94,20 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
     assert stored_files(store) == 1
     assert log_of(store.location) == rows
     assert running.warnings == []
+
+
+def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_batches(store, 1)
+    whole = maintenance.compact
+
+    def beside_an_append(*arguments: Any) -> int:  # noqa: ANN401
+        replaced = whole(*arguments)
+        if arguments[0].folder == store.table(LOG.name).folder:
+            append_batches(store, 1)
+        return replaced
+
+    monkeypatch.setattr(maintenance, "compact", beside_an_append)
+    assert Running(store, 1).done == []
 
 
 def test_dropped_files_stay_as_long_as_the_table_keeps_them(store: Store) -> None:
