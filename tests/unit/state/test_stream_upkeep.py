@@ -11,7 +11,7 @@ import pytest
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.delta.upkeep import vacuum
+from offsets_pipeline.delta.upkeep import compact, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
 from offsets_pipeline.maintenance import Upkeep, maintain_beside_fold
 from offsets_pipeline.stream import stream_upkeep
@@ -98,7 +98,7 @@ def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store
 
 def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     append_batches(store, 1)
-    whole = maintenance.compact
+    whole = compact
 
     def beside_an_append(*arguments: Any) -> int:  # noqa: ANN401
         replaced = whole(*arguments)
