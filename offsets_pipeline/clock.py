@@ -57,14 +57,18 @@ class FixedClock:
         self.at_ms += by_ms
 
 
-def due(every_ms: int, clock: Clock, stopped: threading.Event) -> Iterator[None]:
-    """Yield at once, then each time ``every_ms`` have passed since the last time, until ``stopped`` is set."""
+def due(every_ms: int, clock: Clock, stopped: threading.Event, *, at_once: bool = True) -> Iterator[None]:
+    """Yield each time ``every_ms`` have passed since the last time, until ``stopped`` is set.
+
+    The first time is now, or with ``at_once=False`` after ``every_ms``.
+    """
+    began_ms = clock.now_ms() - (every_ms if at_once else 0)
     while not stopped.is_set():
-        began_ms = clock.now_ms()
-        yield
         while clock.now_ms() - began_ms < every_ms:
             if stopped.wait(min(_TICK_SECONDS, every_ms / 1000)):
                 return
+        began_ms = clock.now_ms()
+        yield
 
 
 def ms_of(time_: datetime) -> int:

@@ -149,6 +149,9 @@ class FoldSettings(_Section):
     compact_files: int = _setting(30, _WholeNumber(1, _INT32_MAX))
     """Number of delta files at which a stream compacts a state table, independent of `compact_rows`."""
 
+    upkeep_interval_ms: int = _setting(600_000, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
+
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 

@@ -395,5 +395,13 @@ def raised_on_executor(error: Exception) -> OffsetsError | None:
     return None
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether a later attempt may succeed: after a retriable error of this package, or a foreign one."""
+    ours = raised_on_executor(error)
+    if ours is not None:
+        return ours.retriable
+    return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
+
+
 def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:
     return [kind, *(each for sub in kind.__subclasses__() for each in _with_subclasses(sub))]

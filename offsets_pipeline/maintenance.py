@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.delta.schemas import LOG, TABLES
-from offsets_pipeline.delta.upkeep import compact, kept_ms, live, vacuum
+from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
@@ -22,7 +22,7 @@ from offsets_pipeline.state.table_compaction import sizes_of
 from offsets_pipeline.store import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -45,7 +45,7 @@ class Upkeep(NamedTuple):
 
 
 def maintain_store(
-    store: Store, clock: Clock, checkpoints: Iterable[str] = (), *, settings: Settings | None = None
+    store: Store, clock: Clock, checkpoints: Collection[str] = (), *, settings: Settings | None = None
 ) -> list[Upkeep]:
     """Compact and vacuum every table of the store; returns the upkeep of each.
 
@@ -62,7 +62,7 @@ def maintain_store(
         CannotClean: the log cannot be cleaned.
         WriteConflict: other writers that rewrite the log committed first too often.
     """
-    unread = _first_unread_version(store, checkpoints)
+    unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
     state_tables = {each.name: each for each in STATE_TABLES}
     done = []
     for table in TABLES:
@@ -73,10 +73,42 @@ def maintain_store(
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
         else:
-            compact(folder, partial(rewritten, folder) if table is LOG else None)
-        removed = _vacuum(folder, clock, unread if table is LOG else None)
+            _compact(folder, never)
+        removed = _vacuum(folder, clock, unread if table is LOG else None, never)
         done.append(Upkeep(table.name, *before, *live(folder), removed))
     return done
+
+
+def maintain_beside_fold(
+    store: Store, clock: Clock, checkpoint: str | None, is_stopping: Callable[[], bool]
+) -> list[Upkeep]:
+    """Do the part of `maintain_store` that delays no fold; returns the upkeep of each table.
+
+    Leaves the compaction of state tables to the stream's `Compactor`, and the cleaning of the log, which takes all
+    Spark tasks, to `maintain_store`. ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if
+    ``is_stopping``. Starts no Spark job.
+
+    Raises the errors of the storage and of damaged tables. A conflict with another writer is no error.
+    """
+    own = [] if checkpoint is None else [absolute(checkpoint)]
+    unread = _first_unread_version([*store.checkpoints(), *own])
+    compacted_by_fold = {each.name for each in STATE_TABLES}
+    done = []
+    for table in TABLES:
+        if is_stopping():
+            break
+        folder = store.table(table.name)
+        before = live(folder)
+        replaced = 0 if table.name in compacted_by_fold else _compact(folder, is_stopping)
+        after = live(folder) if replaced else before  # else other writers alone made the difference
+        removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
+        done.append(Upkeep(table.name, *before, *after, removed))
+    return done
+
+
+def _compact(folder: TableFolder, is_stopping: Callable[[], bool]) -> int:
+    """Compact a table's small files; returns how many were replaced."""
+    return compact(folder, partial(rewritten, folder) if folder.table is LOG else None, is_stopping)
 
 
 def _compact_state(store: Store, table: StateTable) -> None:
@@ -89,7 +121,7 @@ def _compact_state(store: Store, table: StateTable) -> None:
         compact_state(store, table)
 
 
-def _vacuum(folder: TableFolder, clock: Clock, unread: int | None) -> int:
+def _vacuum(folder: TableFolder, clock: Clock, unread: int | None, is_stopping: Callable[[], bool]) -> int:
     """Remove files that the table dropped longer ago than its retention; returns how many.
 
     Removes none if a stream has yet to read a version older than the retention. ``unread`` is the first such version.
@@ -98,18 +130,19 @@ def _vacuum(folder: TableFolder, clock: Clock, unread: int | None) -> int:
     # The table drops a version's files after its commit. Vacuum keeps them if the commit is younger than the retention.
     if since_ms is not None and clock.now_ms() - since_ms + _MARGIN_MS > kept_ms(folder):
         return 0
-    return vacuum(folder)
+    return vacuum(folder, is_stopping)
 
 
 # --- streams that read the log
 
 
-def _first_unread_version(store: Store, checkpoints: Iterable[str]) -> int | None:
-    """The first version of the log that one of the streams has not read; None without streams."""
-    versions = [StreamCheckpoint(folder).unread_version() for folder in store.checkpoints()]
-    for folder in checkpoints:
-        version = StreamCheckpoint(absolute(folder)).unread_version()
-        if version is None:
+def _first_unread_version(folders: Iterable[str], required: Collection[str] = ()) -> int | None:
+    """The first version of the log that one of the streams with these checkpoints has not read; None without streams.
+
+    Raises NoSuchCheckpoint if one of ``required`` is not the checkpoint of a stream.
+    """
+    versions = {folder: StreamCheckpoint(folder).unread_version() for folder in folders}
+    for folder in required:
+        if versions[absolute(folder)] is None:
             raise NoSuchCheckpoint(f"{folder} is not the checkpoint of a stream over the log; name the folder of one")
-        versions.append(version)
-    return min((each for each in versions if each is not None), default=None)
+    return min((each for each in versions.values() if each is not None), default=None)

@@ -99,6 +99,10 @@ class Cluster:
 
     # --- metadata
 
+    def address(self) -> str:
+        """Host and port of the broker that tells the metadata."""
+        return self._retried(lambda: self._any_connection().at)
+
     def cluster_id(self) -> str | None:
         """The id of the cluster; None if it has none."""
         self.brokers()

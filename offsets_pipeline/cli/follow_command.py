@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.opened import start_spark
-from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.metrics import Metrics
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.stream.follow import Follower
 
@@ -45,17 +44,17 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
     """
     kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
     clock, metrics = SystemClock(), Metrics()
-    observer = TopicMetrics(metrics, show_status, warn, clock)
+    log = OperatorLog(clock, metrics, only_warnings=options.available_now)
+    topic_log = TopicLog(options.topic or settings.topic.name, log, clock)
+    observer = TopicMetrics(metrics, topic_log, clock)
     folded = 0
 
     def on_batch(_: int, records: int) -> None:
         nonlocal folded
         folded += records
         metrics.add("offsets_records_folded_total", records)
-        if records:
-            show_status(f"{records} records folded")
 
-    with Watched(metrics, options.metrics_file, options.metrics_port, observer.warned) as watched:
+    with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
         spark = start_spark(settings)
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
         ingest.prepare()
@@ -67,6 +66,6 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
                 read = ingest.run(available_now=options.available_now)
             else:
                 metrics.add("offsets_records_folded_total", 0)
-                read = follower.run(on_batch, observer.warned, available_now=options.available_now)
+                read = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
     sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)

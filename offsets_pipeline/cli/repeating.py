@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import due
-from offsets_pipeline.errors import OffsetsError, in_one_line, raised_on_executor
+from offsets_pipeline.errors import in_one_line, may_pass
 from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:
@@ -42,16 +42,9 @@ def repeated(
         try:
             result = run()
         except Exception as error:
-            if not _may_pass(error):
+            if not may_pass(error):
                 raise
             warn(f"{in_one_line(error)}; the next run tries again")
         else:
             yield result
             sys.stdout.flush()
-
-
-def _may_pass(error: Exception) -> bool:
-    ours = error if isinstance(error, OffsetsError) else raised_on_executor(error)
-    if ours is not None:
-        return ours.retriable
-    return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.maintenance import Upkeep
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
@@ -38,6 +39,10 @@ def fold(location: str, settings: Settings, checkpoint: str | None, *, available
         expired_groups += groups
         show_status(f"{offsets} offsets and {groups} groups expired")
 
+    def on_upkeep(done: Sequence[Upkeep]) -> None:
+        before, after = sum(each.files_before for each in done), sum(each.files for each in done)
+        show_status(f"upkeep done: {before} files before, {after} after")
+
     store = open_store(location, settings)
     stream = start_fold(
         store,
@@ -47,6 +52,7 @@ def fold(location: str, settings: Settings, checkpoint: str | None, *, available
         checkpoint=checkpoint,
         on_batch=on_batch,
         on_expiry=on_expiry,
+        on_upkeep=on_upkeep,
         warn=warn,
     )
     stopping = Stopping(stream.stop, store.spark)

@@ -16,7 +16,7 @@ from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.errors import StorageFailed, UnsupportedTable, WriteConflict, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.reader import StoredFile
@@ -36,21 +36,35 @@ _UNITS_MS = {
 
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
+#: A file with more rows than this times the rows of all smaller files stays as it is.
+_MOST_TIMES_AS_MANY = 2
 #: A compacted file has about this size; tasks share a table out by files.
 TARGET_BYTES = 64 * 1024 * 1024
 
 
-def compact(folder: TableFolder, rewrite: Callable[[list[StoredFile]], list[AddFile]] | None = None) -> int:
+def never() -> bool:
+    """Return False: work that nothing stops."""
+    return False
+
+
+def compact(
+    folder: TableFolder,
+    rewrite: Callable[[list[StoredFile]], list[AddFile]] | None = None,
+    is_stopping: Callable[[], bool] = never,
+) -> int:
     """Put small files of a table together, by partition; returns how many files were replaced.
 
     Each commit replaces files of up to 64 MiB and says that no row changed. ``rewrite`` writes the rows of such files
-    to new files; by default to one. Files that another writer replaced first stay as they are.
+    to new files; by default to one. Files that another writer replaced first stay as they are. Ends between two commits
+    if ``is_stopping``.
 
     Raises as `TableFolder.snapshot` and `TableFolder.commit`.
     """
     seen = folder.snapshot()
     replaced = 0
     for together in _bins(seen.files()):
+        if is_stopping():
+            break
         added = (rewrite or partial(_as_one, folder))(together)
         try:
             folder.commit(added, together, seen=seen, is_change=False, operation="OPTIMIZE")
@@ -78,7 +92,7 @@ def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
     for of_partition in small.values():
         together: list[StoredFile] = []
         held = 0
-        for file in of_partition:
+        for file in _worth_rewriting(of_partition):
             if held + file.size > TARGET_BYTES:
                 yield together
                 together, held = [], 0
@@ -86,6 +100,20 @@ def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             held += file.size
         if len(together) > 1:
             yield together
+
+
+def _worth_rewriting(files: Sequence[StoredFile]) -> list[StoredFile]:
+    """The files, without those that have far more rows than all smaller ones together.
+
+    Else each run would write again what the runs before it compacted. So a row is rewritten a number of times that
+    grows with the logarithm of the rows of a file.
+    """
+    largest = rows = 0
+    for held in sorted(file.rows for file in files):
+        if held <= _MOST_TIMES_AS_MANY * rows:
+            largest = held
+        rows += held
+    return [file for file in files if file.rows <= largest]
 
 
 def kept_ms(folder: TableFolder) -> int:
@@ -99,10 +127,11 @@ def kept_ms(folder: TableFolder) -> int:
     return int(float(found[1]) * _UNITS_MS[found[2]])
 
 
-def vacuum(folder: TableFolder) -> int:
+def vacuum(folder: TableFolder, is_stopping: Callable[[], bool] = never) -> int:
     """Remove files that no version within `delta.deletedFileRetentionDuration` needs; returns how many.
 
-    Files that no commit ever named go once they are older than that, too. Raises as `TableFolder.snapshot`.
+    Files that no commit ever named go once they are older than that, too. Ends between two files if ``is_stopping``.
+    Raises as `TableFolder.snapshot`.
     """
     table = folder.snapshot().delta_table()
     try:
@@ -110,13 +139,17 @@ def vacuum(folder: TableFolder) -> int:
     except (DeltaError, OSError) as error:
         raise explained(folder.folder, error) from error
     system, path = open_path(folder.folder)
-    for name in unused:
+    removed = 0
+    for name in unused:  # also those that an earlier vacuum removed
+        if is_stopping():
+            break
         try:
             if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
                 system.delete_file(f"{path}/{name}")
+                removed += 1
         except OSError as error:
             raise StorageFailed(f"cannot remove {name} of {folder.folder}: {first_line(error)}") from error
-    return len(unused)
+    return removed
 
 
 def live(folder: TableFolder) -> tuple[int, int]:

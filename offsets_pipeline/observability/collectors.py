@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import first_line
-from offsets_pipeline.ingest.topic.topic_watch import TopicObserver
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.observability.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta import Snapshot, StoredFile
-    from offsets_pipeline.ingest.topic.topic_plan import Reading
+    from offsets_pipeline.errors import OffsetsError
+    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.query.state_reader import StateReader
 
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
@@ -93,55 +93,58 @@ def batches_counted(spark: SparkSession, metrics: Metrics) -> Iterator[None]:
 
 
 class TopicMetrics(TopicObserver):
-    """Metrics of a followed topic; also passes progress to ``say`` and warnings to ``warn``, as text."""
+    """Metrics of a followed topic; passes each call on to ``following``."""
 
-    def __init__(self, metrics: Metrics, say: Callable[[str], None], warn: Callable[[str], None], clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, following: TopicObserver, clock: Clock) -> None:
         self._metrics = metrics
-        self._say = say
-        self._warn = warn
+        self._following = following
         self._clock = clock
-        for name in ("offsets_records_read_total", "offsets_warnings_total"):
-            metrics.add(name, 0)
+        metrics.add("offsets_records_read_total", 0)
 
-    def planned(self, reading: Reading) -> None:
+    def connected(self, address: str, cluster_id: str | None) -> None:
+        """Pass it on."""
+        self._following.connected(address, cluster_id)
+
+    def planned(self, progress: TopicProgress) -> None:
         """Set the incarnation of the log: the query starts or restarts."""
-        self._metrics.set("offsets_log_incarnation", reading.log_incarnation)
+        self._metrics.set("offsets_log_incarnation", progress.reading.log_incarnation)
         self._is_up()
-        self._say(f"log incarnation {reading.log_incarnation}, {len(reading.starts)} log partitions")
+        self._following.planned(progress)
 
     def landed(self, records: int) -> None:
         """Count records that were appended to the log."""
         self._metrics.add("offsets_records_read_total", records)
-        if records:
-            self._say(f"{records} records appended")
+        self._following.landed(records)
 
-    def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
-    ) -> None:
+    def looked(self, progress: TopicProgress) -> None:
         """Set the gauges of the topic and of the log's distance from it."""
-        behind = {at: max(0, each.end - read_to[at]) for at, each in bounds.items()}
-        unstable = {at: each.end - each.stable for at, each in bounds.items()}
+        unstable = {at: each.end - each.stable for at, each in progress.bounds.items()}
         now_ms = self._clock.now_ms()
-        ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in open_since_ms.items()}
-        gauges: tuple[Mapping[int, float], ...] = (behind, unstable, ages)
+        ages = {at: max(0.0, (now_ms - since) / 1000) for at, since in progress.open_since_ms.items()}
+        gauges: tuple[Mapping[int, float], ...] = (progress.behind(), unstable, ages)
         for name, values in zip(_OF_TOPICS_OFFSETS, gauges, strict=True):
             self._metrics.set_all(name, "log_partition", values)
         self._is_up()
+        self._following.looked(progress)
 
-    def unreachable(self) -> None:
+    def unreachable(self, error: OffsetsError) -> None:
         """Drop the gauges of the topic's offsets: their last values say nothing about the topic now."""
         self._metrics.set("offsets_topic_up", 0)
         for name in _OF_TOPICS_OFFSETS:
             self._metrics.set_all(name, "log_partition", {})
+        self._following.unreachable(error)
+
+    def transaction_ended(self, log_partition: int) -> None:
+        """Pass it on."""
+        self._following.transaction_ended(log_partition)
 
     def _is_up(self) -> None:
         self._metrics.set("offsets_topic_up", 1)
         self._metrics.set("offsets_topic_last_success_timestamp_seconds", self._clock.now_ms() / 1000)
 
     def warned(self, text: str) -> None:
-        """Count a warning and pass it on."""
-        self._metrics.add("offsets_warnings_total", 1)
-        self._warn(text)
+        """Pass it on."""
+        self._following.warned(text)
 
 
 class LogExtent:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import WriteConflict, in_one_line, may_pass
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation, named_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from offsets_pipeline.config import FoldSettings
     from offsets_pipeline.delta.data_file import AddFile
@@ -39,12 +39,13 @@ _REST_SECONDS = 30.0  # for queries that began to read an incarnation before ano
 class Compactor:
     """Compacts the tables of a store if that is due, in a thread beside the folds of a stream.
 
-    Call `after_fold` after each fold, and `close` at the end.
+    Call `after_fold` after each fold, and `close` at the end. Calls ``warn`` with one line for a failure that may pass.
     """
 
-    def __init__(self, store: Store, settings: FoldSettings) -> None:
+    def __init__(self, store: Store, settings: FoldSettings, warn: Callable[[str], object]) -> None:
         self._store = store
         self._settings = settings
+        self._warn = warn
         self._folds = self._records = 0
         self._incarnations: dict[int, int] | None = None  # that the tables hold, as far as this knows
         self._replaced_at: float | None = None  # when another one was first seen
@@ -52,18 +53,33 @@ class Compactor:
         self._looking: Future[list[str]] | None = None
 
     def after_fold(self, records: int) -> None:
-        """Look in the thread if a table is due, once enough was folded. Raises the error of the last look."""
+        """Look in the thread if a table is due, once enough was folded.
+
+        Raises the error of the last look, unless a later look may succeed.
+        """
         self._folds += records > 0
         self._records += records
         if self._looking is not None:
             if not self._looking.done():
                 return
-            self._looking.result()
+            self._check(self._looking)
         few = self._folds < _LOOK_EVERY and self._records < self._settings.compact_rows
         if few and not self._has_rested(_progress(self._store)):
             return
         self._folds = self._records = 0
         self._looking = self._thread.submit(self.compact_if_due)
+
+    def _check(self, look: Future[list[str]]) -> None:
+        self._looking = None
+        try:
+            look.result()
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            self._warn(
+                f"cannot compact the state tables of {self._store.location}: {in_one_line(error)}; the next look tries "
+                "again"
+            )
 
     def compact_if_due(self) -> list[str]:
         """Compact the tables if one is due; returns the names of those that were compacted."""

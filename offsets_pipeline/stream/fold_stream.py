@@ -18,9 +18,10 @@ from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_du
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute
 from offsets_pipeline.stream.catch_up import catch_up
+from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.maintenance import Upkeep
     from offsets_pipeline.store import Store
 
 _LOOK_SECONDS = 1.0  # added to the trigger's interval
@@ -80,7 +82,7 @@ class FoldStream:
         gate: BatchBarrier,
         compactor: Compactor,
         watch: IncarnationWatch,
-        expiry: StreamExpiry | None,
+        beside: Sequence[StreamExpiry | StreamUpkeep],
         at_end: Callable[[], object],
     ) -> None:
         self._query = query
@@ -88,7 +90,7 @@ class FoldStream:
         self._gate = gate
         self._compactor = compactor
         self._watch = watch
-        self._expiry = expiry
+        self._beside = beside
         self._at_end = at_end
 
     @property
@@ -123,8 +125,8 @@ class FoldStream:
 
     def _close(self) -> None:
         """End the threads that run beside the batches."""
-        if self._expiry is not None:
-            self._expiry.close()
+        for each in self._beside:
+            each.close()
         self._watch.close()
         self._compactor.close()
 
@@ -138,6 +140,7 @@ def start_fold(
     checkpoint: str | None = None,
     on_batch: Callable[[int, int], None] | None = None,
     on_expiry: Callable[[int, int], None] | None = None,
+    on_upkeep: Callable[[Sequence[Upkeep]], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> FoldStream:
     """Start a streaming fold of the log; with ``available_now`` up to its present end.
@@ -145,6 +148,8 @@ def start_fold(
     The stream over an owned store also expires offsets (R18-R22), unless `expire_in_stream` is false. With
     ``available_now`` it expires once, before the query starts, so that the query folds the tombstones too. Otherwise it
     expires at its start and then every `offsets_retention_check_interval_ms`.
+
+    Without ``available_now`` it also compacts small files and removes old ones, every `upkeep_interval_ms`.
 
     Args:
         store: The store whose log to fold.
@@ -156,16 +161,19 @@ def start_fold(
         on_batch: Called with the id of each batch and the number of records that it folded. The id is -1 for a fold
             outside of a batch: of another incarnation of the log, or of a stream that was far behind (`catch_up`).
         on_expiry: Called with the numbers of offsets and groups that a run expired.
-        warn: Called with one line for each batch that put records into quarantine (R6).
+        on_upkeep: Called with the upkeep of each table, after a run that changed anything.
+        warn: Called with one line for each batch that put records into quarantine (R6), and for failures that may pass.
     """
     failures: list[OffsetsError] = []
-    after_batch = on_batch or _nothing
-    expiry = _expiry(store, settings, clock, on_expiry, warn or _nothing)
+    after_batch, warn = on_batch or _nothing, warn or _nothing
+    expiry = _expiry(store, settings, clock, on_expiry, warn)
     if expiry is not None and available_now:
         expiry.run_once()
-    compactor = Compactor(store, settings.fold)
+    compactor = Compactor(store, settings.fold, warn)
     folder = _checkpoint(store, checkpoint)
     catch_up(store, folder, settings, clock, [compactor.after_fold, partial(after_batch, -1)], warn)
+    upkeep = _upkeep(store, settings, clock, checkpoint, on_upkeep or _nothing, warn)
+    beside = [each for each in (expiry, upkeep) if each is not None]
     gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
 
     def fold_rows(rows: DataFrame, batch_id: int) -> None:
@@ -201,9 +209,9 @@ def start_fold(
     watch = IncarnationWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
         watch.start(store)
-        if expiry is not None:
-            expiry.start()
-    return FoldStream(query, failures, gate, compactor, watch, expiry, switch if available_now else _nothing)
+        for each in beside:
+            each.start()
+    return FoldStream(query, failures, gate, compactor, watch, beside, switch if available_now else _nothing)
 
 
 def _expiry(
@@ -228,6 +236,19 @@ def _expiry(
 
 def _checkpoint(store: Store, folder: str | None) -> str:
     return absolute(folder) if folder else store.checkpoint("fold")
+
+
+def _upkeep(
+    store: Store,
+    settings: Settings,
+    clock: Clock,
+    checkpoint: str | None,
+    on_upkeep: Callable[[Sequence[Upkeep]], object],
+    warn: Callable[[str], object],
+) -> StreamUpkeep | None:
+    """Return the upkeep beside the stream; None if the settings disable it."""
+    interval_ms = settings.fold.upkeep_interval_ms
+    return StreamUpkeep(store, clock, interval_ms, checkpoint, on_upkeep, warn) if interval_ms else None
 
 
 def _writer(store: Store, settings: Settings, checkpoint: str, *, available_now: bool) -> DataStreamWriter:

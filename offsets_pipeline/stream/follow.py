@@ -13,13 +13,14 @@ from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+    from offsets_pipeline.maintenance import Upkeep
     from offsets_pipeline.store import Store
 
 
@@ -42,13 +43,14 @@ class Follower:
         self,
         on_batch: Callable[[int, int], None],
         warn: Callable[[str], None] | None = None,
+        on_upkeep: Callable[[Sequence[Upkeep]], None] | None = None,
         *,
         available_now: bool = False,
     ) -> int:
         """Read and fold until `stop`, or with ``available_now`` until the end of the topic; returns the records read.
 
-        Call `TopicIngest.prepare` first. Calls ``warn`` with one line for each batch that put records into quarantine.
-        Raises the first error of either query.
+        Call `TopicIngest.prepare` first. ``on_batch``, ``warn`` and ``on_upkeep`` are those of `start_fold`. Raises the
+        first error of either query.
         """
         store, reading = self._ingest.store, None
         self._adopt_semantics(store)
@@ -56,7 +58,15 @@ class Follower:
             self._ingest.run(available_now=True)
             if self._stopped.is_set():
                 return self._ingest.added
-        fold = start_fold(store, self._settings, self._clock, available_now=available_now, on_batch=on_batch, warn=warn)
+        fold = start_fold(
+            store,
+            self._settings,
+            self._clock,
+            available_now=available_now,
+            on_batch=on_batch,
+            on_upkeep=on_upkeep,
+            warn=warn,
+        )
         if not available_now:
             reading = self._beside(store.spark, "ingest-topic", self._ingest.run)
         folding = self._beside(store.spark, "fold", fold.await_end)

@@ -18,10 +18,11 @@ from offsets_pipeline.errors import (
     BrokerUnreachable,
     NoSuchTopic,
     NotAuthorized,
+    OffsetsError,
     StoreMismatch,
 )
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_watch import TopicObserver
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
@@ -44,10 +45,13 @@ SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_inter
 
 
 class Heard(TopicObserver):
-    """Warnings of an ingest."""
+    """Warnings of an ingest, and the errors of requests that it retries."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+
+    def unreachable(self, error: OffsetsError) -> None:
+        self.warned(f"{error}; trying again")
 
     def warned(self, text: str) -> None:
         self.warnings.append(text)

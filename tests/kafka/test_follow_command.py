@@ -209,7 +209,9 @@ def test_open_transaction_is_shown_with_its_age(
             wait_until(lambda: info()["open_since"] is None, "log-info still tells of it")
             process.terminate()
             records = len(broker.log_places())
-            assert ended(process) == (0, f"{records} records added to {store}, {records} folded\n", "")
+            status, out, err = ended(process)
+            assert (status, out) == (0, f"{records} records added to {store}, {records} folded\n")
+            assert "warning" not in err
         finally:
             process.kill()
             process.communicate()

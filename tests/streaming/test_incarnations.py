@@ -273,7 +273,7 @@ def test_rows_of_an_older_log_incarnation_are_dropped_when_no_reader_needs_them(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compact, "_REST_SECONDS", 0)
-    compactor = compact.Compactor(workbench.open(store), workbench.settings.fold)
+    compactor = compact.Compactor(workbench.open(store), workbench.settings.fold, pytest.fail)
     compactor.after_fold(0)
     a_new_log_incarnation_counts(workbench, store)
     workbench.fold(store)

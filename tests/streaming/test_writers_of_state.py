@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module
@@ -146,7 +145,7 @@ def test_stream_compacts_when_delta_rows_or_files_are_many(
 
     def compacted(settings: FoldSettings, records: int) -> list[str]:
         before = {each.name: store.version(each.name) for each in STATE_TABLES}
-        compactor = Compactor(store, settings)
+        compactor = Compactor(store, settings, pytest.fail)
         compactor.after_fold(records)
         compactor.close()
         return [name for name, version in before.items() if store.version(name) > version]
@@ -156,20 +155,6 @@ def test_stream_compacts_when_delta_rows_or_files_are_many(
     assert compacted(FoldSettings(compact_rows=1_000), 1_000) == []  # looks, and finds few
     assert compacted(few_files, 1_000) == [table.name for table in STATE_TABLES]
     assert compacted(few_files, 1_000) == []
-
-
-def test_compaction_that_failed_fails_the_fold_that_comes_after(
-    workbench: Workbench, empty: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object) -> None:
-        raise NoSuchStore("the disk is gone")
-
-    monkeypatch.setattr(compact_module, "sizes_of", broken)
-    compactor = Compactor(workbench.open(empty(1)), FoldSettings(compact_rows=1))
-    compactor.after_fold(1)
-    compactor.close()
-    with pytest.raises(NoSuchStore, match="the disk is gone"):
-        compactor.after_fold(1)
 
 
 @pytest.mark.parametrize("by", ["a fold", "a reload", "another compaction"])
@@ -325,7 +310,7 @@ def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 1)
-    compactor = Compactor(store, FoldSettings())
+    compactor = Compactor(store, FoldSettings(), pytest.fail)
     compactor.after_fold(1)
     workbench.reload(location)
     compactor.after_fold(1)

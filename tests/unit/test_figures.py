@@ -12,8 +12,10 @@ from deltalake import write_deltalake
 from offsets_pipeline.broker.log_offsets import Bounds
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import MetricsUnavailable
+from offsets_pipeline.errors import BrokerUnreachable, MetricsUnavailable
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, Reading
+from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
 from offsets_pipeline.observability import collectors as figures
 from offsets_pipeline.observability.collectors import LogExtent, TopicMetrics, Watched
 from offsets_pipeline.observability.metrics import HELP, Metrics
@@ -121,7 +123,7 @@ class Gauges:
     def __init__(self) -> None:
         self.now_ms_ = 1_000_000
         self.metrics = Metrics()
-        self.topic = TopicMetrics(self.metrics, lambda _: None, lambda _: None, self)
+        self.topic = TopicMetrics(self.metrics, TopicObserver(), self)
 
     def now_ms(self) -> int:
         return self.now_ms_
@@ -131,9 +133,17 @@ class Gauges:
         return {name: float(value) for name, _, value in lines if not name.endswith("_total")}
 
 
+def progress(
+    read_to: dict[int, int], bounds: dict[int, Bounds], open_since_ms: dict[int, int], log_incarnation: int = 0
+) -> TopicProgress:
+    found = TopicProgress(Reading(log_incarnation, read_to, CompleteReads(0)), bounds, {}, 0, 0)
+    found.open_since_ms = open_since_ms
+    return found
+
+
 def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
     gauges = Gauges()
-    gauges.topic.looked({0: 7, 1: 5}, {0: Bounds(0, 6, 10), 1: Bounds(0, 4, 4)}, {0: 400_000})
+    gauges.topic.looked(progress({0: 7, 1: 5}, {0: Bounds(0, 6, 10), 1: Bounds(0, 4, 4)}, {0: 400_000}))
     assert gauges.values() == {
         'offsets_log_behind_topic_records{log_partition="0"}': 3,
         'offsets_log_behind_topic_records{log_partition="1"}': 0,
@@ -147,11 +157,11 @@ def test_a_log_is_behind_the_topic_up_to_its_high_watermark() -> None:
 
 def test_during_an_outage_the_gauges_of_the_topic_have_no_value() -> None:
     gauges = Gauges()
-    gauges.topic.looked({0: 7}, {0: Bounds(0, 6, 10)}, {0: 400_000})
+    gauges.topic.looked(progress({0: 7}, {0: Bounds(0, 6, 10)}, {0: 400_000}))
     gauges.now_ms_ += 60_000
-    gauges.topic.unreachable()
+    gauges.topic.unreachable(BrokerUnreachable("away"))
     assert gauges.values() == {"offsets_topic_up": 0, "offsets_topic_last_success_timestamp_seconds": 1000}
-    gauges.topic.planned(Reading(2, {0: 7}, CompleteReads(0)))
+    gauges.topic.planned(progress({0: 7}, {0: Bounds(0, 6, 10)}, {}, 2))
     assert gauges.values() == {
         "offsets_topic_up": 1,
         "offsets_topic_last_success_timestamp_seconds": 1060,

@@ -55,6 +55,10 @@ class TopicClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def address(self) -> str:
+        """Host and port of the broker that answers requests about the cluster."""
+        return self._cluster.address()
+
     def describe(self) -> TopicDescription:
         """The topic's id, its cluster's id, and its partition count."""
         topic = self._cluster.topic(self._topic)

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
@@ -33,12 +33,14 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
-from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, parsed, rendered
+from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
+from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
-from offsets_pipeline.ingest.topic.topic_watch import TopicObserver, TopicWatch
+from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
@@ -113,6 +115,7 @@ class TopicIngest:
         """
         with self._admin() as admin:
             topic = admin.describe()
+            self._observer.connected(admin.address(), topic.cluster_id)
             store = Store.find(self._spark, self._location)
             if store is None or store.properties.topic_name is None:
                 OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
@@ -159,7 +162,7 @@ class TopicIngest:
         failures = waits = 0
         while not self._stopped.is_set():
             before, self._is_steady = self.added, False
-            failed = False
+            failed, away = False, None
             try:
                 if self._read(available_now=available_now) and available_now:
                     break
@@ -172,14 +175,16 @@ class TopicIngest:
                 if available_now or not (error.retriable or isinstance(error, _MAY_PASS)):
                     raise
                 said = str(error)
-                if isinstance(error, (BrokerUnreachable, *_MAY_PASS)):
-                    self._observer.unreachable()
+                away = error if isinstance(error, (BrokerUnreachable, *_MAY_PASS)) else None
             if self._is_steady or self.added > before:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
                 raise TopicStopped(f"{said}; the query failed too often without reading")
-            self._warn(f"{said}; trying again")
+            if away is None:
+                self._warn(f"{said}; trying again")
+            else:
+                self._observer.unreachable(away)
             waits = min(waits + 1, _MOST_WAITS)
             self._stopped.wait(min(2**waits * _POLL_SECONDS, self._settings.fold.max_backoff_ms / 1000))
         return self.added
@@ -211,7 +216,7 @@ class TopicIngest:
                 finally:
                     self._end(query, gate)
                 ended = ended and self._look(query, progress, admin, topic)
-                self._prepared.end(progress, _ends(query))
+                self._prepared.end(progress, last_ends(query))
         return ended and progress.counts
 
     def _start(
@@ -233,9 +238,10 @@ class TopicIngest:
         appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm)
         self._failures.clear()
 
-        def land(rows: DataFrame, _: int) -> None:
+        def land(rows: DataFrame, batch_id: int) -> None:
             try:
                 with gate.batch():
+                    self._prepared.begin_batch(progress, planned_ends(Path(checkpoint), batch_id))
                     added = appender.append(self.store.in_session(rows.sparkSession), rows)
                     self.added += added
                     self._observer.landed(added)
@@ -305,8 +311,7 @@ class TopicIngest:
                     if not self._look(query, progress, admin, topic):
                         return False
                 except (BrokerUnreachable, *_MAY_PASS) as away:
-                    self._observer.unreachable()
-                    self._warn(f"{away}; trying again")  # the query retries, too
+                    self._observer.unreachable(away)  # the query retries, too
                 if progress.complete != complete and time.monotonic() - began >= _STEADY_SECONDS:
                     self._is_steady = True
                 next_look = time.monotonic() + interval
@@ -330,21 +335,10 @@ class TopicIngest:
         self, query: StreamingQuery, progress: TopicProgress, admin: TopicClient, topic: TopicDescription
     ) -> bool:
         """Look at the topic while the query reads it; False if the reading needs a new plan."""
-        if not self._prepared.look(progress, admin, topic, lambda: _ends(query)):
+        if not self._prepared.look(progress, admin, topic, lambda: last_ends(query)):
             return False
         self._warning = ""  # the cluster answers again: a later warning with the same text is new
         return True
-
-
-def _ends(query: StreamingQuery) -> dict[int, Position]:
-    """By log partition, the end of the query's last batch; the log holds this batch."""
-    progress: Any = query.lastProgress
-    found: dict[int, Position] = {}
-    for source in progress["sources"] if progress else ():
-        ends = source["endOffset"]
-        ends = json.loads(ends) if isinstance(ends, str) else ends
-        found |= parsed(ends or {})
-    return found
 
 
 class _QueryFailedError(Exception):

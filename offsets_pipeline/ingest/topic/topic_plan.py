@@ -75,11 +75,18 @@ class Reading:
 class Unfinished:
     """A topic, and a reading of it from its start that this process began and has not completed.
 
-    The reading appends to a new log incarnation.
+    The reading appends to a new log incarnation. ``leader_epochs``: by log partition, the epoch of a leader that had
+    all records that the reading appended; None if the broker tells none.
     """
 
     topic: TopicDescription
     reading: Reading
+    leader_epochs: Mapping[int, int | None] = field(default_factory=dict)
+
+    def has_lost_records(self, known: KnownLog, epoch_ends: Mapping[int, int]) -> bool:
+        """Whether the leaders lack records that the reading appended; ``epoch_ends``: where its leader epochs end."""
+        appended_to = known.ends.get(self.reading.log_incarnation, {})
+        return any(end < appended_to.get(at, 0) for at, end in epoch_ends.items())
 
 
 def check_topic(location: str, name: str, known: StoreProperties, topic: TopicDescription) -> None:

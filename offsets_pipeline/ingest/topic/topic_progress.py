@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class TopicProgress:
     """Offsets read so far, and the time of the last complete read; decides whether the log incarnation counts.
 
-    All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of the leader
-    that had all records before it. ``bounds``: the topic's offsets at the last look. ``open_since_ms``: since when a
-    transaction is open. ``open_ids``: its producer id and transactional id, as far as the cluster tells them.
+    All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of a leader that
+    had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look.
+    ``open_since_ms``: since when a transaction is open. ``open_ids``: its producer id and transactional id, as far as
+    the cluster tells them. ``began_ms``: when the reading was planned.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TopicProgress:
         self.complete: CompleteReads = reading.complete
         self.open_since_ms: Mapping[int, int] = {}
         self.open_ids: Mapping[int, tuple[int, str | None]] = {}
+        self.began_ms = now_ms
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
         self._asked_ms, self._asked = now_ms, _ends(bounds)
@@ -47,11 +49,29 @@ class TopicProgress:
         """Whether this reading's log incarnation counts: a new one counts once its first reading is complete."""
         return self.reading.anew is None or self.complete.last_ms is not None
 
+    def behind(self) -> dict[int, int]:
+        """Record offsets up to the high watermark of the last look that were not read yet, by log partition."""
+        return {at: max(0, each.end - self.read_to[at]) for at, each in self.bounds.items()}
+
     def advance(self, ends: Mapping[int, Position]) -> None:
         """Take the ends of the query's last batch."""
+        read = {at: end for at, end in ends.items() if end.offset >= self.read_to.get(at, 0)}
+        self.read_to |= {at: end.offset for at, end in read.items()}
+        self.take_leaders(read)
+
+    def take_leaders(self, ends: Mapping[int, Position]) -> bool:
+        """Take the leader epochs of these ends; returns whether one is newer than those known.
+
+        A leader with all records of a batch has those before the batch too, so its epoch is valid for ``read_to``
+        already when the batch is planned.
+        """
+        newer: dict[int, int] = {}
         for at, end in ends.items():
-            if end.offset >= self.read_to.get(at, 0):
-                self.read_to[at], self.leader_epochs[at] = end.offset, end.leader_epoch
+            known = self.leader_epochs.get(at)
+            if end.leader_epoch is not None and (known is None or end.leader_epoch > known):
+                newer[at] = end.leader_epoch
+        self.leader_epochs |= newer
+        return bool(newer)
 
     def look(
         self, now_ms: int, bounds: Mapping[int, Bounds], transactions: Collection[OpenTransaction] | None = None

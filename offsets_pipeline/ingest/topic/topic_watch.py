@@ -11,42 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.broker.fetch import Position
-    from offsets_pipeline.broker.log_offsets import Bounds
     from offsets_pipeline.broker.open_transactions import OpenTransaction
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicClient, TopicDescription
     from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
-    from offsets_pipeline.ingest.topic.topic_plan import Reading
+    from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
     from offsets_pipeline.store import Store
 
 # Tolerance added to `delete.retention.ms` when the times of two complete reads are compared. A query reads new records
 # within seconds, but `TopicIngest` sees that only at its next look.
 _GRACE_MS, _LATE_LOOKS = 60_000, 4
-
-
-class TopicObserver:
-    """Callbacks of `TopicIngest`; the methods of this base class do nothing."""
-
-    def planned(self, reading: Reading) -> None:
-        """A reading starts or restarts."""
-
-    def landed(self, records: int) -> None:
-        """A batch appended this number of records to the log."""
-
-    def looked(
-        self, read_to: Mapping[int, int], bounds: Mapping[int, Bounds], open_since_ms: Mapping[int, int]
-    ) -> None:
-        """A look at the topic found these offsets.
-
-        By log partition: first unread record offset, the topic's offsets, and since when a transaction is open.
-        """
-
-    def unreachable(self) -> None:
-        """A request about the topic failed, and is retried."""
-
-    def warned(self, text: str) -> None:
-        """A warning of one line."""
 
 
 class TopicWatch:
@@ -90,19 +65,22 @@ class TopicWatch:
         topic_id = self.store.properties.topic_id
         known, leader_epochs = self._notes.known(), admin.leader_epochs()
         epoch_ends = admin.epoch_ends(known.leader_epochs)
-        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, self._unfinished)
-        begun = None if self._unfinished is None else self._unfinished.reading.complete
-        if reading.anew is None:
-            self._unfinished = None
-        elif reading.complete != begun:  # else this is the rest of the unfinished reading
+        unfinished = self._unfinished
+        if unfinished is not None:
+            known_epochs = {at: epoch for at, epoch in unfinished.leader_epochs.items() if epoch is not None}
+            if unfinished.has_lost_records(known, admin.epoch_ends(known_epochs)):
+                unfinished = None
+        reading = plan_reading(known, topic_id, topic, bounds, epoch_ends, retention_ms, now_ms, unfinished)
+        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
+        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        begun = None if unfinished is None else unfinished.reading.complete
+        if reading.anew is not None and reading.complete != begun:  # else this is the rest of the unfinished reading
             self._warn(
                 f"topic {self._topic} is read again from its beginning, as log incarnation {reading.log_incarnation}: "
                 f"{reading.anew}"
             )
-            self._unfinished = Unfinished(topic, reading)
-        self._observer.planned(reading)
-        grace_ms = max(_GRACE_MS, _LATE_LOOKS * self._settings.topic.watch_interval_ms)
-        progress = TopicProgress(reading, bounds, leader_epochs, now_ms, retention_ms + grace_ms)
+        self._unfinished = None if reading.anew is None else Unfinished(topic, reading, progress.leader_epochs)
+        self._observer.planned(progress)
         if progress.counts:
             self._notes.adopt(topic)
             self._notes.note(progress)
@@ -136,10 +114,19 @@ class TopicWatch:
             self._notes.adopt(topic)
             self._unfinished = None
         self._warn_of_open(progress.open_since_ms, transactions or [])
-        self._observer.looked(progress.read_to, bounds, progress.open_since_ms)
+        self._observer.looked(progress)
         if progress.counts and self._notes.is_due():
             self._notes.note(progress)
         return True
+
+    def begin_batch(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
+        """Note the new leaders of a batch before its records are appended; ``ends`` are the planned ones.
+
+        Else, after a kill, the log would have records that a newer leader wrote, and the noted leader would not have
+        them.
+        """
+        if progress.take_leaders(ends) and progress.counts:
+            self._notes.note(progress)
 
     def end(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
         """Write the progress of a query that has ended; ``ends`` are those of its last batch."""
@@ -148,7 +135,7 @@ class TopicWatch:
             self._notes.note(progress)
 
     def _warn_of_open(self, open_since: Mapping[int, int], transactions: Sequence[OpenTransaction]) -> None:
-        """Warn once of each log partition with a transaction that has been open for long."""
+        """Warn once of each log partition with a transaction that has been open for long; report its end."""
         limit_ms = self._settings.topic.open_transaction_warning_ms
         now_ms = self._clock.now_ms()
         hanging = {at: now_ms - since for at, since in open_since.items() if now_ms - since >= limit_ms}
@@ -159,6 +146,8 @@ class TopicWatch:
                 f"{hanging[at] // 1000} s: its commits stay pending until it ends (kafka-transactions.sh finds and "
                 "aborts it)"
             )
+        for at in sorted(self._warned_of - hanging.keys()):
+            self._observer.transaction_ended(at)
         self._warned_of = frozenset(hanging)
 
 

@@ -55,6 +55,50 @@ def test_compacted_files_have_about_the_size_that_is_wanted(
     assert numbers(folder) == list(range(5))
 
 
+def test_runs_of_compaction_rewrite_a_row_few_times(folder: TableFolder) -> None:
+    written = 0
+
+    def rewritten(files: list[StoredFile]) -> list[AddFile]:
+        nonlocal written
+        held = [each for file in files for each in of_file(folder, file)]
+        written += len(held)
+        return [folder.write_file(rows(*held))]
+
+    runs = 60
+    for run in range(runs):
+        for number in range(2):
+            append(folder, 2 * run + number)
+        compact(folder, rewritten)
+    files = folder.snapshot().files()
+    assert sorted(numbers(folder)) == list(range(2 * runs))
+    assert len(files) < 10
+    assert written < 2 * runs * 10  # without a bound they would write 60 * 61
+
+
+def of_file(folder: TableFolder, file: StoredFile) -> list[int]:
+    with folder.open_file(file) as parquet:
+        return [int(each) for each in parquet.read(columns=["log_partition"])["log_partition"].to_pylist()]
+
+
+def test_few_tiny_files_do_not_keep_many_larger_ones_apart(folder: TableFolder) -> None:
+    for number in range(2):
+        append(folder, number)
+    for _ in range(5):
+        append(folder, *range(100))
+    assert compact(folder) == 7
+    assert [file.rows for file in folder.snapshot().files()] == [502]
+
+
+def test_upkeep_that_is_to_stop_ends_between_two_commits(folder: TableFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        append(folder, number)
+    sizes = [file.size for file in folder.snapshot().files()]
+    monkeypatch.setattr(upkeep, "TARGET_BYTES", 2 * max(sizes))
+    asked = iter([False, True])
+    assert compact(folder, is_stopping=lambda: next(asked)) == 2
+    assert numbers(folder) == list(range(6))
+
+
 def test_files_that_another_writer_replaced_first_stay_as_that_writer_left_them(folder: TableFolder) -> None:
     for number in range(3):
         append(folder, number)

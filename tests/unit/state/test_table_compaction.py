@@ -11,11 +11,11 @@ import pytest
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
 from offsets_pipeline.state import table_compaction
 from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
-from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
+from offsets_pipeline.state.table_compaction import Compactor, Sizes, compact, sizes_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:
@@ -179,6 +179,48 @@ def test_log_partitions_of_many_rows_have_base_files_of_their_own(
     assert [(file.lowest["log_partition"], file.rows) for file in files_of(store)] == [(0, 2), (1, 3), (3, 1)]
 
 
+@pytest.mark.parametrize("error", [StorageFailed("out of reach"), OSError("disk full")])
+def test_compaction_that_fails_for_a_while_is_tried_again_beside_the_folds(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    fails, warnings = [True], list[str]()
+
+    def sizes(*_: object) -> Sizes:
+        if fails:
+            raise error
+        return Sizes(0, 0, 0, 0)
+
+    monkeypatch.setattr(table_compaction, "sizes_of", sizes)
+    compactor = Compactor(store, FoldSettings(compact_rows=1), warnings.append)
+    for _ in range(2):
+        compactor.after_fold(1)
+        wait_for(compactor)
+        fails.clear()
+    compactor.after_fold(1)
+    compactor.close()
+    said = str(error) if isinstance(error, StorageFailed) else "OSError: disk full"
+    assert warnings == [f"cannot compact the state tables of {store.location}: {said}; the next look tries again"]
+
+
+def test_compaction_that_cannot_succeed_fails_the_next_fold(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise DamagedTable("a file is missing")
+
+    monkeypatch.setattr(table_compaction, "sizes_of", broken)
+    compactor = Compactor(store, FoldSettings(compact_rows=1), pytest.fail)
+    compactor.after_fold(1)
+    wait_for(compactor)
+    with pytest.raises(DamagedTable, match="a file is missing"):
+        compactor.after_fold(1)
+    compactor.close()
+
+
+def wait_for(compactor: Compactor) -> None:
+    """Wait until the look in progress has ended."""
+    assert compactor._looking is not None
+    compactor._looking.exception(60)
+
+
 def files_of(store: Store) -> list[StoredFile]:
     """The files of `committed_offsets`, by their first log partition."""
     found = store.table(OFFSETS.name).snapshot().files()
@@ -196,7 +238,7 @@ def test_a_look_of_the_compactor_reads_the_progress_once(store: Store, monkeypat
         return read(table)
 
     monkeypatch.setattr(FoldProgress, "read", counted)
-    compactor = Compactor(store, FoldSettings())
+    compactor = Compactor(store, FoldSettings(), print)
     assert compactor.compact_if_due() == []
     assert len(reads) == 1
     compactor.close()

@@ -1,0 +1,123 @@
+"""Lines with timestamps on stderr for the operator of a followed topic: one line for each change of state."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.errors import OffsetsError
+    from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.maintenance import Upkeep
+    from offsets_pipeline.observability.metrics import Metrics
+
+_LATE_MS = 60_000  # since the log last held all records: then it has fallen behind
+
+
+class OperatorLog:
+    """Writes lines to stderr, each with the time of its event, and counts warnings.
+
+    Thread-safe: each line is one write.
+    """
+
+    def __init__(self, clock: Clock, metrics: Metrics, *, only_warnings: bool = False) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._only_warnings = only_warnings
+        metrics.add("offsets_warnings_total", 0)
+
+    def say(self, text: str) -> None:
+        """Write a change of state."""
+        if not self._only_warnings:
+            self._write(text)
+
+    def warning(self, text: str) -> None:
+        """Write a warning and count it."""
+        self._metrics.add("offsets_warnings_total", 1)
+        self._write(f"warning: {text}")
+
+    def upkeep(self, done: Iterable[Upkeep]) -> None:
+        """Write how many files an upkeep found, left and removed."""
+        done = list(done)
+        self.say(
+            f"upkeep done: {sum(each.files_before for each in done)} files before, {sum(each.files for each in done)} "
+            f"after; {sum(each.removed for each in done)} old files removed"
+        )
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"{shown_time(self._clock.now_ms())} offsets: {text}\n")
+        sys.stderr.flush()
+
+
+class TopicLog(TopicObserver):
+    """Writes the changes of state of a followed topic to an `OperatorLog`."""
+
+    def __init__(self, topic: str, log: OperatorLog, clock: Clock) -> None:
+        self._topic = topic
+        self._log = log
+        self._clock = clock
+        self._plan: tuple[int, int] | None = None
+        self._is_caught_up = False
+        self._away_since_ms: int | None = None
+        self._reasons: set[type[OffsetsError]] = set()
+
+    def connected(self, address: str, cluster_id: str | None) -> None:
+        """Write which broker answered."""
+        self._log.say(f"connected to {address}" + (f", cluster {cluster_id}" if cluster_id is not None else ""))
+
+    def planned(self, progress: TopicProgress) -> None:
+        """Write what is read, unless the last plan was the same."""
+        self._is_back()
+        plan = progress.reading.log_incarnation, len(progress.bounds)
+        if plan == self._plan:
+            return
+        self._plan, self._is_caught_up = plan, False
+        self._log.say(
+            f"reading topic {self._topic}: {len(progress.bounds)} log partitions, log incarnation "
+            f"{progress.reading.log_incarnation}, {sum(progress.behind().values())} record offsets behind"
+        )
+
+    def looked(self, progress: TopicProgress) -> None:
+        """Write when the log has caught up with the topic, and when it has fallen behind."""
+        self._is_back()
+        behind, last_ms = sum(progress.behind().values()), progress.complete.last_ms
+        is_recent = last_ms is not None and last_ms >= max(progress.began_ms, self._clock.now_ms() - _LATE_MS)
+        is_caught_up = not behind or is_recent
+        if is_caught_up and not self._is_caught_up:
+            self._log.say(f"caught up with topic {self._topic}")
+        elif self._is_caught_up and not is_caught_up:
+            since = "" if last_ms is None else f"; it last had all records at {shown_time(last_ms)}"
+            self._log.say(f"the log is {behind} record offsets behind topic {self._topic}{since}")
+        self._is_caught_up = is_caught_up
+
+    def unreachable(self, error: OffsetsError) -> None:
+        """Write that no broker answers, or why the cluster refuses; each kind of error once until it is back."""
+        if self._away_since_ms is None:
+            self._away_since_ms = self._clock.now_ms()
+        if type(error) in self._reasons:
+            return
+        self._reasons.add(type(error))
+        away = "broker away" if isinstance(error, BrokerUnreachable) else f"topic {self._topic} not available"
+        self._log.warning(f"{away} since {shown_time(self._away_since_ms)}: {error}; trying again")
+
+    def transaction_ended(self, log_partition: int) -> None:
+        """Write that the transaction ended."""
+        self._log.say(f"the transaction that was open in log partition {log_partition} has ended")
+
+    def warned(self, text: str) -> None:
+        """Write a warning."""
+        self._log.warning(text)
+
+    def _is_back(self) -> None:
+        if self._away_since_ms is not None:
+            seconds = (self._clock.now_ms() - self._away_since_ms) / 1000
+            self._log.say(f"back after {seconds:.0f} s: topic {self._topic} can be read again")
+        self._away_since_ms = None
+        self._reasons.clear()

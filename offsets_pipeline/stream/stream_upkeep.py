@@ -1,0 +1,86 @@
+"""Upkeep of a store beside the stream that folds its log."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyspark import inheritable_thread_target
+
+from offsets_pipeline.clock import due
+from offsets_pipeline.errors import in_one_line
+from offsets_pipeline.maintenance import maintain_beside_fold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.maintenance import Upkeep
+    from offsets_pipeline.store import Store
+
+_CLOSE_SECONDS = 10.0
+
+
+class StreamUpkeep:
+    """Compacts small files of a store and removes old ones, in a thread, at an interval.
+
+    A run that fails only calls ``warn``, and the next run tries again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        interval_ms: int,
+        checkpoint: str | None,
+        on_upkeep: Callable[[Sequence[Upkeep]], object],
+        warn: Callable[[str], object],
+        stopped: threading.Event | None = None,
+    ) -> None:
+        """``on_upkeep`` is called after each run that changed anything.
+
+        ``checkpoint`` is that of the stream, if it is outside of the store. ``close`` sets ``stopped``.
+        """
+        self._store = store
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._checkpoint = checkpoint
+        self._on_upkeep = on_upkeep
+        self._warn = warn
+        self._stopped = stopped or threading.Event()
+        self._warning = ""
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run every interval in a thread, the first time after one interval, until `close`."""
+        run = inheritable_thread_target(self._store.spark)(self.run)
+        self._thread = threading.Thread(target=run, name="upkeep", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the run in progress after its present step, and start no other.
+
+        Waits ten seconds at most. A run that takes longer goes on until the process ends: a kill does it no harm.
+        """
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def run(self) -> None:
+        """Run every interval until `close`, in this thread."""
+        for _ in due(self._interval_ms, self._clock, self._stopped, at_once=False):
+            try:
+                done = maintain_beside_fold(self._store, self._clock, self._checkpoint, self._stopped.is_set)
+            except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
+                self._say_once(
+                    f"upkeep of {self._store.location} failed: {in_one_line(error)}; the next run tries again"
+                )
+                continue
+            self._warning = ""
+            if any(each.files_before != each.files or each.removed for each in done):
+                self._on_upkeep(done)
+
+    def _say_once(self, warning: str) -> None:
+        if warning != self._warning:
+            self._warning = warning
+            self._warn(warning)

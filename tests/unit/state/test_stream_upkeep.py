@@ -1,0 +1,174 @@
+"""Upkeep beside a stream, at a time that the test sets and without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline import maintenance
+from offsets_pipeline.clock import FixedClock, SystemClock
+from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.upkeep import compact, vacuum
+from offsets_pipeline.errors import StorageFailed, WriteConflict
+from offsets_pipeline.maintenance import Upkeep, maintain_beside_fold
+from offsets_pipeline.stream import stream_upkeep
+from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
+from tests.logs import LogPartition
+from tests.spark.stores import appended, log_of
+from tests.unit.cli.test_repeating import HOUR_MS, Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.store import Store
+
+BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine's time
+
+
+class Running:
+    """Upkeep that runs in the test's thread, on a clock of its own, and what it says."""
+
+    def __init__(self, store: Store, runs: int, checkpoint: str | None = None) -> None:
+        self.clock = FixedClock(BEGIN_MS)
+        self.stopped = Waits(self.clock)
+        self.done: list[Sequence[Upkeep]] = []
+        self.done_at: list[int] = []
+        self.warnings: list[str] = []
+        self._end_ms = BEGIN_MS + runs * HOUR_MS
+        upkeep = StreamUpkeep(store, self, HOUR_MS, checkpoint, self.on_upkeep, self.warnings.append, self.stopped)
+        upkeep.run()
+
+    def now_ms(self) -> int:
+        now_ms = self.clock.now_ms()
+        if now_ms > self._end_ms:
+            self.stopped.set()
+        return now_ms
+
+    def on_upkeep(self, done: Sequence[Upkeep]) -> None:
+        self.done.append(done)
+        self.done_at.append(self.clock.now_ms() - BEGIN_MS)
+
+
+def keeps_nothing(store: Store) -> Store:
+    """The store, whose tables keep no file that they have dropped."""
+    for each in TABLES:
+        table = store.table(each.name)
+        seen = table.snapshot()
+        properties = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+        table.commit(seen=seen, metadata=table.with_properties(seen, properties))
+    return store
+
+
+def append_batches(store: Store, batches: int) -> None:
+    log = LogPartition()
+    for _ in range(batches):
+        log.commit(("g", "t", log.next_offset % 3), log.next_offset)
+        appended(store.location, log.rows)
+        log.rows.clear()
+
+
+def of_log(running: Running) -> tuple[int, int, int]:
+    """Files of the log before and after its one upkeep, and removed files."""
+    (done,) = running.done
+    (log,) = [each for each in done if each.table == LOG.name]
+    return log.files_before, log.files, log.removed
+
+
+def stored_files(store: Store, table: str = LOG.name) -> int:
+    return sum("_delta_log" not in path.parts for path in Path(store.location, table).rglob("*.parquet"))
+
+
+def test_every_interval_small_files_of_the_log_become_one_and_old_files_go(store: Store) -> None:
+    append_batches(keeps_nothing(store), 12)
+    rows = log_of(store.location)
+    running = Running(store, 3)
+    assert running.done_at == [HOUR_MS]  # later runs find nothing to do, and say nothing
+    (done,) = running.done
+    assert [each.table for each in done] == [each.name for each in TABLES]
+    assert {each.table: (each.files_before, each.files, each.removed) for each in done if each.files} == {
+        "log": (12, 1, 12)
+    }
+    assert stored_files(store) == 1
+    assert log_of(store.location) == rows
+    assert running.warnings == []
+
+
+def test_files_of_other_writers_are_no_upkeep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_batches(store, 1)
+    whole = compact
+
+    def beside_an_append(*arguments: Any) -> int:  # noqa: ANN401
+        replaced = whole(*arguments)
+        if arguments[0].folder == store.table(LOG.name).folder:
+            append_batches(store, 1)
+        return replaced
+
+    monkeypatch.setattr(maintenance, "compact", beside_an_append)
+    assert Running(store, 1).done == []
+
+
+def test_dropped_files_stay_as_long_as_the_table_keeps_them(store: Store) -> None:
+    append_batches(store, 3)
+    assert of_log(Running(store, 1)) == (3, 1, 0)
+    assert stored_files(store) == 4
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_files_that_the_stream_has_yet_to_read_stay(store: Store, tmp_path: Path, is_outside: bool) -> None:
+    append_batches(keeps_nothing(store), 3)
+    checkpoint = Path(store.location, "_checkpoints", "fold") if not is_outside else tmp_path / "elsewhere"
+    named = str(checkpoint) if is_outside else None
+    (checkpoint / "offsets").mkdir(parents=True)
+    first_append = store.version(LOG.name) - 2
+    (checkpoint / "offsets" / "0").write_text("v1\n{}\n" + json.dumps({"reservoirVersion": first_append}))
+    assert of_log(Running(store, 1, named)) == (3, 1, 0)
+    assert stored_files(store) == 4
+
+
+def test_stream_whose_checkpoint_is_yet_to_be_made_is_no_error(store: Store, tmp_path: Path) -> None:
+    append_batches(store, 2)
+    running = Running(store, 1, str(tmp_path / "not yet"))
+    assert (len(running.done), running.warnings) == (1, [])
+
+
+def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_batches(store, 2)
+    failures: list[Exception] = [WriteConflict("overtaken"), WriteConflict("overtaken"), OSError("disk full\nand more")]
+
+    def maintain(*arguments: object) -> list[Upkeep]:
+        if failures:
+            raise failures.pop(0)
+        return maintain_beside_fold(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stream_upkeep, "maintain_beside_fold", maintain)
+    running = Running(store, 4)
+    failed = f"upkeep of {store.location} failed:"
+    assert running.warnings == [
+        f"{failed} overtaken; the next run tries again",
+        f"{failed} OSError: disk full; the next run tries again",
+    ]
+    assert running.done_at == [4 * HOUR_MS]
+
+
+def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_batches(keeps_nothing(store), 3)
+    clock = SystemClock()
+    assert maintain_beside_fold(store, clock, None, lambda: True) == []
+    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", lambda *_: 0)
+    maintain_beside_fold(store, clock, None, lambda: False)
+    assert stored_files(store) == 4
+    asked = iter([False, True])
+    assert vacuum(store.table(LOG.name), lambda: next(asked)) == 1
+    assert stored_files(store) == 3
+
+
+def test_storage_that_fails_is_no_reason_to_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise StorageFailed("cannot list the folder")
+
+    monkeypatch.setattr("offsets_pipeline.maintenance.vacuum", broken)
+    running = Running(store, 2)
+    assert running.warnings == [f"upkeep of {store.location} failed: cannot list the folder; the next run tries again"]
