@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from tests.kafka.brokers import KafkaJvm
+    from tests.kafka.live_clients import LiveClients
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
@@ -59,7 +60,7 @@ def quick(settings: Settings) -> Settings:
 
 
 def ingest_of(
-    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
+    workbench: Workbench, store: Path, broker: LiveClients, settings: Settings, heard: Heard | None = None
 ) -> TopicIngest:
     options = KafkaOptions(broker.address, {})
     return TopicIngest(workbench.spark, str(store), options, settings, SystemClock(), heard)
@@ -67,7 +68,7 @@ def ingest_of(
 
 @contextmanager
 def following(
-    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
+    workbench: Workbench, store: Path, broker: LiveClients, settings: Settings, heard: Heard | None = None
 ) -> Iterator[None]:
     """Both queries run meanwhile; the test fails if one ends early."""
     ingest = ingest_of(workbench, store, broker, settings, heard)
@@ -92,7 +93,7 @@ def following(
     assert not failures, failures
 
 
-def caught_up(store: Path, broker: LiveBroker) -> None:
+def caught_up(store: Path, broker: LiveClients) -> None:
     """Wait until our answers are the broker's."""
     wait_until(
         lambda: differences(store, broker.answers.groups()) == [],
