@@ -87,11 +87,16 @@ class KafkaJvm:
     def close(self) -> None:
         """End the JVM."""
         self.gateway.shutdown()
-        self._output.close()
+        self._await_end()
 
     def kill(self) -> None:
         """End the JVM at once (SIGKILL), with the brokers in it."""
+        self.gateway.shutdown()  # so that no object of it is released later, over a lost connection
         self._process.kill()
+        self._await_end()
+
+    def _await_end(self) -> None:
+        self._process.stdin.close()  # also ends a JVM that still runs
         self._process.wait()
         self._output.close()
 

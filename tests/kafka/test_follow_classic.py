@@ -12,8 +12,8 @@ import pytest
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from tests.kafka.brokers import KafkaJvm, kafka_3_9
+from tests.kafka.following import answers_of, caught_up, following, log_places
 from tests.kafka.live import LiveBroker, live_broker
-from tests.kafka.test_follow import answers_of, caught_up, following, log_places, quick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from tests.spark.stores import Workbench
-
-__all__ = ["quick"]
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
