@@ -27,7 +27,7 @@ class ProcessTree:
         """Memory in MiB now: the proportional set size, so pages that processes share count once."""
         total = 0
         for pid in self._pids(_stats()):
-            for line in (_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines():
+            for line in _text(_PROC / str(pid) / "smaps_rollup").splitlines():
                 if line.startswith("Pss:"):
                     total += int(line.split()[1])
         return total / 1024
@@ -42,9 +42,14 @@ class ProcessTree:
 def _stats() -> dict[int, list[str]]:
     found = {}
     for path in _PROC.glob("[0-9]*/stat"):
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it has ended
-            continue
-        found[int(path.parent.name)] = text.rpartition(")")[2].split()
+        if text := _text(path):
+            found[int(path.parent.name)] = text.rpartition(")")[2].split()
     return found
+
+
+def _text(path: Path) -> str:
+    """The file's text; none of a process that has ended."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -23,3 +23,9 @@ def test_cost_of_a_process_includes_its_children() -> None:
         assert tree.memory_mib() > memory + 1
         child.stdin.close()
     assert tree.cpu_seconds() - before >= 0.25  # it has ended
+
+
+def test_process_that_has_ended_and_is_not_waited_for_takes_no_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcessTree(child.pid).memory_mib() == 0
