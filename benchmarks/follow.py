@@ -1,9 +1,10 @@
-"""How long after a consumer's commit `offsets follow` shows it, in steady state; prints the distribution.
+"""How long after a consumer's commit `offsets follow` shows it, in steady state, and what it costs while idle.
 
-    .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000]
+    .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--idle 600]
 
 A real broker on this machine holds `groups` times `partitions` committed offsets. Groups go on committing while a probe
 commits again and again: the time is that from the answer to its commit until a reader of the state tables sees it.
+Then the commits end, and `offsets follow` runs in processes of its own: the cost is their processor time and memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +25,7 @@ from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
+from benchmarks.processes import ProcessTree
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.connection import Connection
 
 _LOG_PARTITIONS = 50
+_SETTLE_SECONDS = 20.0  # after its last batch: then it is idle
 _LOOK_SECONDS = 5.0  # at the latest; looking takes processor time from what is measured
 _PATIENCE_SECONDS = 120
 _PROBE, _TOPIC = "probe", "orders"
@@ -121,8 +125,40 @@ def await_offset(store: str, offset: int, folded: threading.Event) -> float:
     return time.monotonic() - began
 
 
+@contextmanager
+def followed(address: str, store: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`offsets follow` in processes of its own."""
+    program = str(Path(sys.executable).with_name("offsets"))
+    with (folder / "follow.log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "follow", "--store", store, "--bootstrap-server", address], stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure_idle(prober: Committer, address: str, store: str, folder: Path, options: argparse.Namespace) -> None:
+    """Print the cost of `offsets follow` for this many seconds without a commit."""
+    with followed(address, store, folder) as process:
+        prober.commit_one(_PROBE, options.probes + 1)
+        await_offset(store, options.probes + 1, threading.Event())
+        time.sleep(_SETTLE_SECONDS)
+        tree = ProcessTree(process.pid)
+        before = tree.cpu_seconds()
+        time.sleep(options.idle)
+        if process.poll() is not None:
+            sys.exit("follow: error: `offsets follow` ended")
+        cores = (tree.cpu_seconds() - before) / options.idle
+        print(
+            f"idle for {options.idle} s, `offsets follow` takes {cores:.3f} of a core and {tree.memory_mib():,.0f} MiB"
+        )
+
+
 def measure(options: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each probe."""
+    """Seconds of each probe; prints the cost while idle."""
     settings, store = load_settings(), str(folder / "store")
     broker = Broker(folder, _LOG_PARTITIONS)
     broker.format()
@@ -147,9 +183,11 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
             took = await_offset(store, 0, folded)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
             with beside(go_on, ended.set):
-                return [_probe(prober, store, number, folded) for number in range(1, options.probes + 1)][
-                    options.warm_up :
-                ]
+                seconds = [_probe(prober, store, number, folded) for number in range(1, options.probes + 1)]
+        spark.stop()
+        if options.idle:
+            measure_idle(prober, broker.address, store, folder, options)
+        return seconds[options.warm_up :]
 
 
 def _probe(committer: Committer, store: str, number: int, folded: threading.Event) -> float:
@@ -171,6 +209,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1_000, metavar="N", help="commits a second beside the probe")
     parser.add_argument("--probes", type=int, default=60, metavar="N", help="commits that are measured")
     parser.add_argument("--warm-up", type=int, default=5, metavar="N", help="probes of these that do not count")
+    parser.add_argument("--idle", type=int, default=600, metavar="SECONDS", help="time without a commit; 0: none")
     options = parser.parse_args()
     if not KAFKA_JARS.is_dir():
         sys.exit(f"follow: error: no broker in {KAFKA_JARS}: run `make kafka`")

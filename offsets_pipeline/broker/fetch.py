@@ -7,7 +7,7 @@ transactions. `offsets_pipeline.record` decodes them.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
@@ -22,10 +22,11 @@ from offsets_pipeline.broker.broker_errors import (
 )
 from offsets_pipeline.broker.connection import NONE, or_none
 from offsets_pipeline.errors import KafkaFailed
-from offsets_pipeline.record.batch import LOG_OVERHEAD, MAGIC_2
+from offsets_pipeline.record.batch import LOG_OVERHEAD, Found, examine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.broker.client_settings import FetchLimits
     from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 _LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
 _NO_SESSION_EPOCH = -1
 _READ_UNCOMMITTED = 0
-# offset, length, magic; in a batch of format 2 also the delta of its last offset, at byte 23
-_BATCH = struct.Struct(">qi4xb6xi")
-_BATCH_PREFIX = struct.Struct(">qi4xb")
+_PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byte
+_MOST_BYTES = 2**30  # of a fetch, whose limits are int32
 
 
 class Problem(Enum):
@@ -58,9 +58,9 @@ class Position:
 class Fetched:
     """What one partition returned.
 
-    `records` are whole batches. The first may start below the position that was asked for: skip these records.
-    `next_offset` is the position after the last batch; the position asked for if there are no batches. The offsets are
-    None if there is a problem, and the broker does not tell them.
+    `records` are whole batches. The first may start below the position that was asked for: skip these records. The
+    last one has a good checksum, unless no batch has. `next_offset` is the position after the last batch; the position
+    asked for if there are no batches. The offsets are None if there is a problem, and the broker does not tell them.
     """
 
     records: bytes
@@ -101,21 +101,27 @@ class Fetcher:
         Raises NotAuthorized, KafkaFailed for other errors of the broker, and the errors of `Connection`.
         """
         chosen = limits or self._limits
+        answers = self._send(positions, chosen)
+        if answers is None:
+            return {partition: _without_records(each, Problem.STALE_METADATA) for partition, each in positions.items()}
+        return {
+            partition: self._fetched(answers[partition], each, chosen)
+            for partition, each in positions.items()
+            if partition in answers
+        }
+
+    def _send(self, positions: Mapping[int, Position], limits: FetchLimits) -> dict[int, Message] | None:
+        """The answers by partition; None if the metadata is stale."""
         # a broker older than topic ids, or metadata from one
         max_version = None if self._topic.uuid is not None else _LAST_VERSION_WITH_NAMES
         answer = self._connection.send(
-            self._request(positions, chosen), max_version=max_version, wait_seconds=chosen.max_wait_ms / 1000
+            self._request(positions, limits), max_version=max_version, wait_seconds=limits.max_wait_ms / 1000
         )
         if answer.error_code in STALE_METADATA:
-            return {partition: _without_records(each, Problem.STALE_METADATA) for partition, each in positions.items()}
+            return None
         if answer.error_code:
             raise self._error(answer.error_code)
-        fetched = {
-            each.partition_index: self._fetched(each, positions[each.partition_index])
-            for topic in answer.responses
-            for each in topic.partitions
-        }
-        return {partition: fetched[partition] for partition in positions if partition in fetched}
+        return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
 
     def _request(self, positions: Mapping[int, Position], limits: FetchLimits) -> Message:
         of_topic = FetchRequest.FetchTopic
@@ -142,7 +148,7 @@ class Fetcher:
             rack_id="",  # with a rack a leader may refer us to a follower
         )
 
-    def _fetched(self, answer: Message, position: Position) -> Fetched:
+    def _fetched(self, answer: Message, position: Position, limits: FetchLimits) -> Fetched:
         if answer.error_code == OFFSET_OUT_OF_RANGE:
             return _without_records(position, Problem.OUT_OF_RANGE, answer)
         if answer.error_code in STALE_METADATA or answer.error_code in TRY_LATER:
@@ -150,20 +156,61 @@ class Fetcher:
         if answer.error_code != NO_ERROR:
             raise self._error(answer.error_code, answer.partition_index)
         data = answer.records or b""
-        end, next_offset = whole_batches(data)
-        if data and not end:
+        batches = whole_batches(data)
+        if data and not batches:
             raise KafkaFailed(
                 f"{self._connection.at} returned a part of a batch for partition {answer.partition_index} of topic "
                 f"{self._topic.name} at record offset {position.offset}: set max.partition.fetch.bytes above "
                 f"{len(data)}"
             )
-        return Fetched(
-            records=data if end == len(data) else data[:end],
-            next_offset=position.offset if next_offset is None else max(next_offset, position.offset),
-            high_watermark=or_none(answer.high_watermark),
-            last_stable_offset=or_none(answer.last_stable_offset),
-            log_start_offset=or_none(answer.log_start_offset),
-        )
+        end, next_offset = sound_part(data, batches)
+        if batches and next_offset <= position.offset and not isinstance(_examined(data, batches[0]), Found):
+            return self._fetched_damage(answer.partition_index, position, limits)
+        return _with_records(answer, data[:end], position, next_offset)
+
+    def _fetched_damage(self, partition: int, position: Position, limits: FetchLimits) -> Fetched:
+        """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
+
+        The header of a damaged batch does not tell where to continue: its last offset may be wrong. So this fetches
+        more, up to the next sound batch.
+        """
+        size = limits.max_partition_bytes
+        while True:
+            size = min(2 * size, _MOST_BYTES)
+            larger = replace(limits, max_wait_ms=0, max_bytes=size, max_partition_bytes=size)
+            answer = self._alone(partition, position, larger)
+            if answer is None:
+                return _without_records(position, Problem.STALE_METADATA)
+            data = answer.records or b""
+            batches = whole_batches(data)
+            end, next_offset = sound_part(data, batches)
+            if next_offset <= position.offset and batches and len(data) < size:
+                # the end of the log, or of its segment: a broker does not read on in the next one
+                returned = {_base_offset(data, each.start) for each in batches}
+                next_offset = self._first_behind(partition, position, returned, answer.high_watermark, limits)
+                end = batches[-1].end
+            if next_offset > position.offset or size == _MOST_BYTES:
+                return _with_records(answer, data[:end], position, next_offset)
+
+    def _first_behind(
+        self, partition: int, position: Position, batches: AbstractSet[int], high_watermark: int, limits: FetchLimits
+    ) -> int:
+        """The lowest record offset for which the broker returns none of these batches first, by their base offsets."""
+        before, behind = position.offset, high_watermark
+        one_batch = replace(limits, max_wait_ms=0, max_bytes=1, max_partition_bytes=1)
+        while behind - before > 1:
+            middle = (before + behind) // 2
+            answer = self._alone(partition, replace(position, offset=middle), one_batch)
+            if answer is not None and answer.records and _base_offset(answer.records) in batches:
+                before = middle
+            else:
+                behind = middle
+        return behind
+
+    def _alone(self, partition: int, position: Position, limits: FetchLimits) -> Message | None:
+        """The answer of one partition; None if it has an error."""
+        answer = (self._send({partition: position}, limits) or {}).get(partition)
+        return answer if answer is not None and answer.error_code == NO_ERROR else None
 
     def _error(self, code: int, partition: int | None = None) -> Exception:
         place = (
@@ -172,24 +219,53 @@ class Fetcher:
         return broker_error(code, self._connection.at, f"read {place}", "READ on it", self._topic.name)
 
 
-def whole_batches(data: bytes) -> tuple[int, int | None]:
-    """End of the last whole batch, and the record offset after it; None if there is no whole batch.
+@dataclass(frozen=True, slots=True)
+class BatchBytes:
+    """Where a batch starts and ends in a fetch, by the length in its header."""
 
-    A broker cuts the last batch off where its limit of bytes is.
-    """
-    position, size, last = 0, len(data), None
-    while position + _BATCH_PREFIX.size <= size:
-        length = _BATCH_PREFIX.unpack_from(data, position)[1]
+    start: int
+    end: int
+
+
+def whole_batches(data: bytes) -> list[BatchBytes]:
+    """The whole batches. A broker cuts the last batch off where its limit of bytes is."""
+    found, position, size = [], 0, len(data)
+    while position + _PREFIX.size <= size:
+        length = _PREFIX.unpack_from(data, position)[1]
         end = position + LOG_OVERHEAD + length
         if length < 0 or end > size:
             break
-        last, position = position, end
-    if last is None:
-        return 0, None
-    offset, _, magic = _BATCH_PREFIX.unpack_from(data, last)
-    # the offset of a compressed message of formats 0 and 1 is that of its last record
-    delta = _BATCH.unpack_from(data, last)[3] if magic == MAGIC_2 else 0
-    return position, offset + delta + 1
+        found.append(BatchBytes(position, end))
+        position = end
+    return found
+
+
+def _base_offset(data: bytes, position: int = 0) -> int:
+    base_offset: int = _PREFIX.unpack_from(data, position)[0]
+    return base_offset
+
+
+def sound_part(data: bytes, batches: Sequence[BatchBytes]) -> tuple[int, int]:
+    """End of the last batch with a good checksum, and the record offset after it; 0 and 0 without such a batch."""
+    for each in reversed(batches):
+        found = _examined(data, each)
+        if isinstance(found, Found):
+            return each.end, found.last_offset + 1
+    return 0, 0
+
+
+def _examined(data: bytes, batch: BatchBytes) -> object:
+    return examine(memoryview(data)[: batch.end], batch.start)
+
+
+def _with_records(answer: Message, records: bytes, position: Position, next_offset: int) -> Fetched:
+    return Fetched(
+        records=records,
+        next_offset=max(next_offset, position.offset),
+        high_watermark=or_none(answer.high_watermark),
+        last_stable_offset=or_none(answer.last_stable_offset),
+        log_start_offset=or_none(answer.log_start_offset),
+    )
 
 
 def _without_records(position: Position, problem: Problem, answer: Message | None = None) -> Fetched:

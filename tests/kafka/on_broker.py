@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.log_row import LogRow
     from tests.kafka.answers import Answer
-    from tests.kafka.brokers import Broker
+    from tests.kafka.broker_answers import Broker
     from tests.kafka.clients import Producer
     from tests.kafka.steps import Errors, Joining, Offsets, Place, Stable, Who
     from tests.kafka.wire import Connection, Message

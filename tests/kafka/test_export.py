@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from tests.kafka.brokers import Answer, KafkaJvm
+    from tests.kafka.broker_answers import Answer
+    from tests.kafka.brokers import KafkaJvm
     from tests.replays import DecodedGroup
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,27 +10,23 @@ import pytest
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     NoSuchTopic,
     NotAuthorized,
-    OffsetsError,
     StoreMismatch,
 )
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
-from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from offsets_pipeline.stream.follow import Follower
+from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
-from tests.spark.stores import differences, export_of, rows_of, table
+from tests.spark.stores import export_of, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from offsets_pipeline.config import Settings
@@ -40,77 +34,6 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
-
-SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=300)
-
-
-class Heard(TopicObserver):
-    """Warnings of an ingest, and the errors of requests that it retries."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def unreachable(self, error: OffsetsError) -> None:
-        self.warned(f"{error}; trying again")
-
-    def warned(self, text: str) -> None:
-        self.warnings.append(text)
-
-
-@pytest.fixture
-def quick(settings: Settings) -> Settings:
-    """Settings of queries that look often."""
-    return replace(settings, topic=SHORT, fold=FoldSettings(trigger_interval_ms=300, max_backoff_ms=500))
-
-
-def ingest_of(
-    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
-) -> TopicIngest:
-    options = KafkaOptions(broker.address, {})
-    return TopicIngest(workbench.spark, str(store), options, settings, SystemClock(), heard)
-
-
-@contextmanager
-def following(
-    workbench: Workbench, store: Path, broker: LiveBroker, settings: Settings, heard: Heard | None = None
-) -> Iterator[None]:
-    """Both queries run meanwhile; the test fails if one ends early."""
-    ingest = ingest_of(workbench, store, broker, settings, heard)
-    ingest.prepare()
-    follower = Follower(ingest, settings, SystemClock())
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            follower.run(lambda *_: None)
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            traceback.print_exc()  # what waits for the answers meanwhile fails first
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        follower.stop()
-        thread.join()
-    assert not failures, failures
-
-
-def caught_up(store: Path, broker: LiveBroker) -> None:
-    """Wait until our answers are the broker's."""
-    wait_until(
-        lambda: differences(store, broker.answers.groups()) == [],
-        "we answer otherwise than the broker",
-        say=lambda: str(differences(store, broker.answers.groups())),
-    )
-
-
-def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
-    rows = table(store, "log").select(["log_partition", "record_offset", "log_incarnation"]).to_pylist()
-    return sorted(
-        (row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation
-    )
 
 
 def clients_do_it_all(broker: LiveBroker, round_: str) -> None:
@@ -170,14 +93,6 @@ def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
     assert member["assignment"] == ["t1-0", "t1-1", "t1-2"]  # of a KIP-848 group: names of topic ids
     info = log_info(StateReader(str(store)))
     assert all(each.complete_since is not None and each.read_at is not None for each in info)
-
-
-def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:
-    groups = export_of(store)["groups"]
-    return {
-        name: {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
-        for name, group in groups.items()
-    }
 
 
 def test_topic_that_was_created_again_takes_over_in_one_commit(

@@ -17,8 +17,8 @@ from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from tests.kafka.following import Heard, log_places
 from tests.kafka.live import TOPIC, live_broker, wait_until
-from tests.kafka.test_follow import Heard, log_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

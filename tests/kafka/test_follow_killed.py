@@ -77,7 +77,7 @@ def clients_commit(broker: LiveBroker, round_: int) -> None:
     transaction.commit()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
 def test_killed_at_random_moments_follow_appends_and_folds_each_record_once(
     kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path, rounds: int
 ) -> None:

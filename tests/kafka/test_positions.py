@@ -10,7 +10,7 @@ from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.offset_reset.broker_positions import ask_broker
 from offsets_pipeline.offset_reset.positions import Position, TimedOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from tests.kafka.brokers import TOPIC
+from tests.kafka.broker_answers import TOPIC
 from tests.logs import CAPTURES, capture_partitions
 
 if TYPE_CHECKING:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
+import sys
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +57,7 @@ _VERSIONS = VERSIONS | {
     DescribeTransactionsRequest.API_KEY: (0, 0),
 }
 _EARLIEST, _READ_COMMITTED = -2, 1
+_LAST_OFFSET_DELTA = struct.Struct(">i")
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,20 @@ def damaged(whole: FakeBatch) -> FakeBatch:
     return FakeBatch(whole.first, whole.last, bytes(data))
 
 
+def with_last_offset(whole: FakeBatch, last: int) -> FakeBatch:
+    """The batch with another last offset in its header, which the broker believes and the checksum contradicts."""
+    data = bytearray(whole.data)
+    _LAST_OFFSET_DELTA.pack_into(data, 23, last - whole.first)
+    return FakeBatch(whole.first, last, bytes(data))
+
+
 @dataclass
 class FakePartition:
-    """The log of a partition, and its leader. `epoch_ends`: where earlier leader epochs end."""
+    """The log of a partition, and its leader.
+
+    `epoch_ends`: where earlier leader epochs end. `segments`: record offsets at which a segment starts, besides the
+    first; a fetch returns batches of one segment.
+    """
 
     batches: list[FakeBatch]
     leader: int | None = 1
@@ -92,6 +107,7 @@ class FakePartition:
     stable: int | None = None
     high_watermark: int | None = None
     epoch_ends: dict[int, int] = field(default_factory=dict)
+    segments: tuple[int, ...] = ()
     producers: list[tuple[int, int, int]] = field(default_factory=list)  # id, last write, start of its transaction
 
     @property
@@ -189,6 +205,7 @@ class FakeTopic:
             limit, records = min(left, each.partition_max_bytes), b""
             for data in () if error else self._batches(each):
                 if not is_first and len(records) + len(data) > limit:
+                    records += data[: max(0, limit - len(records))] if records else b""  # cut off, but not alone
                     break
                 records += data
                 is_first = False
@@ -218,7 +235,14 @@ class FakeTopic:
         return 0 if at.start <= wanted.fetch_offset <= at.end else OUT_OF_RANGE
 
     def _batches(self, wanted: Any) -> list[bytes]:  # noqa: ANN401
-        return [each.data for each in self.partitions[wanted.partition].batches if each.last >= wanted.fetch_offset]
+        at, offset = self.partitions[wanted.partition], wanted.fetch_offset
+        starts = [0, *at.segments, sys.maxsize]
+        for start, end in itertools.pairwise(starts):
+            of_segment = [each for each in at.batches if start <= each.first < end] if offset < end else []
+            found = [each.data for each in itertools.dropwhile(lambda each: each.last < offset, of_segment)]
+            if found:
+                return found
+        return []
 
     def _list_offsets(self, request: Any, _: int) -> Any:  # noqa: ANN401
         of_topic = ListOffsetsResponse.ListOffsetsTopicResponse

@@ -59,7 +59,7 @@ def test_a_last_batch_that_is_cut_off_is_left_for_the_next_fetch(
     captures: Path, broker: FakeBroker, capture: str
 ) -> None:
     segment = segment_of(captures, capture)
-    _, _, ends = batch_ends(segment)
+    ends = batch_ends(segment)
     assert len(ends) > 2
     for index in (0, len(ends) // 2):
         whole, cut = ends[index], (ends[index] + ends[index + 1]) // 2
@@ -70,21 +70,20 @@ def test_a_last_batch_that_is_cut_off_is_left_for_the_next_fetch(
         assert (found.next_offset, reader.torn_tail) == (reader.end_offset, None)
 
 
-def batch_ends(segment: bytes) -> tuple[int, int | None, list[int]]:
-    """The whole of a segment, and the end of each of its batches, by their lengths."""
+def batch_ends(segment: bytes) -> list[int]:
+    """The end of each batch of a segment, by their lengths."""
     ends, position = [], 0
     while position < len(segment):
         position += 12 + int.from_bytes(segment[position + 8 : position + 12], "big")
         ends.append(position)
-    return (*whole_batches(segment), ends)
+    return ends
 
 
 def test_a_batch_larger_than_the_limits_comes_whole(captures: Path, broker: FakeBroker) -> None:
     segment = segment_of(captures, "4.2.0-classic")
     large = b"".join(itertools.repeat(segment, 64 * 1024 * 1024 // len(segment)))  # above fetch.max.bytes
-    end, _ = whole_batches(large)
     found = fetch(broker, fetched(large))
-    assert (len(found.records), end) == (len(large), len(large))
+    assert (len(found.records), whole_batches(large)[-1].end) == (len(large), len(large))
 
 
 def test_a_first_batch_that_is_cut_off_is_told(captures: Path, broker: FakeBroker) -> None:

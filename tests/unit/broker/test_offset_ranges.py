@@ -14,9 +14,19 @@ from offsets_pipeline.broker import offset_ranges
 from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
+from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.segment import read_segment
 from tests.unit.broker.fake_broker import TOPIC
-from tests.unit.broker.fake_topic import FakeBatch, FakePartition, FakeTopic, batch, cluster_of, fake_topic
+from tests.unit.broker.fake_topic import (
+    FakeBatch,
+    FakePartition,
+    FakeTopic,
+    batch,
+    cluster_of,
+    damaged,
+    fake_topic,
+    with_last_offset,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +42,11 @@ def batches(*sizes: int) -> FakePartition:
 
 def within(fetched: FetchedBatches) -> list[int]:
     """The record offsets that count."""
-    rows = [row for columns in read_segment(fetched.records, source="t").batches() for row in columns.to_pylist()]
+    reader = read_segment(fetched.records, source="t")
+    try:
+        rows = [row for columns in reader.batches() for row in columns.to_pylist()]
+    except NotASegment:  # damaged batches alone
+        rows = []
     offsets = [row["record_offset"] for row in rows if fetched.position <= row["record_offset"] < fetched.range.end]
     assert [int(row["value"]) for row in rows if row["record_offset"] in offsets] == offsets
     return offsets
@@ -79,6 +93,35 @@ def test_empty_ranges_ask_for_nothing() -> None:
     with fake_topic({0: batches(1)}) as topic:
         assert read(topic, OffsetRange(0, 1, 1)) == ({}, [])
         assert topic.brokers[1].requests == []
+
+
+def claiming(whole: FakeBatch, last: int | None) -> FakeBatch:
+    """A damaged batch with this last offset in its header; None: the right one."""
+    return damaged(whole) if last is None else with_last_offset(whole, last)
+
+
+@pytest.mark.parametrize("last", [None, -20, 2, 4, 9, 1_000_000], ids=str)
+@pytest.mark.parametrize("segments", [(), (2,), (4,)], ids=["one segment", "it is alone in a segment", "ends one"])
+@pytest.mark.parametrize("limit", [1, 200, 1_000_000])
+def test_damaged_last_offset_hides_no_record_of_the_batches_behind_it(
+    last: int | None, segments: tuple[int, ...], limit: int
+) -> None:
+    sound = [batch(0, 2), batch(4, 3), batch(7), batch(8, 4)]
+    log = FakePartition([sound[0], claiming(batch(2, 2), last), *sound[1:]], segments=segments)
+    with fake_topic({0: log}) as topic:
+        found, _ = read(topic, OffsetRange(0, 0, 12), max_partition_fetch_bytes=str(limit))
+    assert found == {0: [0, 1, *range(4, 12)]}
+
+
+@pytest.mark.parametrize("last", [None, -20, 2, 1_000_000], ids=str)
+def test_damaged_batch_at_the_end_of_a_log_hides_no_later_record(last: int | None) -> None:
+    log = FakePartition([batch(0, 2), claiming(batch(2, 2), last)], high_watermark=4)
+    with fake_topic({0: log}) as topic:
+        assert read(topic, OffsetRange(0, 0, 4))[0] == {0: [0, 1]}
+        with topic.changing():
+            log.batches.append(batch(4, 2))
+            log.high_watermark = 6
+        assert read(topic, OffsetRange(0, 4, 6))[0] == {0: [4, 5]}
 
 
 def test_records_that_a_cleaner_removed_are_not_waited_for() -> None:

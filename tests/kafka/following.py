@@ -1,0 +1,96 @@
+"""`follow` beside a test, and what its store then holds."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.stream.follow import Follower
+from tests.kafka.live_clients import wait_until
+from tests.spark.stores import differences, export_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.errors import OffsetsError
+    from tests.kafka.live_clients import LiveClients
+    from tests.spark.stores import Workbench
+
+
+class Heard(TopicObserver):
+    """Warnings of an ingest, and the errors of requests that it retries."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def unreachable(self, error: OffsetsError) -> None:
+        self.warned(f"{error}; trying again")
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def ingest_of(
+    workbench: Workbench, store: Path, broker: LiveClients, settings: Settings, heard: Heard | None = None
+) -> TopicIngest:
+    options = KafkaOptions(broker.address, {})
+    return TopicIngest(workbench.spark, str(store), options, settings, SystemClock(), heard)
+
+
+@contextmanager
+def following(
+    workbench: Workbench, store: Path, broker: LiveClients, settings: Settings, heard: Heard | None = None
+) -> Iterator[None]:
+    """Both queries run meanwhile; the test fails if one ends early."""
+    ingest = ingest_of(workbench, store, broker, settings, heard)
+    ingest.prepare()
+    follower = Follower(ingest, settings, SystemClock())
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            follower.run(lambda *_: None)
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            traceback.print_exc()  # what waits for the answers meanwhile fails first
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        follower.stop()
+        thread.join()
+    assert not failures, failures
+
+
+def caught_up(store: Path, broker: LiveClients) -> None:
+    """Wait until our answers are the broker's."""
+    wait_until(
+        lambda: differences(store, broker.answers.groups()) == [],
+        "we answer otherwise than the broker",
+        say=lambda: str(differences(store, broker.answers.groups())),
+    )
+
+
+def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
+    rows = table(store, "log").select(["log_partition", "record_offset", "log_incarnation"]).to_pylist()
+    return sorted(
+        (row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation
+    )
+
+
+def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:
+    groups = export_of(store)["groups"]
+    return {
+        name: {(each["topic"], each["partition"]): each["offset"] for each in group["offsets"]}
+        for name, group in groups.items()
+    }

@@ -1,0 +1,297 @@
+"""Topics, commits, consumers and transactions of a running cluster, by Kafka's own clients.
+
+They run in a broker's JVM: a consumer's poll is a call, so a test says when it happens.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.kafka.broker_answers import TOPIC, Broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+
+    from tests.kafka.brokers import KafkaJvm
+
+PATIENCE_SECONDS = 300  # a Spark that starts on a busy machine takes a minute or two
+_POLL_SECONDS = 0.3  # looking takes processor time, of which those that are waited for need some
+_STRING = "org.apache.kafka.common.serialization.StringSerializer"
+_UNSTRING = "org.apache.kafka.common.serialization.StringDeserializer"
+
+
+def wait_until(
+    true: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, say: Callable[[], str] = str
+) -> None:
+    """Wait until the condition holds; after a deadline fail, with the text of ``say``."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"after {seconds} s: {what} {say()}"
+        time.sleep(_POLL_SECONDS)
+
+
+class LiveClients:
+    """Clients of one cluster: `connect` when it runs, `disconnect` before it stops."""
+
+    #: The coordinator's answers while it runs.
+    answers: Broker
+
+    def __init__(self, kafka: KafkaJvm, offsets_partitions: int) -> None:
+        self._kafka = kafka
+        self._jvm = kafka.gateway.jvm
+        self.offsets_partitions = offsets_partitions
+        self._admin: JavaObject = None
+        self._clients: list[JavaObject] = []
+
+    @property
+    def address(self) -> str:
+        """Value of bootstrap.servers."""
+        raise NotImplementedError
+
+    def connect(self) -> JavaObject:
+        """Make the Admin client."""
+        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create({"bootstrap.servers": self.address})
+        return self._admin
+
+    def disconnect(self) -> None:
+        """Close the Admin client."""
+        self._admin.close()
+
+    def close_clients(self) -> None:
+        """Close the consumers and producers."""
+        for client in self._clients:
+            client.close(self._jvm.java.time.Duration.ofSeconds(1))
+        self._clients = []
+
+    def wait_for_markers(self) -> None:
+        """Wait for the control records of transactions that have ended: a broker writes them after its answer."""
+        wait_until(
+            lambda: all(open_since is None for _, open_since, _ in self.answers.producers().values()),
+            "a transaction is open",
+        )
+
+    # --- topics
+
+    def create_topic(self, name: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        """Create a topic."""
+        topic = self._jvm.org.apache.kafka.clients.admin.NewTopic(name, partitions, self._short(1))
+        topic.configs(dict(settings or {}))
+        self._admin.createTopics([topic]).all().get()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self._admin.deleteTopics([name]).all().get()
+        wait_until(lambda: name not in self.topics(), f"topic {name} is still there")
+
+    def topics(self) -> list[str]:
+        """All topics, internal ones too."""
+        options = self._jvm.org.apache.kafka.clients.admin.ListTopicsOptions().listInternal(True)
+        return list(self._admin.listTopics(options).names().get())
+
+    def cluster_id(self) -> str:
+        """The id of the cluster."""
+        return str(self._admin.describeCluster().clusterId().get())
+
+    def topic_id(self, name: str) -> str:
+        """The id of a topic in Kafka's notation."""
+        return str(self._admin.describeTopics([name]).allTopicNames().get()[name].topicId().toString())
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Give a topic more partitions."""
+        new = self._jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(count)
+        self._admin.createPartitions({name: new}).all().get()
+
+    def set_topic(self, name: str, **settings: str) -> None:
+        """Change settings of a topic; names have `_` in place of dots."""
+        kafka = self._jvm.org.apache.kafka
+        of_topic = kafka.common.config.ConfigResource(
+            kafka.common.config.ConfigResource.Type.TOPIC,
+            name,
+        )
+        operation = kafka.clients.admin.AlterConfigOp.OpType.SET
+        changes = [
+            kafka.clients.admin.AlterConfigOp(kafka.clients.admin.ConfigEntry(key.replace("_", "."), value), operation)
+            for key, value in settings.items()
+        ]
+        self._admin.incrementalAlterConfigs({of_topic: changes}).all().get()
+
+    def allow(self, user: str, kind: str, prefix: str, *operations: str) -> None:
+        """Allow a user operations on all resources of a kind (TOPIC, GROUP) whose names begin so."""
+        acl, resource = self._jvm.org.apache.kafka.common.acl, self._jvm.org.apache.kafka.common.resource
+        prefixed = resource.PatternType.PREFIXED
+        pattern = resource.ResourcePattern(getattr(resource.ResourceType, kind), prefix, prefixed)
+        allowed = [
+            acl.AclBinding(
+                pattern,
+                acl.AccessControlEntry(
+                    f"User:{user}", "*", getattr(acl.AclOperation, operation), acl.AclPermissionType.ALLOW
+                ),
+            )
+            for operation in operations
+        ]
+        self._admin.createAcls(allowed).all().get()
+
+    def add_scram_user(self, user: str, password: str) -> None:
+        """Add a user who logs in by SCRAM, with either hash."""
+        admin = self._jvm.org.apache.kafka.clients.admin
+        for mechanism in (admin.ScramMechanism.SCRAM_SHA_256, admin.ScramMechanism.SCRAM_SHA_512):
+            credential = admin.UserScramCredentialUpsertion(user, admin.ScramCredentialInfo(mechanism, 4096), password)
+            self._admin.alterUserScramCredentials([credential]).all().get()
+
+    def committed_records(self) -> list[tuple[int, int]]:
+        """Log partition and record offset of all that a read_committed consumer gets of the offsets topic, in order."""
+        kafka = self._jvm.org.apache.kafka
+        bytes_reader = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+        client = kafka.clients.consumer.KafkaConsumer(
+            {
+                "bootstrap.servers": self.address,
+                "isolation.level": "read_committed",
+                "key.deserializer": bytes_reader,
+                "value.deserializer": bytes_reader,
+            }
+        )
+        places = [kafka.common.TopicPartition(TOPIC, at) for at in range(self.offsets_partitions)]
+        client.assign(places)
+        client.seekToBeginning(places)
+        ends = {each.getKey().partition(): each.getValue() for each in client.endOffsets(places).entrySet()}
+        found: list[tuple[int, int]] = []
+
+        def is_read() -> bool:
+            records = client.poll(self._jvm.java.time.Duration.ofMillis(100)).iterator()
+            while records.hasNext():
+                record = records.next()
+                found.append((record.partition(), record.offset()))
+            return all(client.position(place) >= ends[place.partition()] for place in places)
+
+        wait_until(is_read, "the offsets topic was not read to its end")
+        client.close()
+        return sorted(found)
+
+    # --- clients
+
+    def produce(self, topic: str, partition: int, count: int) -> None:
+        """Produce this number of records."""
+        producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
+            {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
+        )
+        for number in range(count):
+            producer.send(
+                self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, None, str(number))
+            )
+        producer.close()
+
+    def consumer(self, group_id: str, topics: Sequence[str] = (), **settings: str) -> Consumer:
+        """A consumer that subscribes to these topics, if any; ``settings`` with `_` for a dot."""
+        properties = {
+            "bootstrap.servers": self.address,
+            "group.id": group_id,
+            "key.deserializer": _UNSTRING,
+            "value.deserializer": _UNSTRING,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            **{key.replace("_", "."): value for key, value in settings.items()},
+        }
+        client = self._jvm.org.apache.kafka.clients.consumer.KafkaConsumer(properties)
+        self._clients.append(client)
+        if topics:
+            client.subscribe(list(topics))
+        return Consumer(self._jvm, client)
+
+    def transaction(self, transactional_id: str) -> Transaction:
+        """A producer that commits offsets in transactions."""
+        client = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
+            {
+                "bootstrap.servers": self.address,
+                "transactional.id": transactional_id,
+                "key.serializer": _STRING,
+                "value.serializer": _STRING,
+            }
+        )
+        client.initTransactions()
+        self._clients.append(client)
+        return Transaction(self._jvm, client)
+
+    def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
+        """Commit or reset offsets of a group without members, as the Admin client does."""
+        self._admin.alterConsumerGroupOffsets(group_id, _offsets(self._jvm, offsets, metadata)).all().get()
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group."""
+        self._admin.deleteConsumerGroups([group_id]).all().get()
+
+    def delete_offsets(self, group_id: str, places: Sequence[tuple[str, int]]) -> None:
+        """Delete offsets of a group."""
+        found = {self._jvm.org.apache.kafka.common.TopicPartition(*place) for place in places}
+        self._admin.deleteConsumerGroupOffsets(group_id, found).all().get()
+
+    def _short(self, number: int) -> JavaObject:
+        array = self._kafka.gateway.new_array(self._jvm.short, 1)
+        array[0] = number
+        return array[0]
+
+
+class Consumer:
+    """A consumer of a group, one call at a time."""
+
+    def __init__(self, jvm: Any, client: JavaObject) -> None:  # noqa: ANN401 - of the JVM
+        self._jvm = jvm
+        self._client = client
+
+    def poll(self, milliseconds: int = 200) -> None:
+        """Poll once."""
+        self._client.poll(self._jvm.java.time.Duration.ofMillis(milliseconds))
+
+    def join(self, partitions: int = 1) -> None:
+        """Poll until it has this number of partitions."""
+
+        def assigned() -> bool:
+            self.poll()
+            return len(self._client.assignment()) >= partitions
+
+        wait_until(assigned, "the consumer was not assigned its partitions")
+
+    def commit(self, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
+        """Commit, and wait for it."""
+        self._client.commitSync(_offsets(self._jvm, offsets, metadata))
+
+    def metadata(self) -> JavaObject:
+        """The member id and generation in its group."""
+        return self._client.groupMetadata()
+
+    def close(self) -> None:
+        """Leave."""
+        self._client.close()
+
+
+class Transaction:
+    """A producer's transactions."""
+
+    def __init__(self, jvm: Any, client: JavaObject) -> None:  # noqa: ANN401 - of the JVM
+        self._jvm = jvm
+        self._client = client
+
+    def begin(self, group: str | JavaObject, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Begin one, and commit offsets of a group in it."""
+        if isinstance(group, str):
+            group = self._jvm.org.apache.kafka.clients.consumer.ConsumerGroupMetadata(group)
+        self._client.beginTransaction()
+        self._client.sendOffsetsToTransaction(_offsets(self._jvm, offsets, ""), group)
+
+    def commit(self) -> None:
+        """End it with a commit."""
+        self._client.commitTransaction()
+
+    def abort(self) -> None:
+        """End it with an abort."""
+        self._client.abortTransaction()
+
+
+def _offsets(jvm: Any, offsets: Mapping[tuple[str, int], int], metadata: str) -> dict[JavaObject, JavaObject]:  # noqa: ANN401 - of the JVM
+    kafka = jvm.org.apache.kafka
+    return {
+        kafka.common.TopicPartition(*place): kafka.clients.consumer.OffsetAndMetadata(offset, metadata)
+        for place, offset in offsets.items()
+    }

@@ -1,0 +1,86 @@
+"""`follow` reproduces the classic group coordinator of a live broker of 3.9.
+
+Only such a broker shows which API versions and features it has, and what its coordinator answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state_reader import StateReader
+from tests.kafka.brokers import KafkaJvm, kafka_3_9
+from tests.kafka.following import answers_of, caught_up, following, log_places
+from tests.kafka.live import LiveBroker, live_broker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def classic_kafka(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
+    """A JVM for brokers of 3.9."""
+    jvm = KafkaJvm(tmp_path_factory.mktemp("kafka-3.9"), kafka_3_9())
+    yield jvm
+    jvm.close()
+
+
+def clients_do_it_all(broker: LiveBroker, round_: int) -> None:
+    """Clients commit, reset and delete, within transactions too; some stay members of their groups."""
+    topic = f"t{round_}"
+    broker.create_topic(topic, 3)
+    member = broker.consumer(f"classic-{round_}", [topic])
+    member.join(3)
+    member.commit({(topic, 0): 1, (topic, 1): 2}, "a note")
+    static = broker.consumer(f"static-{round_}", [topic], group_instance_id="one", client_id="static-client")
+    static.join(3)
+    static.commit({(topic, 2): 3})
+    gone = broker.consumer(f"gone-{round_}", [topic])
+    gone.join(3)
+    gone.commit({(topic, 1): 1})
+    gone.close()
+    broker.commit(f"simple-{round_}", {(topic, 0): 5, (topic, 1): 5}, "by hand")
+    broker.commit(f"simple-{round_}", {(topic, 0): 2})  # a reset
+    broker.delete_offsets(f"simple-{round_}", [(topic, 1)])
+    broker.commit(f"deleted-{round_}", {(topic, 0): 1})
+    broker.delete_group(f"deleted-{round_}")
+
+
+def test_broker_of_3_9_is_followed_with_the_answers_of_its_classic_coordinator(
+    kafka: KafkaJvm, classic_kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with live_broker(kafka, tmp_path / "broker", 3, server=classic_kafka) as broker:
+        clients_do_it_all(broker, 1)
+        broker.commit("back", {("t1", 0): 1})
+        transaction = broker.transaction("deleted-below")
+        transaction.begin("back", {("t1", 0): 7})
+        with following(workbench, store, broker, quick):
+            caught_up(store, broker)
+            assert {each.coordinator_semantics for each in log_info(StateReader(str(store)))} == {"classic"}
+            clients_do_it_all(broker, 2)
+            caught_up(store, broker)
+            broker.delete_offsets("back", [("t1", 0)])
+            transaction.commit()
+            aborted = broker.transaction("is-aborted")
+            aborted.begin("only-aborted", {("t1", 0): 3})
+            aborted.abort()
+            broker.wait_for_markers()
+            broker.stop()
+            broker.start()  # only the load of the log shows R12 and R14: until then it remembers more
+            clients_do_it_all(broker, 3)
+            caught_up(store, broker)
+        assert log_places(store) == broker.log_places()
+    answers = answers_of(store)
+    assert answers["back"] == {("t1", 0): 7}
+    assert {"classic-1", "static-2", "gone-3", "simple-3"} <= answers.keys()
+    assert "only-aborted" not in answers
+    assert workbench.verify(store).equal

@@ -1,0 +1,128 @@
+"""`follow` reads each record once while partition leaders move, die, and lose records.
+
+Only real brokers show how long a leader is away, which records replicas have then, and what the epochs tell. A broker
+that is killed takes a JVM of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state_reader import StateReader
+from tests.kafka.following import Heard, answers_of, caught_up, following, log_places
+from tests.kafka.live_clients import wait_until
+from tests.kafka.three_brokers import VICTIM, ThreeBrokers, three_brokers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from tests.kafka.brokers import KafkaJvm
+    from tests.spark.stores import Workbench
+
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+
+@contextmanager
+def clients_committing(cluster: ThreeBrokers) -> Iterator[Callable[[int], None]]:
+    """Clients commit meanwhile, also in transactions; the function waits until they have committed so often again."""
+    ended, commits, failures = threading.Event(), itertools.count(), list[BaseException]()
+    done = 0
+
+    def commit_all() -> None:
+        nonlocal done
+        transaction = cluster.transaction("moves")
+        for number in commits:
+            if ended.is_set():
+                return
+            try:
+                cluster.commit(f"g{number % 30}", {("t", 0): number})
+                if number % 10 == 0:
+                    transaction.begin(f"txn-{number % 3}", {("t", 1): number})
+                    transaction.commit()
+            except Py4JJavaError:  # a broker died; another producer of this id aborts the transaction if one is open
+                transaction = cluster.transaction("moves")
+            else:
+                done += 1
+
+    def run() -> None:
+        try:
+            commit_all()
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            failures.append(error)
+
+    def wait_for(more: int) -> None:
+        goal = done + more
+        wait_until(lambda: done >= goal or bool(failures), "no commit is accepted")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield wait_for
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures, failures
+
+
+def test_leaders_that_move_and_a_broker_that_dies_cost_no_record_and_repeat_none(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    with three_brokers(kafka, tmp_path / "brokers", 3) as cluster:
+        cluster.create_topic("t", 2)
+        with following(workbench, store, cluster, quick, heard):
+            with clients_committing(cluster) as wait_for:
+                for order in ([1, 2, 3], [2, 3, 1], [3, 1, 2]):
+                    cluster.place({at: order[at:] + order[:at] for at in range(3)})
+                    wait_for(40)
+                assert VICTIM in cluster.leaders().values()
+                cluster.kill()
+                wait_for(60)
+            cluster.wait_for_markers()
+            assert set(cluster.leaders().values()) == {1, 2}
+            caught_up(store, cluster)
+            wait_until(lambda: log_places(store) == cluster.log_places(1), "the log is not the topic")
+        assert log_places(store) == cluster.log_places(1) == cluster.log_places(2)
+    assert len(answers_of(store)) == 33
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {0}
+    assert workbench.verify(store).equal
+
+
+def test_unclean_election_that_loses_records_starts_a_new_incarnation_of_the_log(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    store, heard = tmp_path / "store", Heard()
+    with three_brokers(kafka, tmp_path / "brokers", 1) as cluster:
+        cluster.create_topic("t", 2)
+        cluster.place({0: [VICTIM, 2]})
+        cluster.set_topic("__consumer_offsets", unclean_leader_election_enable="true")
+        cluster.commit("stays", {("t", 0): 1})
+        with following(workbench, store, cluster, quick):
+            caught_up(store, cluster)
+            cluster.stop(2)
+            for number in range(5):
+                cluster.commit("lost", {("t", 0): number})  # broker 3 alone has them
+            wait_until(lambda: answers_of(store).get("lost") == {("t", 0): 4}, "the commits did not land")
+        before = log_places(store)
+        cluster.kill()
+        cluster.start(2)
+        wait_until(lambda: cluster.leaders() == {0: 2}, "broker 2 does not lead")
+        for number in range(9):  # the log grows past the point that was read
+            cluster.commit("new", {("t", 1): number})
+        with following(workbench, store, cluster, quick, heard):
+            caught_up(store, cluster)
+            wait_until(lambda: log_places(store, 1) == cluster.log_places(), "the log is not the topic")
+    assert answers_of(store) == {"stays": {("t", 0): 1}, "new": {("t", 1): 8}}
+    assert log_places(store) == before
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
+    assert any("a new leader of log partition 0 has the records of leader epoch" in each for each in heard.warnings)
+    assert workbench.verify(store).equal
