@@ -6,6 +6,7 @@ A store of 50 log partitions in a local folder, made anew. Each writer commits f
 its topic at once, acks=all, and waits for the answer before its next commit. What is measured:
 
 - commit: one writer alone; the time from the call to the answer
+- commit beside compaction: the same while `offsets maintain` compacts the store every second
 - commits together: 8 writers, as threads of one process, and as two threads in each of four processes; offsets/s are
   those acknowledged
 - fetch: one partition of a group, by one thread, while nothing and while another process writes
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 OFFSETS_PARTITIONS = 50
 WRITERS = 8
 FETCHES = 20_000
+_OFFSETS = Path(sys.executable).with_name("offsets")
 _CLIENT = Path(__file__).with_name("BrokerCommits.java")
 _COMPILER = "jdk.compiler"
 _JVM = ("-Xmx256m", "-Dlog4j2.level=OFF")
@@ -107,6 +109,21 @@ def one_process(folder: str, threads: int, partitions: int, seconds: float) -> F
     return Figures(latencies, seconds)
 
 
+def beside_compaction(folder: str, partitions: int, seconds: float) -> Figures:
+    """One writer, while `offsets maintain` compacts the store again and again in a process of its own."""
+    command = [_OFFSETS, "maintain", "--store", folder, "--every", "PT1S"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as compaction:
+        assert compaction.stdout is not None  # noqa: S101 - it is a pipe
+        compaction.stdout.readline()  # of the first run
+        drain = threading.Thread(target=compaction.stdout.read)
+        drain.start()
+        try:
+            return one_process(folder, 1, partitions, seconds)
+        finally:
+            compaction.terminate()
+            drain.join()
+
+
 def processes(folder: str, count: int, threads: int, partitions: int, seconds: float) -> Figures:
     """Writers in several processes."""
     context = multiprocessing.get_context("spawn")
@@ -158,6 +175,7 @@ def coordinator_rows(folder: str, partitions: int, seconds: float) -> list[list[
     one, together = "p50 30 ms, p99 150 ms", "5,000 offsets/s"
     rows = [
         one_process(folder, 1, partitions, seconds).row("commit, 1 writer", partitions, one),
+        beside_compaction(folder, partitions, seconds).row("commit, 1 writer, beside compaction", partitions, one),
         one_process(folder, WRITERS, partitions, seconds).row("commit, 8 writers, 1 process", partitions, together),
         processes(folder, 4, 2, partitions, seconds).row("commit, 8 writers, 4 processes", partitions, together),
     ]
