@@ -109,6 +109,10 @@ class NoSuchGroup(OffsetsError):
     kafka_name = "GROUP_ID_NOT_FOUND"
 
 
+class NoSuchConnector(OffsetsError):
+    """The log has no record of a connector."""
+
+
 class WrongRecords(OffsetsError):
     """A topic or log has records of another kind than expected."""
 

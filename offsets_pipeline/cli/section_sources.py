@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     SOURCES,
     "offsets ingest-segments --store store /var/lib/kafka/data",
     "offsets ingest-segments --store store --offsets-partitions 50 __consumer_offsets-7",
+    "offsets ingest-segments --store connect --topic connect-offsets /var/lib/kafka/data",
 )
 @click.argument(
     "paths",
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
 )
+@click.option("--topic", metavar="T", help="Topic of the segments (default: settings, __consumer_offsets).")
 @SEMANTICS_OF_NEW_STORE
 def ingest_segments(
     store: str,
     settings: Settings,
     paths: tuple[str, ...],
     offsets_partitions: int | None,
+    topic: str | None,
     semantics: CoordinatorSemantics | None,
 ) -> int:
     """Append a broker's segment files to the log.
@@ -49,7 +52,7 @@ def ingest_segments(
     """
     from offsets_pipeline.cli import ingest_command
 
-    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics)
+    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
 def _topic_options(run: Callable[..., int]) -> Callable[..., int]:

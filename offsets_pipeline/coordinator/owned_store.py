@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from offsets_pipeline.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.errors import NotAStore, NotCoordinator
 from offsets_pipeline.semantics.partitioning import partition_for
-
-_SCHEMA_PREFIX = "schema:"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class OwnedStore:
 
 def _folder(location: str | Path) -> str:
     text = str(location)
-    if text.startswith(_SCHEMA_PREFIX):
+    if text.startswith(SCHEMA_PREFIX):
         raise NotAStore(
             f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of the store"
         )

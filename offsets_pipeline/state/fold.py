@@ -24,22 +24,23 @@ from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, Wr
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, pending_rows
+from offsets_pipeline.state.by_topic_kind import replay_start, writer
+from offsets_pipeline.state.changes import Changes, StateFolders
+from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress
 from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
-from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
+from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.replay_job import replay_batch, replay_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 #: Delta application whose transactions number the incarnations of the state.
@@ -86,7 +87,7 @@ def reload_partitions(
             raise InvalidPartitionCount(
                 f"no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
             )
-    for table in (*(each.table for each in STATE_TABLES), QUARANTINE, TOPICS, FOLD_PROGRESS):
+    for table in (*(each.table for each in _state_tables(store)), QUARANTINE, TOPICS, FOLD_PROGRESS):
         if not store.table(table.name).exists():
             store.table(table.name).create()
     return with_retries(
@@ -131,8 +132,8 @@ def _fold_rows(store: Store, rows: DataFrame, progress: FoldProgress, settings: 
     semantics = progress.semantics or store.properties.coordinator_semantics
     known = KnownGroups.read(_tables(store), progress.incarnations, semantics)
     folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
-    start = ReplayStart(folders.offsets_partitions, semantics, progress.folded_to, pending_rows(progress.partitions))
-    changes = _added(replay_batch(rows, start, settings.fold.driver_rows, _writer(folders)))
+    start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
+    changes = _added(replay_batch(rows, start, settings.fold.driver_rows, writer(store.properties, folders)))
     _check(changes, settings)
     if changes.records:
         _append(store, changes)
@@ -195,11 +196,12 @@ class _Rebuild:
         """Reserve the number of a state incarnation, which no other replay gets."""
 
         def reserve() -> int:
-            table = self._store.table(OFFSETS.name)
+            tables = _state_tables(self._store)
+            table = self._store.table(tables[0].name)
             snapshot = table.snapshot()
             written = (  # also if another state table was lost and created again
                 int(file.partition["incarnation"])
-                for each in STATE_TABLES
+                for each in tables
                 for file in self._store.table(each.name).snapshot().files()
             )
             number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION, *written) + 1
@@ -253,17 +255,12 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in start.items()}
         folders = _folders(self._store, self._count, self._semantics, incarnations, known)
         log = self._store.table(LOG.name)
-        starts = {at: each.folded_to for at, each in start.items()}
-        reader = LogReader(log, LogRange(starts, log_incarnation=self._log_incarnation), self._semantics)
+        begin = replay_start(self._store.properties, self._count, self._semantics, start)
+        log_range = LogRange(begin.folded_to, log_incarnation=self._log_incarnation)
+        reader = LogReader(log, log_range, begin.schema, begin.compact)
         files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-        found = replay_log(
-            self._store.spark,
-            reader,
-            files,
-            ReplayStart(self._count, self._semantics, starts, pending_rows(start)),
-            self._settings.fold.driver_rows,
-            _writer(folders),
-        )
+        write = writer(self._store.properties, folders)
+        found = replay_log(self._store.spark, reader, files, begin, self._settings.fold.driver_rows, write)
         changes = _added(found)
         _check(changes, self._settings)
         return changes
@@ -271,18 +268,18 @@ class _Rebuild:
 
 def _append(store: Store, changes: Changes) -> None:
     """Append the files to the state tables, which other folds may do at the same time."""
-    for table in STATE_TABLES:
+    for table in _state_tables(store):
         if changes.files[table.name]:
             folder = store.table(table.name)
             folder.commit(add=changes.files[table.name], seen=folder.snapshot())
 
 
-def _writer(folders: StateFolders) -> Callable[[Iterator[pa.RecordBatch]], Changes]:
-    return lambda effects: write_changes(effects, folders)
+def _state_tables(store: Store) -> tuple[StateTable, ...]:
+    return state_tables_of(store.properties.topic_kind)
 
 
 def _tables(store: Store) -> dict[str, TableFolder]:
-    return {table.name: store.table(table.name) for table in STATE_TABLES}
+    return {table.name: store.table(table.name) for table in _state_tables(store)}
 
 
 def _folders(

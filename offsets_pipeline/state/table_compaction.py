@@ -18,7 +18,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation, named_rows
+from offsets_pipeline.state.merge_on_read import StateTable, by_incarnation, named_rows, state_tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -69,7 +69,8 @@ class Compactor:
         incarnations = _progress(self._store).incarnations
         rested = self._has_rested()
         # All tables at once: `compacted_to` rises for all, and rows before it are the slow ones to read.
-        due = STATE_TABLES if rested or any(self._is_due(each) for each in STATE_TABLES) else ()
+        tables = state_tables_of(self._store.properties.topic_kind)
+        due = tables if rested or any(self._is_due(each) for each in tables) else ()
         compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
         if rested and len(compacted) == len(due):
             self._incarnations, self._replaced_at = incarnations, None

@@ -50,10 +50,18 @@ class Workbench:
     spark: SparkSession
     settings: Settings
 
-    def ingest(self, location: Path | str, *paths: Path | str, partitions: int | None = None) -> IngestReport:
+    def ingest(
+        self, location: Path | str, *paths: Path | str, partitions: int | None = None, topic: str | None = None
+    ) -> IngestReport:
         """Ingest segment files into a store."""
         return ingest_segments(
-            self.spark, str(location), [str(path) for path in paths], self.settings, CLOCK, partitions
+            self.spark,
+            str(location),
+            [str(path) for path in paths],
+            self.settings,
+            CLOCK,
+            partitions,
+            topic=topic,
         )
 
     def open(self, location: Path | str) -> Store:

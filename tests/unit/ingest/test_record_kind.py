@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offsets_pipeline.errors import WrongRecords
-from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS, FirstRecord
+from offsets_pipeline.ingest.record_kind import RECORD_KINDS, FirstRecord
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_records
 from tests.logs import CAPTURE_NAMES, commit_key
 
@@ -28,7 +29,9 @@ OTHERS = (
 
 
 def look(*keys: bytes | None) -> None:
-    OFFSETS_RECORDS.require("topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)])
+    RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(
+        "topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)]
+    )
 
 
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
