@@ -90,7 +90,10 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
 @command(SOURCES, "offsets ingest-topic --store store --bootstrap-server localhost:9092")
 @_topic_options
 def ingest_topic(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - TopicOptions
-    """Append a broker's offsets topic to the log, as it grows.
+    """Append a broker's topic to the log, as it grows.
+
+    The topic is __consumer_offsets or one of Kafka Connect: offset.storage.topic, status.storage.topic or
+    config.storage.topic. A store holds one topic.
 
     Runs until SIGTERM or Ctrl-C. With --available-now it ends when all records up to now are read.
     """
@@ -103,12 +106,13 @@ def ingest_topic(store: str, settings: Settings, **options: Any) -> int:  # noqa
     SOURCES,
     "offsets follow --store store --bootstrap-server localhost:9092",
     "offsets follow --store store --bootstrap-server localhost:9092 --available-now",
+    "offsets follow --store connect --topic connect-offsets --bootstrap-server localhost:9092",
     "offsets follow --store store --bootstrap-server broker:9093 --option security.protocol=SASL_SSL "
     "--option sasl.jaas.config=file:/run/secrets/jaas",
 )
 @_topic_options
 def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - TopicOptions
-    """Append a broker's offsets topic to the log and fold it, as it grows.
+    """Append a broker's topic to the log and fold it, as it grows.
 
     Only reads the topic, and joins no group. After a crash it resumes at the end of the log.
     """

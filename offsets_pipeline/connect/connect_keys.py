@@ -98,8 +98,13 @@ def _offset_key(text: str) -> ConnectKey:
 
 
 def offset_key(connector: str, source_partition: object) -> bytes:
-    """The key of an offset, as Connect's JSON converter writes it."""
-    return _compact([connector, source_partition]).encode()
+    """The key of an offset in the form of Connect's JSON converter; the same for equal source partitions.
+
+    Raises CorruptRecord for a source partition that is not null or an object, or that JSON cannot hold.
+    """
+    text = f"[{canonical_json(connector)},{canonical_json(source_partition)}]"
+    _offset_key(text)
+    return text.encode()
 
 
 def parse_connect_value(value: bytes | None) -> str | None:
@@ -129,10 +134,6 @@ def canonical_json(value: object) -> str:
     except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise CorruptRecord("key", f"cannot be written as JSON: {error}") from None
     return text
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _text(raw: bytes, what: str) -> str:

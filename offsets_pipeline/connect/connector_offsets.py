@@ -92,6 +92,14 @@ def connector_type(settings: Mapping[str, object]) -> str:
     return "sink" if "Sink" in name or "topics" in settings or "topics.regex" in settings else "source"
 
 
+def target_state(value: Mapping[str, Any] | None) -> str | None:
+    """The state that a connector should be in, by the value of its target state record; None without a record.
+
+    Workers before 3.5 know no STOPPED: a worker writes PAUSED for these, and its own state as ``state.v2``.
+    """
+    return None if value is None else value.get("state.v2") or value.get("state")
+
+
 def sink_group(connector: str, settings: Mapping[str, object]) -> str:
     """The consumer group of a sink connector (R32)."""
     return str(settings.get("consumer.override.group.id") or f"{SINK_GROUP_PREFIX}{connector}")

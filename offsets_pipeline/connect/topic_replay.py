@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
+from offsets_pipeline.connect.topic_state import ConnectRow
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
@@ -112,6 +113,13 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
         at = table.schema.get_field_index(name)
         table = table.set_column(at, table.schema.field(at), column)
     return table.filter(pa.array(stays))
+
+
+def connect_rows(table: pa.Table) -> list[ConnectRow]:
+    """The rows of a table with these columns, in its order."""
+    timestamps = table["record_timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    columns = [timestamps if name == "record_timestamp" else table[name] for name in ConnectRow._fields]
+    return list(map(ConnectRow._make, zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
 class _Parsed:

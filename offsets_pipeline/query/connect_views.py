@@ -39,7 +39,10 @@ _VIEWS = {
         FROM (
             SELECT connector AS name, config,
                    get_json_object(status, '$.state') AS state, get_json_object(status, '$.worker_id') AS worker_id,
-                   task_count, get_json_object(target, '$.state') AS target_state, connector_class,
+                   task_count,
+                   coalesce(get_json_object(target, "$['state.v2']"), get_json_object(target, '$.state'))
+                       AS target_state,
+                   connector_class,
                    CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
                         WHEN contains(substring_index(connector_class, '.', -1), 'Source') THEN 'source'
                         WHEN contains(substring_index(connector_class, '.', -1), 'Sink')

@@ -14,6 +14,7 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_answer,
     sink_group,
     source_answer,
+    target_state,
 )
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.errors import NoSuchConnector
@@ -89,7 +90,7 @@ def _info(name: str, found: _Found) -> ConnectorInfo:
         type_,
         status.get("state"),
         status.get("worker_id"),
-        found.values.get(_TYPE.TARGET_STATE, {}).get("state"),
+        target_state(found.values.get(_TYPE.TARGET_STATE)),
         found.tasks,
         sink_group(name, settings) if type_ == "sink" else None,
         len(found.offsets),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.connect.topic_replay import RECORD
-from offsets_pipeline.connect.topic_state import ConnectRow, TopicPartitionState
+from offsets_pipeline.connect.topic_replay import RECORD, connect_rows
+from offsets_pipeline.connect.topic_state import TopicPartitionState
 from offsets_pipeline.semantics.effects import PENDING, PROGRESS
 from offsets_pipeline.state.changes import partitions_of, state_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
@@ -77,14 +77,7 @@ class TopicComparison(StateRows):
 
 def specified(tables: Iterable[pa.Table], kind: TopicKind) -> tuple[dict[int, TopicPartitionState], int]:
     """What the specification makes of all rows of some log partitions, in any order; and how many rows these are."""
-    rows = []
-    for table in tables:
-        at = table.schema.get_field_index("record_timestamp")
-        table = table.set_column(at, "record_timestamp", table["record_timestamp"].cast(pa.int64()))  # noqa: PLW2901
-        rows += [
-            ConnectRow(*row) for row in zip(*(table[name].to_pylist() for name in ConnectRow._fields), strict=True)
-        ]
-    rows.sort(key=itemgetter(0, 1))
+    rows = sorted((row for table in tables for row in connect_rows(table)), key=itemgetter(0, 1))
     states: dict[int, TopicPartitionState] = {}
     for row in rows:
         states.setdefault(row.log_partition, TopicPartitionState(row.log_partition, kind)).replay(row)

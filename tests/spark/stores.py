@@ -21,7 +21,7 @@ from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
 from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.fold_stream import start_fold
@@ -134,7 +134,7 @@ def table(location: Path | str, name: str) -> pa.Table:
     Of a state table the rows that count.
     """
     reader = StateReader(str(location))
-    rows = {each.name: each for each in STATE_TABLES}
+    rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
     source = f"({rows[name].newest(name, reader.named(name))})" if name in rows else name
     found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config import FoldSettings
@@ -17,7 +18,8 @@ from offsets_pipeline.query.connectors import describe_connector
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from tests.spark.segments import write_prefix
+from tests.logs import LogPartition
+from tests.spark.segments import batches_of, write_prefix
 from tests.spark.stores import CLOCK, Workbench, copied, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
 
@@ -90,7 +92,8 @@ def test_offsets_folded_in_batches_are_what_the_worker_answered(  # R11, R15
     in_tasks = replace(workbench.settings, fold=FoldSettings(driver_rows=0))
     Workbench(workbench.spark, in_tasks).fold(store)
     assert described(store, EXACTLY_ONCE) == answers(EXACTLY_ONCE, "file-.+")
-    assert rows_of(store, "connect_records") == rows_of(mirrored(EXACTLY_ONCE), "connect_records")
+    streamed, reloaded = (rows_of(each, "connect_records") for each in (store, mirrored(EXACTLY_ONCE)))
+    assert sorted(streamed, key=str) == sorted(reloaded, key=str)
     for independent in (False, True):
         found = workbench.verify(store, independent=independent)
         assert (found.equal, found.records, found.offsets) == (True, 50, 5)
@@ -101,8 +104,6 @@ def test_offsets_folded_in_batches_are_what_the_worker_answered(  # R11, R15
 def test_verify_finds_a_state_that_lost_a_record(
     workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from deltalake import DeltaTable
-
     store = copied(mirrored(ALTERED), tmp_path / "store")
     DeltaTable(f"{store}/connect_records").delete("connector = 'file-c' AND record_offset = 4")
     for independent in (False, True):
@@ -149,6 +150,9 @@ def test_connectors_are_those_of_the_worker_with_state_type_and_group(
         "file-c": 2,
     }
     assert [each["name"] for each in listed] == sorted(row.name for row in rows)
+    stopped = {name for name, (_, state, _) in expected.items() if state == "STOPPED"}
+    assert {row.name for row in rows if row.target_state == "STOPPED"} == stopped
+    assert {each["name"] for each in listed if each["target_state"] == "STOPPED"} == stopped
     assert {row.name: row.task_count for row in rows} == {each["name"]: each["tasks"] for each in listed}
 
 
@@ -228,9 +232,6 @@ def test_commands_for_groups_refuse_a_store_of_connect(
 def test_malformed_keys_go_to_quarantine_and_change_nothing(  # R6
     workbench: Workbench, tmp_path: Path
 ) -> None:
-    from tests.logs import LogPartition
-    from tests.spark.segments import batches_of
-
     log = LogPartition()
     for key, value in [
         (b'["c",{"f":1}]', b'{"p":1}'),
