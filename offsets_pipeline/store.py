@@ -259,12 +259,14 @@ class Store:
 
         The state keeps its own until a reload replaces it.
 
-        Raises StoreMismatch for `classic` and an owned store: its coordinator behaves as that of Kafka 4.x.
+        Raises StoreMismatch for `classic` and an owned store, whose coordinator behaves as that of Kafka 4.x, or a
+        store of a topic of Kafka Connect.
         """
-        if self.properties.kind == OWNED and semantics.is_classic:
-            raise StoreMismatch(
-                f"cannot replay {self.location} as {semantics}: it is an owned store, and its coordinator is {MODERN}"
-            )
+        if semantics.is_classic and (self.properties.kind == OWNED or self.properties.topic_kind.is_connect):
+            what = "a topic of Kafka Connect has no coordinator"
+            if self.properties.kind == OWNED:
+                what = f"it is an owned store, and its coordinator is {MODERN}"
+            raise StoreMismatch(f"cannot replay {self.location} as {semantics}: {what}")
         return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
 
     def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.connect.topic_state import ConnectRecord
     from offsets_pipeline.coordinator.appender import Handler
+
+Answer = TypeVar("Answer")
 
 #: Log partitions of a new store: Connect's default of `offset.storage.partitions`.
 PARTITIONS = 25
@@ -77,9 +79,9 @@ class ConnectLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- reads; the caller of `state` functions holds the lock or is a handler
+    # --- reads; those below `read` are for its function and for handlers, which hold the lock
 
-    def read(self, answer: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `answer` returns
+    def read(self, answer: Callable[[], Answer]) -> Answer:
         """Call ``answer`` with the newest records. Raises StoreReplaced, UnsupportedTable."""
         with self._lock:
             self._catch_up()

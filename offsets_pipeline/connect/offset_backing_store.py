@@ -75,7 +75,7 @@ class OffsetBackingStore:
                 for key, record in records.items()
             }
 
-        return dict(self.log.read(found))
+        return self.log.read(found)
 
     def set(self, values: Mapping[bytes, bytes | None], timeout_ms: float = TIMEOUT_MS) -> Future[None]:
         """Append these values in one commit; None deletes. The result of the future is None, or the error.

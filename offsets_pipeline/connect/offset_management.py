@@ -43,7 +43,7 @@ class OffsetManagement:
         def found() -> dict[str, str]:
             return {name: target_state_of(self._log, name) for name in self._log.connectors()}
 
-        return dict(self._log.read(found))
+        return self._log.read(found)
 
     def offsets(self, connector: str) -> dict[str, Any]:
         """The answer to `GET /connectors/{connector}/offsets`, at any state."""

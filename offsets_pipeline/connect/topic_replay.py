@@ -5,7 +5,7 @@ It holds all rows that `compact_topic` leaves: the last ones of each raw key. `T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
+Parsed = TypeVar("Parsed")
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -128,8 +129,8 @@ class _Parsed:
     def __init__(self, table: pa.Table, kind: TopicKind) -> None:
         keys, self.key_code = _distinct(table["key"])
         values, self._value_code = _distinct(table["value"])
-        self._keys = [_outcome(lambda raw: parse_connect_key(raw, kind), each) for each in keys]
-        self._values = [_outcome(parse_connect_value, each) for each in values]
+        self._keys = [_parsed_or_corrupt(lambda raw: parse_connect_key(raw, kind), each) for each in keys]
+        self._values = [_parsed_or_corrupt(parse_connect_value, each) for each in values]
         is_known = np.array([isinstance(each, ConnectKey) for each in self._keys], dtype=np.bool_)
         decodes = np.array([not isinstance(each, CorruptRecord) for each in self._values], dtype=np.bool_)
         #: Whether each row is a record that decodes, of a known type.
@@ -141,11 +142,17 @@ class _Parsed:
         return next((str(each) for each in found if isinstance(each, CorruptRecord)), None)
 
     def taken(self, rows: Int64s) -> list[tuple[ConnectKey, str | None]]:
-        """Keys and values of some known rows."""
-        return [(self._keys[self.key_code[row]], self._values[self._value_code[row]]) for row in rows.tolist()]  # type: ignore[misc]
+        """Keys and values of some rows, all known."""
+        found = []
+        for row in rows.tolist():
+            key, value = self._keys[self.key_code[row]], self._values[self._value_code[row]]
+            assert isinstance(key, ConnectKey)  # noqa: S101 - see `known`
+            assert not isinstance(value, CorruptRecord)  # noqa: S101
+            found.append((key, value))
+        return found
 
 
-def _outcome(parse: Callable[[bytes | None], object], raw: bytes | None) -> object:
+def _parsed_or_corrupt(parse: Callable[[bytes | None], Parsed], raw: bytes | None) -> Parsed | CorruptRecord:
     try:
         return parse(raw)
     except CorruptRecord as corrupt:

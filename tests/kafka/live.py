@@ -15,7 +15,7 @@ from offsets_pipeline.record.segment import read_segment
 from tests.kafka.brokers import TOPIC, Broker, KafkaJvm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
@@ -221,13 +221,15 @@ class LiveBroker:
 
     def produce(self, topic: str, partition: int, count: int) -> None:
         """Produce this number of records."""
+        self.send(topic, [(partition, None, str(number)) for number in range(count)])
+
+    def send(self, topic: str, records: Iterable[tuple[int, str | None, str | None]]) -> None:
+        """Produce records: partition, key and value."""
         producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
         )
-        for number in range(count):
-            producer.send(
-                self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, None, str(number))
-            )
+        for partition, key, value in records:
+            producer.send(self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, key, value))
         producer.close()
 
     def consumer(self, group_id: str, topics: Sequence[str] = (), **settings: str) -> Consumer:

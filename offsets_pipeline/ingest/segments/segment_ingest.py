@@ -31,7 +31,7 @@ from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics, of_setting
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
@@ -114,7 +114,9 @@ def ingest_segments(
             count,
             found.cluster_id,
             found.topic_id,
-            coordinator_semantics=semantics or of_setting(settings.log.coordinator_semantics),
+            coordinator_semantics=(
+                MODERN if kind.is_connect else semantics or of_setting(settings.log.coordinator_semantics)
+            ),
             topic_kind=kind,
         )
         store = Store.create(spark, location, properties)
