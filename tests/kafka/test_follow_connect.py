@@ -30,6 +30,10 @@ CAPTURE = "4.2.0-connect-altered"
 SECRET = "hunter2"
 
 
+def text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()
+
+
 def followed(workbench: Workbench, broker: LiveBroker, store: Path, topic: str) -> StateReader:
     """Follow a topic up to its end."""
     options = KafkaOptions(broker.address, {})
@@ -44,7 +48,7 @@ def test_followed_offsets_are_what_the_worker_answered(workbench: Workbench, kaf
     store = tmp_path / "worker"
     with live_broker(kafka, tmp_path / "broker") as broker:
         broker.create_topic("worker-offsets", 5, {"cleanup.policy": "compact"})
-        texts = [(row.log_partition, *(raw and raw.decode() for raw in (row.key, row.value))) for row in rows]
+        texts = [(row.log_partition, text(row.key), text(row.value)) for row in rows]
         broker.send("worker-offsets", texts[:10])
         followed(workbench, broker, store, "worker-offsets")
         broker.send("worker-offsets", texts[10:])
