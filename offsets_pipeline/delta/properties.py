@@ -68,10 +68,11 @@ class StoreProperties:
             raise NotAStore(
                 f"cannot open store {location}: its table log is not a log of this program; name another folder"
             )
-        if version not in (FORMAT_VERSION, CONNECT_FORMAT_VERSION):
+        kind = properties.get(f"{_PROPERTY}topic.kind", TopicKind.CONSUMER_OFFSETS)
+        known = FORMAT_VERSION if kind == TopicKind.CONSUMER_OFFSETS else CONNECT_FORMAT_VERSION
+        if version != known:
             raise NotAStore(
-                f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION} and "
-                f"{CONNECT_FORMAT_VERSION}; "
+                f"cannot open store {location}: it has format {version}, this program reads {known}; "
                 "use the program version that wrote it, or ingest its source into a new store"
             )
         return cls(
@@ -81,7 +82,7 @@ class StoreProperties:
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
             topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
             coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
-            topic_kind=TopicKind(properties.get(f"{_PROPERTY}topic.kind", TopicKind.CONSUMER_OFFSETS)),
+            topic_kind=TopicKind(kind),
         )
 
     def require_topic_kind(self, location: str, *kinds: TopicKind) -> None:
