@@ -354,14 +354,18 @@ def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore
     assert management.target_states() == {}
 
 
-def test_a_reset_deletes_every_raw_key_of_an_identity(backing: OffsetBackingStore) -> None:
+@pytest.mark.parametrize("command", ["reset", "alter"])
+def test_a_deletion_is_one_of_every_raw_key_of_an_identity(backing: OffsetBackingStore, command: str) -> None:
     keys = [b'["files",{"a":1,"b":2}]', b'["files", {"b":2,"a":1}]']
     for position, key in enumerate(keys):
         backing.set({key: json.dumps({"p": position}).encode()}).result(10)
     assert len(backing.connector_partitions("files")) == 1
     management = OffsetManagement(backing.log)
     management.set_target_state("files", STOPPED)
-    management.reset("files")
+    if command == "reset":
+        management.reset("files")
+    else:
+        management.alter("files", [{"partition": {"b": 2, "a": 1}, "offset": None}])
     assert backing.get(keys) == dict.fromkeys(keys)
 
 

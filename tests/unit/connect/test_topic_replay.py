@@ -150,6 +150,14 @@ def test_a_tombstone_in_a_transaction_waits_for_its_marker() -> None:  # R30
     assert answering_offsets(folded(ended, sizes=[2, 2]).offsets()) == {"c": []}
 
 
+@pytest.mark.parametrize("sizes", [[], [1], [2]])
+def test_a_marker_brings_no_record_back_that_a_later_one_overwrote(sizes: list[int]) -> None:  # R10
+    rows = [ConnectRow(0, 0, 5, KEY_A, b'{"p":1}', 7), ConnectRow(0, 1, 6, KEY_A, b'{"p":2}')]
+    rows.append(ConnectRow(0, 2, 7, b"", b"", 7, COMMIT))
+    assert [each.value for each in specified(rows)[0].records.values()] == ['{"p":2}']
+    assert folded(rows, sizes=sizes).comparable() == comparable(specified(rows))
+
+
 def test_a_compaction_keeps_what_a_later_marker_needs() -> None:  # R11
     rows = [ConnectRow(0, 0, 5, KEY_A, b'{"p":1}'), ConnectRow(0, 1, 6, KEY_A, b'{"p":2}', 7)]
     rows += [ConnectRow(0, 2, 7, KEY_A, b'{"p":3}'), ConnectRow(0, 3, 8, KEY_A, b'{"p":4}')]
