@@ -11,6 +11,10 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.connect.connect_keys import offset_key
+from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
+from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch, WrongRecords
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
@@ -261,3 +265,21 @@ def test_a_store_of_connect_has_its_own_format(workbench: Workbench, tmp_path: P
         assert workbench.open(location).properties == made.properties
         assert made.table("log").snapshot().properties["offsets.format.version"] == "4"
         assert sorted(path.name for path in location.iterdir()) == sorted(table.name for table in made.tables)
+
+
+def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tmp_path: Path) -> None:
+    location = tmp_path / "owned"
+    ConnectLog.create(location, "lab", 2)
+    with OffsetBackingStore(location) as store:
+        for position in (1, 2):
+            store.set({offset_key("files", {"f": name}): b'{"p":%d}' % position for name in "ab"}).result(10)
+        OffsetManagement(store.log).set_target_state("files", "STOPPED")
+        OffsetManagement(store.log).alter("files", [{"partition": {"f": "a"}, "offset": None}])
+        expected = OffsetManagement(store.log).offsets("files")
+    workbench.fold(location)
+    assert describe_connector(StateReader(str(location)), "files") == expected
+    assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
+    assert workbench.verify(location, independent=True).equal
+    register_views(workbench.spark, str(location))
+    (row,) = workbench.spark.table("connectors").collect()
+    assert (row.name, row.type, row.target_state) == ("files", "source", "STOPPED")
