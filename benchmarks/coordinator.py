@@ -111,7 +111,7 @@ def one_process(folder: str, threads: int, partitions: int, seconds: float) -> F
 
 def beside_compaction(folder: str, partitions: int, seconds: float) -> Figures:
     """One writer, while `offsets maintain` compacts the store again and again in a process of its own."""
-    command = [_OFFSETS, "maintain", "--store", folder, "--every", "PT1S"]
+    command = [str(_OFFSETS), "maintain", "--store", folder, "--every", "PT1S"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as compaction:
         assert compaction.stdout is not None  # noqa: S101 - it is a pipe
         compaction.stdout.readline()  # of the first run

@@ -109,6 +109,26 @@ class NoSuchGroup(OffsetsError):
     kafka_name = "GROUP_ID_NOT_FOUND"
 
 
+class NoSuchConnector(OffsetsError):
+    """The log has no record of a connector."""
+
+
+class BadConnectRequest(OffsetsError):
+    """A request about a connector that Connect refuses with the status 400; the message is Connect's."""
+
+
+class ConnectorStopped(OffsetsError):
+    """A task writes offsets of a connector that is STOPPED."""
+
+
+class FlushInProgress(OffsetsError):
+    """A flush of offsets began while another one of the same writer had not ended (R31)."""
+
+
+class NoSuchOffset(OffsetsError):
+    """A source partition has no offset, and the task does not say where to start."""
+
+
 class WrongRecords(OffsetsError):
     """A topic or log has records of another kind than expected."""
 

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
-from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.table_compaction import compact as compact_state
 from offsets_pipeline.state.table_compaction import sizes_of
 from offsets_pipeline.store import absolute
@@ -63,12 +63,13 @@ def maintain_store(
         WriteConflict: other writers that rewrite the log committed first too often.
     """
     unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
-    state_tables = {each.name: each for each in STATE_TABLES}
+    state_tables = {each.name: each for each in state_tables_of(store.properties.topic_kind)}
     done = []
-    for table in TABLES:
+    for table in store.tables:
         folder = store.table(table.name)
         before = live(folder)
-        if table is LOG and settings is not None and settings.log.history_hours:
+        cleans = settings is not None and settings.log.history_hours and not store.properties.topic_kind.is_connect
+        if table is LOG and settings is not None and cleans:
             clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR)
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
@@ -92,9 +93,9 @@ def maintain_beside_fold(
     """
     own = [] if checkpoint is None else [absolute(checkpoint)]
     unread = _first_unread_version([*store.checkpoints(), *own])
-    compacted_by_fold = {each.name for each in STATE_TABLES}
+    compacted_by_fold = {each.name for each in state_tables_of(store.properties.topic_kind)}
     done = []
-    for table in TABLES:
+    for table in store.tables:
         if is_stopping():
             break
         folder = store.table(table.name)

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
-from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, StoreProperties
+from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG, TABLES, Table
+from offsets_pipeline.delta.schemas import LOG, TABLE_BY_NAME, Table, tables_of
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 __all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
 
-_SCHEMA_PREFIX = "schema:"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
-_BY_NAME = {table.name: table for table in TABLES}
 # Delta's errors while another process creates the table: its folder exists, and its first commit is not visible yet.
 _BEING_CREATED = (
     "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
@@ -70,7 +69,7 @@ class Store:
             DamagedTable: the log is damaged.
         """
         location = normalised(location)
-        if not location.startswith(_SCHEMA_PREFIX):
+        if not location.startswith(SCHEMA_PREFIX):
             return cls(spark, location, properties_of(arrow_folder(location)))
         try:
             log = _in_catalog(spark, location, LOG.name)
@@ -104,13 +103,13 @@ class Store:
         """
         location = normalised(location)
         store = cls(spark, location, properties)
-        if location.startswith(_SCHEMA_PREFIX):
+        if location.startswith(SCHEMA_PREFIX):
             return store._create_schema()
         store._created_here = create_tables(arrow_folder(location), properties)
         return store
 
     def _create_schema(self) -> Store:
-        schema = self.location.removeprefix(_SCHEMA_PREFIX)
+        schema = self.location.removeprefix(SCHEMA_PREFIX)
         if self.properties.offsets_partitions < 1:
             raise InvalidPartitionCount(f"a log has at least 1 partition, not {self.properties.offsets_partitions}")
         if not _is_empty(self.spark, self.location) and not _is_half_made(self.spark, self.location):
@@ -122,7 +121,7 @@ class Store:
         self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         with ThreadPoolExecutor() as threads:  # the creation of a table mostly waits
             create = inheritable_thread_target(self.spark)(self._create_table)
-            list(threads.map(create, (table for table in TABLES if table is not LOG)))
+            list(threads.map(create, (table for table in self.tables if table is not LOG)))
         mark = uuid.uuid4().hex
         self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark})
         if self.table(LOG.name).snapshot().properties.get(CREATION) != mark:
@@ -138,7 +137,7 @@ class Store:
         if not self._created_here or self.version(LOG.name) > appends:
             return
         if self.is_schema:
-            self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(_SCHEMA_PREFIX)} CASCADE")
+            self.spark.sql(f"DROP SCHEMA {self.location.removeprefix(SCHEMA_PREFIX)} CASCADE")
             return
         system, path = open_path(arrow_folder(self.location))
         system.delete_dir(path)
@@ -155,6 +154,15 @@ class Store:
                 f"cannot create a store in {self.location}: it has a store with other properties; name another folder"
             )
         return found
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of the store, the log last."""
+        return tables_of(self.properties.topic_kind)
+
+    def require_topic_kind(self, *kinds: TopicKind) -> None:
+        """Raise StoreMismatch if the store's topic is of none of these kinds."""
+        self.properties.require_topic_kind(self.location, *kinds)
 
     def require(self, kind: str) -> None:
         """Raise StoreMismatch if the store is of the other kind (R4)."""
@@ -184,7 +192,7 @@ class Store:
     def table(self, name: str) -> TableFolder:
         """The table for reads and writes without Spark; returns the same object each time."""
         if name not in self._tables:
-            self._tables[name] = TableFolder(self.arrow_folder(name), _BY_NAME[name])
+            self._tables[name] = TableFolder(self.arrow_folder(name), TABLE_BY_NAME[name])
         return self._tables[name]
 
     def arrow_folder(self, name: str) -> str:
@@ -207,7 +215,7 @@ class Store:
     @property
     def is_schema(self) -> bool:
         """Whether the store is a schema of the catalog, not a folder."""
-        return self.location.startswith(_SCHEMA_PREFIX)
+        return self.location.startswith(SCHEMA_PREFIX)
 
     def checkpoint(self, query: str) -> str:
         """The checkpoint folder of a streaming query of this store."""
@@ -251,12 +259,14 @@ class Store:
 
         The state keeps its own until a reload replaces it.
 
-        Raises StoreMismatch for `classic` and an owned store: its coordinator behaves as that of Kafka 4.x.
+        Raises StoreMismatch for `classic` and an owned store, whose coordinator behaves as that of Kafka 4.x, or a
+        store of a topic of Kafka Connect.
         """
-        if self.properties.kind == OWNED and semantics.is_classic:
-            raise StoreMismatch(
-                f"cannot replay {self.location} as {semantics}: it is an owned store, and its coordinator is {MODERN}"
-            )
+        if semantics.is_classic and (self.properties.kind == OWNED or self.properties.topic_kind.is_connect):
+            what = "a topic of Kafka Connect has no coordinator"
+            if self.properties.kind == OWNED:
+                what = f"it is an owned store, and its coordinator is {MODERN}"
+            raise StoreMismatch(f"cannot replay {self.location} as {semantics}: {what}")
         return self._with_properties(replace(self.properties, coordinator_semantics=semantics), settings)
 
     def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
@@ -310,7 +320,7 @@ def planned_bytes(rows: DataFrame) -> int:
 
 def normalised(location: str) -> str:
     """The location in its normal form: an absolute path for a local folder, and no slash at the end."""
-    if location.startswith(_SCHEMA_PREFIX) or "://" in location:
+    if location.startswith(SCHEMA_PREFIX) or "://" in location:
         return location.rstrip("/")
     return str(Path(location).resolve())
 
@@ -322,8 +332,8 @@ def absolute(folder: str) -> str:
 
 def sql_name(location: str, table: str) -> str:
     """The SQL name of a table of the store at ``location``, which is a folder or ``schema:NAME``."""
-    if location.startswith(_SCHEMA_PREFIX):
-        schema = location.removeprefix(_SCHEMA_PREFIX)
+    if location.startswith(SCHEMA_PREFIX):
+        schema = location.removeprefix(SCHEMA_PREFIX)
         if not re.fullmatch(r"\w+(\.\w+)*", schema):
             raise NoSuchStore(f"{schema!r} is not a schema name: use letters, digits, _ and dots")
         return f"{schema}.{table}"
@@ -341,14 +351,14 @@ def _in_catalog(spark: SparkSession, location: str, name: str) -> Any:  # noqa: 
 
 
 def _is_empty(spark: SparkSession, location: str) -> bool:
-    schema = location.removeprefix(_SCHEMA_PREFIX)
+    schema = location.removeprefix(SCHEMA_PREFIX)
     return not spark.catalog.databaseExists(schema) or not spark.catalog.listTables(schema)
 
 
 def _is_half_made(spark: SparkSession, location: str) -> bool:
     """Whether the schema has only tables of a store, and no log: an unfinished creation."""
-    names = {table.name for table in spark.catalog.listTables(location.removeprefix(_SCHEMA_PREFIX))}
-    return names <= {table.name for table in TABLES} - {LOG.name}
+    names = {table.name for table in spark.catalog.listTables(location.removeprefix(SCHEMA_PREFIX))}
+    return names <= TABLE_BY_NAME.keys() - {LOG.name}
 
 
 def timestamp_of(clock: Clock) -> Column:

@@ -52,6 +52,11 @@ REPLAY = "semantics/columnar_replay.py"
 MERGE, CHANGES, FOLD, PROGRESS, BASES = (
     f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
 )
+CONNECT_TESTS = ("tests/unit/connect",)
+TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
+    f"connect/{name}.py"
+    for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
+)
 STORAGE, DOOR_FILE, CONFLICTS = "delta/storage.py", "delta/table_folder.py", "delta/conflicts.py"
 
 
@@ -231,8 +236,8 @@ MUTATIONS = [
         "R12",
         COLUMNS,
         "state/fold_progress.py",
-        """            (commit["position"], None, None),\n""",
-        "",
+        'if commit["position"] != commit["record_offset"]:',
+        "if False:",
         ("tests/unit/state/test_semantics.py", *CLASSIC),
     ),
     Mutation(
@@ -299,7 +304,11 @@ MUTATIONS = [
     Mutation("R14", BOTH, "semantics/survivors.py", "{} if is_classic else dict", "dict", CLEANING),
     Mutation("R15", ROWS, STATE, "if record_offset < self.end:", "if record_offset < 0:"),
     Mutation(
-        "R15", COLUMNS, REPLAY, "behind = here & (offset < start) & ~carried", "behind = here & (offset < 0) & ~carried"
+        "R15",
+        COLUMNS,
+        "semantics/replay_progress.py",
+        "behind = here & (offset < start) & ~carried",
+        "behind = here & (offset < 0) & ~carried",
     ),
     Mutation(
         "R16",
@@ -441,6 +450,51 @@ MUTATIONS = [
         "if False:\n            raise",
         ("tests/unit/coordinator/test_loading.py",),
     ),
+    Mutation(
+        "R30", ROWS, TOPIC_ROWS, "if row.producer_id is None else self.pending[row.producer_id]", "", CONNECT_TESTS
+    ),
+    Mutation("R30", ROWS, TOPIC_ROWS, "known.record_offset < record.record_offset", "True", CONNECT_TESTS),
+    Mutation(
+        "R30", COLUMNS, TOPIC_COLUMNS, "(plain | (outcome == COMMITTED)))\n    last", "plain)\n    last", CONNECT_TESTS
+    ),
+    Mutation("R30", COLUMNS, TOPIC_COLUMNS, "(plain | (outcome != OPEN))", "(plain | ~plain)", CONNECT_TESTS),
+    Mutation("R30", COLUMNS, TOPIC_COLUMNS, "is_known[self.key_code] & decodes", "decodes", CONNECT_TESTS),
+    Mutation("R30", BOTH, "connect/connect_keys.py", "sort_keys=True", "sort_keys=False", CONNECT_TESTS),
+    Mutation(
+        "R30",
+        BOTH,
+        ANSWERING,
+        "return timestamp, record.record_offset",
+        "return record.record_offset, timestamp",
+        CONNECT_TESTS,
+    ),
+    Mutation("R30", BOTH, "connect/redaction.py", "if name in KEPT_SETTINGS and", "if", CONNECT_TESTS),
+    Mutation(
+        "R31", COORDINATES, WRITER, "self._flushing | self._queued", "self._queued | self._flushing", CONNECT_TESTS
+    ),
+    Mutation("R31", COORDINATES, WRITER, "if number != self._flush_number:", "if False:", CONNECT_TESTS),
+    Mutation(
+        "R31",
+        COORDINATES,
+        WRITER,
+        "if self._flushing is not None:\n                raise",
+        "if False:\n                raise",
+        CONNECT_TESTS,
+    ),
+    Mutation(
+        "R31",
+        COORDINATES,
+        "connect/offset_committer.py",
+        "                self._writer.cancel_flush()\n",
+        "",
+        CONNECT_TESTS,
+    ),
+    Mutation("R32", COORDINATES, WRITER, "== STOPPED:", "== 0:", CONNECT_TESTS),
+    Mutation("R32", COORDINATES, MANAGEMENT, "!= STOPPED:", "== 0:", CONNECT_TESTS),
+    Mutation(
+        "R32", COORDINATES, MANAGEMENT, "                if offset is None:", "                if False:", CONNECT_TESTS
+    ),
+    Mutation("R32", BOTH, ANSWERING, 'f"{SINK_GROUP_PREFIX}{connector}"', "connector", CONNECT_TESTS),
     Mutation(
         "R33",
         BOTH,
@@ -597,9 +651,7 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, PROGRESS, 'commit["value"], commit["producer_id"]),', 'commit["value"], None),', STATE_WRITER
-    ),
+    Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "min(one[name], other[name])", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "other[name]", STATE_WRITER),
     Mutation(

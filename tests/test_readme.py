@@ -36,7 +36,14 @@ LINKED = (
     "offsets_pipeline",
 )
 #: The README and its guides, in an order in which a reader may run all of them.
-DOCUMENTS = ("README.md", "docs/sources.md", "docs/questions.md", "docs/operations.md", "docs/coordinator.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/sources.md",
+    "docs/questions.md",
+    "docs/operations.md",
+    "docs/coordinator.md",
+    "docs/connect.md",
+)
 OFFSETS = ".venv/bin/offsets"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]
 
@@ -119,7 +126,7 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
 
     # what the capture's broker answered for this group
     assert re.search(r"^k-reset +Consumer +Empty +0 +t1 +3 +0 ", output_of("make run"), re.MULTILINE)
-    assert "0 records added" in output_of("ingest-segments")
+    assert "0 records added" in output_of("ingest-segments --store store")
     assert re.search(r"^2 records added to live, 2 folded$", output_of("offsets follow"), re.MULTILINE)
     assert re.search(r"^billing +Classic +Empty +0 +orders +0 +42 ", output_of("offsets follow"), re.MULTILINE)
     assert "COMPLETE-SINCE" in output_of("offsets follow")
@@ -154,6 +161,14 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
         "t2,1,19",
     ]
     assert output_of("register_views").count("k-stable") == 6
+    assert '{"offsets": [{"partition": {"filename": "/no/such é.txt"}, "offset": {"position": 3}}' in output_of(
+        "file-c"
+    )
+    assert output_of("altered.json").splitlines() == [
+        "connector files is STOPPED in owned-connect",
+        "The offsets for this connector have been altered successfully",
+        "connector files is RUNNING in owned-connect",
+    ]
 
 
 def test_commands_of_a_block_are_separated_from_shell_syntax() -> None:

@@ -20,11 +20,12 @@ _DEBUG_ENV = "OFFSETS_DEBUG"
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 #: Groups of commands in `offsets --help`, in this order.
-SOURCES, STATE, QUESTIONS, COORDINATOR, UPKEEP = SECTIONS = (
+SOURCES, STATE, QUESTIONS, COORDINATOR, CONNECT, UPKEEP = SECTIONS = (
     "Sources",
     "State",
     "Questions",
     "Coordinator",
+    "Connect",
     "Upkeep",
 )
 
@@ -94,15 +95,26 @@ class Command(click.Command):
 class CommandGroup(click.Group):
     """The program: commands by section, and errors of a command in one line."""
 
+    def leaves(self) -> dict[str, Command]:
+        """The commands by name; that of a command within a group has two words."""
+        found: dict[str, Command] = {}
+        for name, each in self.commands.items():
+            if isinstance(each, Command):
+                found[name] = each
+            elif isinstance(each, click.Group):
+                inner = each.commands.items()
+                found |= {f"{name} {of_group}": leaf for of_group, leaf in inner if isinstance(leaf, Command)}
+        return found
+
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, section by section."""
-        commands = [each for each in self.commands.values() if isinstance(each, Command)]
-        width = max(len(str(each.name)) for each in commands)
+        commands = self.leaves()
+        width = max(map(len, commands))
         for section in SECTIONS:
             with formatter.section(section):
                 rows = [
-                    (f"{each.name:{width}}", each.get_short_help_str(limit=100))
-                    for each in commands
+                    (f"{name:{width}}", each.get_short_help_str(limit=100))
+                    for name, each in commands.items()
                     if each.section == section
                 ]
                 formatter.write_dl(rows)
@@ -134,8 +146,9 @@ def command(
     *examples: str,
     exclusive: Sequence[Sequence[str]] = (),
     required: Sequence[Sequence[str]] = (),
+    name: str | None = None,
 ) -> Callable[[Callable[..., int]], Command]:
-    """Define a command with the options `--store` and `--config`.
+    """Define a command with the options `--store` and `--config`; ``name`` is by default that of the function.
 
     The function gets ``store``, ``settings`` (of `--config`) and the command's own options as keywords; it returns the
     exit status. Its docstring is the help.
@@ -147,7 +160,7 @@ def command(
             "--store", required=True, metavar="STORE", type=PATH, help="Folder of the store, or schema:NAME."
         )
         decorator = click.command(
-            run.__name__.replace("_", "-"),
+            name or run.__name__.replace("_", "-"),
             cls=Command,
             section=section,
             examples=examples,

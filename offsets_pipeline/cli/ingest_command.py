@@ -24,11 +24,14 @@ def ingest_segments(
     paths: Sequence[str],
     offsets_partitions: int | None,
     semantics: CoordinatorSemantics | None,
+    topic: str | None,
 ) -> int:
     """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
     spark = start_spark(settings)
     with progress_bar("reading segments", tasks_of(spark)):
-        report = segments.ingest_segments(spark, store, paths, settings, SystemClock(), offsets_partitions, semantics)
+        report = segments.ingest_segments(
+            spark, store, paths, settings, SystemClock(), offsets_partitions, semantics, topic
+        )
     for file in report.files:
         for damage in file.damage:
             warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
+from offsets_pipeline.delta.properties import SCHEMA_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.store import Store
-
-_SCHEMA_PREFIX = "schema:"
 
 
 def start_spark(settings: Settings) -> SparkSession:
@@ -39,6 +38,6 @@ def open_reader(location: str, settings: Settings) -> StateReader:
     """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore."""
     from offsets_pipeline.query.state_reader import StateReader
 
-    if location.startswith(_SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
+    if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
         return StateReader(open_store(location, settings).folder())
     return StateReader(location)

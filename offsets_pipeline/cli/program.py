@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline import __version__
+from offsets_pipeline.cli import section_connect
 from offsets_pipeline.cli import section_coordinator as coordinator
 from offsets_pipeline.cli import section_questions as questions
 from offsets_pipeline.cli import section_sources as sources
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.log_info, questions.sql, questions.create_views, questions.export_segments),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
-        coordinator.expire_offsets,
+        *(coordinator.expire_offsets, section_connect.connect),
         *(upkeep.maintain, upkeep.clean_log),
     ],
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     SOURCES,
     "offsets ingest-segments --store store /var/lib/kafka/data",
     "offsets ingest-segments --store store --offsets-partitions 50 __consumer_offsets-7",
+    "offsets ingest-segments --store connect --topic connect-offsets /var/lib/kafka/data",
 )
 @click.argument(
     "paths",
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
 )
+@click.option("--topic", metavar="T", help="Topic of the segments (default: settings, __consumer_offsets).")
 @SEMANTICS_OF_NEW_STORE
 def ingest_segments(
     store: str,
     settings: Settings,
     paths: tuple[str, ...],
     offsets_partitions: int | None,
+    topic: str | None,
     semantics: CoordinatorSemantics | None,
 ) -> int:
     """Append a broker's segment files to the log.
@@ -49,7 +52,7 @@ def ingest_segments(
     """
     from offsets_pipeline.cli import ingest_command
 
-    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics)
+    return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
 def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
@@ -87,7 +90,10 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
 @command(SOURCES, "offsets ingest-topic --store store --bootstrap-server localhost:9092")
 @_topic_options
 def ingest_topic(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - TopicOptions
-    """Append a broker's offsets topic to the log, as it grows.
+    """Append a broker's topic to the log, as it grows.
+
+    The topic is __consumer_offsets or one of Kafka Connect: offset.storage.topic, status.storage.topic or
+    config.storage.topic. A store holds one topic.
 
     Runs until SIGTERM or Ctrl-C. With --available-now it ends when all records up to now are read.
     """
@@ -100,12 +106,13 @@ def ingest_topic(store: str, settings: Settings, **options: Any) -> int:  # noqa
     SOURCES,
     "offsets follow --store store --bootstrap-server localhost:9092",
     "offsets follow --store store --bootstrap-server localhost:9092 --available-now",
+    "offsets follow --store connect --topic connect-offsets --bootstrap-server localhost:9092",
     "offsets follow --store store --bootstrap-server broker:9093 --option security.protocol=SASL_SSL "
     "--option sasl.jaas.config=file:/run/secrets/jaas",
 )
 @_topic_options
 def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - TopicOptions
-    """Append a broker's offsets topic to the log and fold it, as it grows.
+    """Append a broker's topic to the log and fold it, as it grows.
 
     Only reads the topic, and joins no group. After a crash it resumes at the end of the log.
     """

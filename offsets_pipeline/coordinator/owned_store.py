@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from offsets_pipeline.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.delta.properties import OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.errors import NotAStore, NotCoordinator
 from offsets_pipeline.semantics.partitioning import partition_for
-
-_SCHEMA_PREFIX = "schema:"
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,11 @@ class OwnedStore:
         return partition_for(group_id, self.properties.offsets_partitions)
 
     @classmethod
-    def open(cls, location: str | Path) -> OwnedStore:
+    def open(cls, location: str | Path, topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS) -> OwnedStore:
         """Open the owned store at a folder.
 
         Raises NoSuchStore if the folder does not exist, NotAStore if it holds something else, NotCoordinator for a
-        mirrored store (R4).
+        mirrored store (R4), StoreMismatch for an owned store with another kind of log.
         """
         folder = _folder(location)
         properties = properties_of(folder)
@@ -38,10 +37,17 @@ class OwnedStore:
                 f"cannot write to {folder}: in a mirrored store only the broker writes (R4); "
                 "create an owned store in another folder"
             )
+        properties.require_topic_kind(folder, topic_kind)
         return cls(folder, properties)
 
     @classmethod
-    def create(cls, location: str | Path, offsets_partitions: int) -> OwnedStore:
+    def create(
+        cls,
+        location: str | Path,
+        offsets_partitions: int,
+        topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS,
+        cluster_id: str | None = None,
+    ) -> OwnedStore:
         """Create an owned store in a folder: the tables that `Store.create` makes, the log last.
 
         If another process creates the same store at the same time, returns that store.
@@ -51,14 +57,14 @@ class OwnedStore:
         atomic put-if-absent.
         """
         folder = _folder(location)
-        properties = StoreProperties(OWNED, offsets_partitions)
+        properties = StoreProperties(OWNED, offsets_partitions, cluster_id, topic_kind=topic_kind)
         create_tables(folder, properties)
         return cls(folder, properties)
 
 
 def _folder(location: str | Path) -> str:
     text = str(location)
-    if text.startswith(_SCHEMA_PREFIX):
+    if text.startswith(SCHEMA_PREFIX):
         raise NotAStore(
             f"cannot open store {text}: a coordinator does not read Spark's catalog; name the folder of the store"
         )

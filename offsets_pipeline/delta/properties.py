@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import NotAStore
+from offsets_pipeline.errors import NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MIRRORED = "mirrored"
 OWNED = "owned"
-FORMAT_VERSION = "3"  # raise it with each change that older programs cannot read
+#: Start of a location that is a schema of Spark's catalog.
+SCHEMA_PREFIX = "schema:"
+FORMAT_VERSION = "4"  # raise it with each change that older programs cannot read
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
@@ -21,12 +24,18 @@ _UNKNOWN = ""  # a table property cannot be null
 CREATION = f"{_PROPERTY}creation"
 
 
+def beside(location: str) -> list[str]:
+    """The locations of stores with the other topics of a Connect worker: its states, and its configurations."""
+    separator = "_" if location.startswith(SCHEMA_PREFIX) else "-"
+    return [f"{location}{separator}{name}" for name in ("status", "configs")]
+
+
 @dataclass(frozen=True)
 class StoreProperties:
     """Properties fixed when a store is created (R1, R4).
 
     ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and ``topic_name``
-    name the topic of a mirrored log; None if the source did not give them.
+    name the topic of a mirrored log; None if the source did not give them. ``topic_kind`` is the kind of that topic.
     """
 
     kind: str
@@ -35,6 +44,7 @@ class StoreProperties:
     topic_id: str | None = None
     topic_name: str | None = None
     coordinator_semantics: CoordinatorSemantics = MODERN
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
 
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
@@ -46,6 +56,7 @@ class StoreProperties:
             f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
             f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
             f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
+            f"{_PROPERTY}topic.kind": self.topic_kind.value,
         }
 
     @classmethod
@@ -68,4 +79,13 @@ class StoreProperties:
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
             topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
             coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
+            topic_kind=TopicKind(properties[f"{_PROPERTY}topic.kind"]),
         )
+
+    def require_topic_kind(self, location: str, *kinds: TopicKind) -> None:
+        """Raise StoreMismatch if the store's topic is of none of these kinds."""
+        if self.topic_kind not in kinds:
+            raise StoreMismatch(
+                f"{location} holds a topic of the kind {self.topic_kind}, but this command needs "
+                f"{' or '.join(kinds)}; name another store"
+            )

@@ -7,11 +7,12 @@ committed_offsets       the highest visible record of each identity, tombstones 
 group_records           the last value and the last tombstone of each key of a group's records (R14)
 groups                  one row a group, described from its records (R33, R34)
 topics                  names of topic ids that the sources had (R35)
+connect_records         in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
 quarantine              what did not decode, with the reason and the raw bytes (R6)
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
 
-The three tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them
+The tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them
 through the views. A reader without the views finds each key once, as of the last compaction, with
 
     SELECT ... FROM committed_offsets JOIN fold_progress USING (log_partition, incarnation) WHERE base
@@ -26,6 +27,8 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Incarnation of a log that was never recreated or resynchronised (docs/adr/0014).
 LOG_INCARNATION = 0
@@ -318,7 +321,29 @@ _PENDING = pa.struct(
     ]
 )
 
-_ENDS = pa.struct([pa.field(each.name, _LONG, nullable=False) for each in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS)])
+CONNECT_RECORDS = Table(
+    "connect_records",
+    "The visible record with the highest record offset of each raw key, tombstones included (R30).",
+    (
+        _LOG_PARTITION,
+        Column("raw_key", _STRING, "the record's key as the worker wrote it", nullable=False),
+        Column("record_type", _STRING, "offset, connector-status, task-status, connector-config, ...", nullable=False),
+        Column("connector", _STRING, 'the connector; "" for records of the whole worker', nullable=False),
+        Column("source_partition", _STRING, "of an offset: its source partition as JSON with sorted members"),
+        Column("task", _INT, "of a task's record: the number of the task"),
+        Column("value", _STRING, "the record's value, JSON; null: deleted by a tombstone"),
+        Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
+        _RECORD_OFFSET,
+        _BASE,
+        _INCARNATION,
+    ),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,connector,record_offset"},
+    partitioned_by=("base", "incarnation"),
+)
+
+_ENDS = pa.struct(
+    [pa.field(each.name, _LONG, nullable=False) for each in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, CONNECT_RECORDS)]
+)
 
 FOLD_PROGRESS = Table(
     "fold_progress",
@@ -356,3 +381,12 @@ TABLES = (
     FOLD_PROGRESS,
     LOG,
 )
+_CONNECT_TABLES = (LOG_PARTITIONS, CONNECT_RECORDS, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
+
+#: The tables of stores of every kind.
+TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES)}
+
+
+def tables_of(kind: TopicKind) -> tuple[Table, ...]:
+    """The tables of a store with a topic of this kind, in the order in which it is created."""
+    return _CONNECT_TABLES if kind.is_connect else TABLES

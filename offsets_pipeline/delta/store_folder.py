@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from offsets_pipeline.delta.filesystems import children
 from offsets_pipeline.delta.properties import CREATION, StoreProperties
-from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.schemas import LOG, tables_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
@@ -18,8 +18,6 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     first_line,
 )
-
-_OTHERS = [table for table in TABLES if table is not LOG]
 
 
 def properties_of(folder: str) -> StoreProperties:
@@ -45,9 +43,10 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
         raise InvalidPartitionCount(f"a log has at least 1 partition, not {properties.offsets_partitions}")
     found = _children(folder)
     mark = uuid.uuid4().hex
-    if found <= {table.name for table in _OTHERS}:
-        with ThreadPoolExecutor(len(_OTHERS)) as threads:  # creating a table is mostly waiting for the storage
-            list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), _OTHERS))
+    others = [table for table in tables_of(properties.topic_kind) if table is not LOG]
+    if found <= {table.name for table in others}:
+        with ThreadPoolExecutor(len(others)) as threads:  # creating a table is mostly waiting for the storage
+            list(threads.map(lambda table: TableFolder(f"{folder}/{table.name}", table).create(), others))
         log = TableFolder(f"{folder}/{LOG.name}", LOG)
         log.create(properties.as_table_properties() | {CREATION: mark})
         if log.snapshot().properties.get(CREATION) == mark:

@@ -17,6 +17,7 @@ from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionW
 from offsets_pipeline.export.target import target_folder
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,9 @@ def export_segments(
     Raises:
         TargetNotEmpty: ``to`` has other content, or another export writes to it.
         UnsupportedTable: the table `log` cannot be read without Spark.
+        StoreMismatch: the store has a topic of Kafka Connect.
     """
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     partitions = range(reader.offsets_partitions)
     with target_folder(to) as target:
         known = reader.rows("SELECT * FROM log_partitions", "log_partitions")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.connect.redaction import redacted_values
 from offsets_pipeline.delta.schemas import RECORD_COLUMNS
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: These columns as Spark's DDL.
 LOG_COLUMNS = (
@@ -14,8 +16,12 @@ LOG_COLUMNS = (
 )
 
 
-def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.RecordBatch:
-    """Records in SEGMENT_SCHEMA with the columns of LOG_COLUMNS."""
+def log_columns(batch: pa.RecordBatch, log_partition: int, source: str, kind: TopicKind) -> pa.RecordBatch:
+    """Records in SEGMENT_SCHEMA with the columns of LOG_COLUMNS; secrets of such a topic are left out."""
+    values = batch["value"].cast(pa.binary())
+    if kind is TopicKind.CONNECT_CONFIGS:
+        control = pc.is_valid(batch["control_type"])
+        values = pc.if_else(control, values, redacted_values(batch["key"], values))
     # A replay needs producer ids only for transactions (R11).
     matters = pc.or_(batch["is_transactional"], batch["control_type"].is_valid())
     rows = batch.num_rows
@@ -25,7 +31,7 @@ def log_columns(batch: pa.RecordBatch, log_partition: int, source: str) -> pa.Re
             batch["record_offset"],
             batch["record_timestamp"].cast(pa.timestamp("us", tz="UTC")),
             batch["key"].cast(pa.binary()),
-            batch["value"].cast(pa.binary()),
+            values,
             pc.if_else(matters, batch["producer_id"], pa.scalar(None, pa.int64())),
             pc.if_else(matters, batch["producer_epoch"], pa.scalar(None, pa.int16())),
             batch["control_type"],

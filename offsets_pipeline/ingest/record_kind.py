@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from offsets_pipeline.connect.connect_keys import parse_connect_key
 from offsets_pipeline.errors import WrongRecords
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,7 +31,7 @@ class FirstRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordKind:
-    """The kind of records that a source should hold.
+    """The records of a kind of topic.
 
     ``name`` and ``remedy`` are parts of the error message; ``is_key`` recognises the keys of such records.
     """
@@ -38,10 +40,14 @@ class RecordKind:
     remedy: str
     is_key: Callable[[bytes | None], bool]
 
+    def matches(self, records: Collection[FirstRecord]) -> bool:
+        """Whether at least half of these records are of this kind."""
+        return 2 * sum(self.is_key(record.key) for record in records) >= len(records)
+
     def require(self, where: str, records: Collection[FirstRecord]) -> None:
         """Raise WrongRecords if more than half of these records are of another kind."""
-        others = [record for record in records if not self.is_key(record.key)]
-        if 2 * len(others) > len(records):
+        if not self.matches(records):
+            others = [record for record in records if not self.is_key(record.key)]
             first = min(others, key=lambda record: record[:2])
             key = "no key" if first.key is None else f"the key {first.key[:_SHOWN_BYTES]!r}"
             raise WrongRecords(
@@ -61,6 +67,64 @@ def is_offsets_key(key: bytes | None) -> bool:
     return True
 
 
-OFFSETS_RECORDS = RecordKind(
-    "records of a group coordinator", "name __consumer_offsets, or a copy of its log", is_offsets_key
-)
+def _is_connect_key(kind: TopicKind) -> Callable[[bytes | None], bool]:
+    def is_key(key: bytes | None) -> bool:
+        """Whether a worker may have written this key to such a topic."""
+        try:
+            return parse_connect_key(key, kind) is not None
+        except CorruptRecord:
+            return False
+
+    return is_key
+
+
+#: Kinds of topics that can be mirrored, in the order in which an ingest tries them.
+RECORD_KINDS = {
+    TopicKind.CONSUMER_OFFSETS: RecordKind(
+        "records of a group coordinator",
+        "name __consumer_offsets, or a copy of its log",
+        is_offsets_key,
+    ),
+    TopicKind.CONNECT_OFFSETS: RecordKind(
+        "offsets of Kafka Connect", "name the worker's offset.storage.topic", _is_connect_key(TopicKind.CONNECT_OFFSETS)
+    ),
+    TopicKind.CONNECT_STATUS: RecordKind(
+        "states of Kafka Connect", "name the worker's status.storage.topic", _is_connect_key(TopicKind.CONNECT_STATUS)
+    ),
+    TopicKind.CONNECT_CONFIGS: RecordKind(
+        "configurations of Kafka Connect",
+        "name the worker's config.storage.topic",
+        _is_connect_key(TopicKind.CONNECT_CONFIGS),
+    ),
+}
+#: Usual names of the topics of a worker, which tell the kind of a topic without records.
+_KIND_OF_NAME = {
+    "connect-offsets": TopicKind.CONNECT_OFFSETS,
+    "connect-status": TopicKind.CONNECT_STATUS,
+    "connect-configs": TopicKind.CONNECT_CONFIGS,
+}
+
+
+def topic_kind_of(
+    where: str, topic: str, records: Collection[FirstRecord], expected: TopicKind | None = None
+) -> TopicKind:
+    """The kind of a topic by its first records; by its name if it has none.
+
+    Args:
+        where: the source, for the error message.
+        topic: the topic's name.
+        records: its first records.
+        expected: the kind that the store holds; None for a new store.
+
+    Raises WrongRecords if the records are of no known kind, or not of the expected one.
+    """
+    if expected is not None:
+        RECORD_KINDS[expected].require(where, records)
+        return expected
+    if not records:
+        return _KIND_OF_NAME.get(topic, TopicKind.CONSUMER_OFFSETS)
+    for kind, each in RECORD_KINDS.items():
+        if each.matches(records):
+            return kind
+    RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(where, records)
+    raise AssertionError  # `require` raises, as the records do not match

@@ -35,6 +35,7 @@ from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -89,8 +90,10 @@ def clean_log(
 
     Raises:
         CannotClean: tasks cannot write the table's files.
+        StoreMismatch: the store has a topic of Kafka Connect.
         WriteConflict: other writers that rewrite the log or append late records committed first too often.
     """
+    store.require_topic_kind(TopicKind.CONSUMER_OFFSETS)
     lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
     return with_retries(
         lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log", settings.fold

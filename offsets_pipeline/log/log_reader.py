@@ -16,20 +16,16 @@ import pyarrow as pa
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
-from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.table_folder import TableFolder
-    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
-_KEY = INPUT_SCHEMA.get_field_index("key")
-#: INPUT_SCHEMA with each distinct key once. Files of several writers differ in nullability and in the width of bytes.
-SCHEMA = INPUT_SCHEMA.set(_KEY, pa.field("key", pa.dictionary(pa.int32(), pa.binary())))
-_COLUMNS = [name for name in SCHEMA.names if name != "records"]
+_KEY = pa.field("key", pa.dictionary(pa.int32(), pa.binary()))
 _END = 2**63 - 1
 
 
@@ -76,27 +72,24 @@ class LogRange:
 class LogReader:
     """Reads files of one snapshot of the log; picklable.
 
-    With ``compacts`` it omits rows that a replay by ``semantics`` does not need because of other rows.
+    ``schema`` is that of the replay, INPUT_SCHEMA or more. With ``compact`` it omits rows that the replay does not need
+    because of other rows.
     """
 
     log: TableFolder
     range: LogRange
-    semantics: CoordinatorSemantics
-    compacts: bool = True
+    schema: pa.Schema = INPUT_SCHEMA
+    compact: Callable[[pa.Table], pa.Table] | None = None
 
     def read(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
-        """Yield the rows of the files, in the replay's INPUT_SCHEMA."""
+        """Yield the rows of the files, in ``schema``."""
         rows = (rows for file in files for rows in self._located(file))
-        if not self.compacts:
-            yield from (each.cast(INPUT_SCHEMA) for each in rows)
+        if self.compact is None:
+            yield from (each.cast(self.schema) for each in rows)
             return
-        compacted = [self._compact(table) for table in gathered(rows, COMPACT_ROWS)]
+        compacted = [_compacted(self.compact, table) for table in gathered(rows, COMPACT_ROWS)]
         if compacted:
-            yield self._compact(pa.concat_tables(compacted))
-
-    def _compact(self, table: pa.Table) -> pa.Table:
-        with working_on(lambda: place_of(table)):
-            return compact_early(table, {}, self.semantics)
+            yield _compacted(self.compact, pa.concat_tables(compacted))
 
     def _located(self, file: StoredFile) -> Iterator[pa.Table]:
         last = "its start"
@@ -106,13 +99,21 @@ class LogReader:
                 last = place_of(rows)
 
     def _rows(self, file: StoredFile) -> Iterator[pa.Table]:
+        # each distinct key once; files of several writers differ in nullability and in the width of bytes
+        schema = self.schema.set(self.schema.get_field_index("key"), _KEY)
+        columns = [name for name in schema.names if name != "records"]
         with self.log.open_file(file, read_dictionary=["key"]) as parquet:
             for group in range(parquet.num_row_groups):
-                read = parquet.read_row_group(group, columns=[*_COLUMNS, "log_incarnation"], use_threads=False)
+                read = parquet.read_row_group(group, columns=[*columns, "log_incarnation"], use_threads=False)
                 rows = self.range.select(read)
                 if rows.num_rows:
                     rows = rows.append_column("records", pa.array(np.ones(rows.num_rows, dtype=np.int64)))
-                    yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in SCHEMA], schema=SCHEMA)
+                    yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in schema], schema=schema)
+
+
+def _compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
+    with working_on(lambda: place_of(table)):
+        return compact(table)
 
 
 def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:

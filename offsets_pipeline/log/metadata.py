@@ -16,6 +16,7 @@ from offsets_pipeline.delta import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
 from offsets_pipeline.delta.small_table import SmallTable
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -220,7 +221,10 @@ class LogMetadata:
             table.replace(pa.Table.from_pylist(in_order, table.rows.schema))
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
-        """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch)."""
+        """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch).
+
+        Leaves out the bytes of a topic that holds secrets.
+        """
         if damage:
             what = f"an append to {QUARANTINE.name}"
             with_retries(lambda: self._damage_once(damage), what, self._settings.fold)
@@ -243,7 +247,7 @@ class LogMetadata:
                 "position": position,
                 "length": each.length,
                 "reason": reason,
-                "value": each.raw,
+                "value": None if self._store.properties.topic_kind is TopicKind.CONNECT_CONFIGS else each.raw,
                 "quarantined_at": now,
             }
             for (partition, log_incarnation, source, position, reason), each in found.items()

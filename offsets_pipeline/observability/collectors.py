@@ -191,6 +191,23 @@ class StateMetrics:
     def count(self) -> None:
         """Count the tables and set the gauges. Raises as `StateReader`, or one of `UNREADABLE`."""
         tables = self._reader()
+        if not tables.properties.topic_kind.is_connect:
+            self._count_groups(tables)
+        # as log-info does: the newest complete incarnation of the log, which may not be folded yet
+        (counting,) = tables.rows(
+            "SELECT coalesce(max(log_incarnation), 0) AS log_incarnation FROM log_partitions", "log_partitions"
+        )
+        of_log = f"log_incarnation = {counting['log_incarnation']}"
+        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
+        self._metrics.set("offsets_quarantined_records", corrupt["n"])
+        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")
+        folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
+        behind = dict.fromkeys(range(tables.offsets_partitions), 0)
+        for at, (first, last) in self._extent.look(tables.table("log"), counting["log_incarnation"]).items():
+            behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
+        self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
+
+    def _count_groups(self, tables: StateReader) -> None:
         named = tables.named("groups", "committed_offsets")
         groups = f"({DESCRIBED.newest('groups', named)})"
         offsets = f"({OFFSETS.newest('committed_offsets', named)})"
@@ -207,19 +224,6 @@ class StateMetrics:
             "groups",
         )
         self._metrics.set("offsets_committed_offsets", live["n"])
-        # as log-info does: the newest complete incarnation of the log, which may not be folded yet
-        (counting,) = tables.rows(
-            "SELECT coalesce(max(log_incarnation), 0) AS log_incarnation FROM log_partitions", "log_partitions"
-        )
-        of_log = f"log_incarnation = {counting['log_incarnation']}"
-        (corrupt,) = tables.rows(f"SELECT count(*) AS n FROM quarantine WHERE {of_log}", "quarantine")
-        self._metrics.set("offsets_quarantined_records", corrupt["n"])
-        folded = tables.rows(f"SELECT log_partition, folded_to FROM fold_progress WHERE {of_log}", "fold_progress")
-        folded_to = {row["log_partition"]: row["folded_to"] for row in folded}
-        behind = dict.fromkeys(range(tables.offsets_partitions), 0)
-        for at, (first, last) in self._extent.look(tables.table("log"), counting["log_incarnation"]).items():
-            behind[at] = max(0, last + 1 - max(folded_to.get(at, 0), first))
-        self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
 
 
 class Watched:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class GroupAnswer:
 
 def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
     """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     only = reader.named("groups", "committed_offsets")
     offsets_partitions = reader.offsets_partitions
     if group_ids is not None:

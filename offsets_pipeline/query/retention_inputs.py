@@ -17,6 +17,7 @@ from offsets_pipeline.semantics.group_description import GroupRecordRow, live_re
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import is_misplaced
 from offsets_pipeline.semantics.retention import RetentionInputs
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ class Times(NamedTuple):
 
 
 def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
-    """Yield the retention inputs of each group that exists, in the order of log partition and group id."""
+    """Yield the retention inputs of each group that exists, in the order of log partition and group id.
+
+    Raises StoreMismatch for a store with a topic of Kafka Connect.
+    """
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     named = reader.named("committed_offsets", "group_records")
     offsets_partitions, semantics = reader.offsets_partitions, reader.coordinator_semantics
     pending = pending_by_group(reader)

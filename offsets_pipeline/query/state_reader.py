@@ -8,7 +8,7 @@ from offsets_pipeline.delta import Snapshot, TableFolder
 from offsets_pipeline.delta import query as query_tables
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import StoreProperties
-from offsets_pipeline.delta.schemas import LOG, TABLES
+from offsets_pipeline.delta.schemas import LOG, TABLE_BY_NAME
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -16,8 +16,6 @@ from offsets_pipeline.state.merge_on_read import named_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_BY_NAME = {table.name: table for table in TABLES}
 
 
 class StateReader:
@@ -56,7 +54,7 @@ class StateReader:
     def table(self, name: str) -> Snapshot:
         """Return one table, as of the version of its first read."""
         if name not in self._tables:
-            self._tables[name] = TableFolder(f"{self._folder}/{name}", _BY_NAME[name]).snapshot()
+            self._tables[name] = TableFolder(f"{self._folder}/{name}", TABLE_BY_NAME[name]).snapshot()
         return self._tables[name]
 
     def stream(self, query: str, *names: str) -> pa.RecordBatchReader:

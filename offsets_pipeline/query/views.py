@@ -1,4 +1,4 @@
-"""The views for users. Each is one SELECT over the state tables.
+"""The views for users. Each is one SELECT over the state tables. connect_views.py has those of Kafka Connect.
 
 ==================  =================================================================================================
 current_offsets     one row per committed offset that a fetch answers (R10, R14)
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
 from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
 from offsets_pipeline.store import Store
@@ -78,7 +79,7 @@ def register_views(spark: SparkSession, store: str) -> None:
     Raises NoSuchStore or NotAStore.
     """
     opened = Store.open(spark, store)
-    for table in TABLES:
+    for table in opened.tables:
         opened.read(table.name).createOrReplaceTempView(table.name)
     for name, query in _queries(opened).items():
         spark.sql(query).createOrReplaceTempView(name)
@@ -101,6 +102,8 @@ def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
 
 
 def _queries(store: Store) -> dict[str, str]:
+    if store.properties.topic_kind.is_connect:
+        return connect_views(store)
     names = {table.name: store.table_name(table.name) for table in TABLES}
     progress = names[FOLD_PROGRESS.name]
     named = named_by(progress)

@@ -34,6 +34,7 @@ from offsets_pipeline.semantics.effects import effect_rows, timestamps
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.replay_progress import ReplayProgress
 from offsets_pipeline.semantics.transactions import (
     ABORTED,
     COMMITTED,
@@ -89,25 +90,20 @@ class Replay:
         semantics: CoordinatorSemantics = MODERN,
     ) -> None:
         self._offsets_partitions = offsets_partitions
-        self._folded_to = dict(folded_to or {})
+        self._progress = ReplayProgress(folded_to)
         self._semantics = semantics
         self._plain: list[pa.Table] = []
         self._compacted_rows = 0
         self._transactional: list[pa.Table] = []
         self._markers: list[pa.Table] = []
         self._groups = GroupFacts()
-        self._quarantine: dict[tuple[int, int], tuple[bytes | None, bytes | None, str]] = {}
-        self._unknown: set[tuple[int, int]] = set()
-        self._end: dict[int, int] = {}
-        self._records: dict[int, int] = {}
-        self._replay_from_start: set[int] = set()
 
     # --- taking rows in
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of INPUT_SCHEMA, of any log partitions, in any order."""
         table = pa.table(rows) if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
-        table = self._unfolded(table)
+        table = self._progress.unfolded(table)
         if not table.num_rows:
             return
         outcome = outcomes_within(table)
@@ -126,27 +122,6 @@ class Replay:
         waiting = sum(each.num_rows for each in self._plain) - self._compacted_rows
         if waiting > max(_COMPACT_AT_ROWS, self._compacted_rows):
             self._compact()
-
-    def _unfolded(self, table: pa.Table) -> pa.Table:
-        partition = table["log_partition"].to_numpy()
-        offset = table["record_offset"].to_numpy()
-        records = table["records"].to_numpy()
-        carried = records == 0
-        backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
-        keep = np.ones(len(offset), dtype=np.bool_)
-        for log_partition in np.unique(partition).tolist():
-            here = partition == log_partition
-            start = self._folded_to.get(log_partition, 0)
-            behind = here & (offset < start) & ~carried  # R15: folded before
-            keep &= ~behind
-            if (behind & backfill).any():
-                self._replay_from_start.add(log_partition)
-            fresh = here & ~behind & ~carried
-            if fresh.any():
-                end = int(offset[fresh].max()) + 1
-                self._end[log_partition] = max(self._end.get(log_partition, start), end)
-                self._records[log_partition] = self._records.get(log_partition, 0) + int(records[fresh].sum())
-        return table if keep.all() else table.filter(pa.array(keep))
 
     def _add_commits(self, table: pa.Table, outcome: npt.NDArray[np.int8]) -> None:
         if not table.num_rows:
@@ -183,9 +158,9 @@ class Replay:
             decoded = decode_key(key)
             fields = None if value is None else decode_value(decoded.record_type, value).fields
         except UnknownRecordType:
-            self._unknown.add((log_partition, record_offset))  # R6
+            self._progress.note_unknown(log_partition, record_offset)  # R6
         except CorruptRecord as corrupt:
-            self._quarantine[log_partition, record_offset] = (key, value, str(corrupt))
+            self._progress.note_corrupt(log_partition, record_offset, key, value, str(corrupt))
         else:
             self._groups.add(log_partition, record_offset, decoded, value, fields)
 
@@ -196,7 +171,7 @@ class Replay:
 
     def place(self) -> str:
         """The log partitions and record offsets added so far, for an error message."""
-        return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self._end.items()))
+        return self._progress.place()
 
     # --- giving effects out
 
@@ -204,15 +179,14 @@ class Replay:
         """The facts about the state after all added rows, as rows of EFFECT_SCHEMA."""
         yield from self._classic_offset_effects() if self._semantics.is_classic else self._modern_offset_effects()
         yield from self._groups.effects()
-        yield from self._quarantine_effects()
-        yield self._progress_effects()
+        yield from self._progress.effects()
 
     def _classic_offset_effects(self) -> Iterator[pa.RecordBatch]:
         if self._plain:
             self._compact()
         table = pa.concat_tables([_NO_COMMITS, *self._plain, *self._transactional])
         # pending commits of a log partition without new records stay pending
-        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
+        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._progress.records), pa.int32())))
         table = table.combine_chunks()
         commits = _parsed(table)
         offset, partition = table["record_offset"].to_numpy(), table["log_partition"].to_numpy()
@@ -229,10 +203,10 @@ class Replay:
         holds = np.zeros(len(offset), dtype=np.bool_)
         holds[last] = ~commits.tombstone[last]
         holds[pending] = True
-        starts = [self._folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
+        starts = [self._progress.folded_to.get(at, 0) for at in range(int(partition.max(initial=-1)) + 1)]
         carried = offset < np.array(starts, dtype=np.int64)[partition]
         changed = np.flatnonzero(found.visible | found.pending | carried)  # others change nothing about their group
-        ends = {at: self._end[at] for at in self._records}
+        ends = {at: self._progress.end[at] for at in self._progress.records}
         self._groups.add_holders(partition[changed], commits.take(changed).group_ids(), holds[changed], ends)
         last = last[~(commits.tombstone & carried)[last]]  # the state has these tombstones
         for kind, rows in ((effects.OFFSET, last), (effects.PENDING, pending)):
@@ -250,7 +224,7 @@ class Replay:
         """Add commits with a COMMIT marker to the plain ones; returns the commits of open transactions."""
         table = pa.concat_tables(self._transactional).combine_chunks()
         # pending commits of a log partition without new records stay pending
-        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._records), pa.int32())))
+        table = table.filter(pc.is_in(table["log_partition"], pa.array(list(self._progress.records), pa.int32())))
         outcome = _endings(table, self._markers).outcome
         self._plain.append(table.filter(pa.array(outcome == COMMITTED)))
         self._note_aborted(table.filter(pa.array(outcome == ABORTED)))
@@ -321,40 +295,6 @@ class Replay:
         encoded = group_id.dictionary_encode()
         home = partitions_for(encoded.dictionary, self._offsets_partitions)
         return pa.array(home[encoded.indices.to_numpy(zero_copy_only=False)] != log_partition)
-
-    def _quarantine_effects(self) -> Iterator[pa.RecordBatch]:
-        if not self._quarantine:
-            return
-        keys, values, reasons = zip(*self._quarantine.values(), strict=True)
-        yield effect_rows(
-            effects.QUARANTINE,
-            len(keys),
-            {
-                "log_partition": pa.array([partition for partition, _ in self._quarantine], pa.int32()),
-                "record_offset": pa.array([offset for _, offset in self._quarantine], pa.int64()),
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array(values, pa.binary()),
-                "reason": pa.array(reasons, pa.string()),
-            },
-        )
-
-    def _progress_effects(self) -> pa.RecordBatch:
-        partitions = sorted(self._records.keys() | self._replay_from_start)
-        unknown = [sum(partition == at for at, _ in self._unknown) for partition in partitions]
-        return effect_rows(
-            effects.PROGRESS,
-            len(partitions),
-            {
-                "log_partition": pa.array(partitions, pa.int32()),
-                "folded_to": pa.array(
-                    [self._end.get(partition, self._folded_to.get(partition, 0)) for partition in partitions],
-                    pa.int64(),
-                ),
-                "records": pa.array([self._records.get(partition, 0) for partition in partitions], pa.int64()),
-                "unknown_records": pa.array(unknown, pa.int64()),
-                "replay_from_start": pa.array([partition in self._replay_from_start for partition in partitions]),
-            },
-        )
 
 
 def _parsed(table: pa.Table) -> CommitColumns:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.connect.topic_replay import RECORD
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.semantics.effects import (
     COMMIT_RECORD_TYPE,
@@ -29,7 +30,7 @@ from offsets_pipeline.semantics.effects import (
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.log_row import of_partitions
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -179,8 +180,25 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
     changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-    changes.quarantine = [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in by_kind[QUARANTINE]]
+    changes.quarantine = _quarantined(by_kind[QUARANTINE])
     return changes
+
+
+def write_topic_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
+    """Write the files of what a replay of log partitions of a topic of Kafka Connect brings; as `write_changes`."""
+    by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+    for batch in effects:
+        if batch.num_rows:
+            by_kind[batch["kind"][0].as_py()].append(batch)
+    changes = Changes()
+    changes.files[CONNECT.name] += folders.write(CONNECT, state_rows(CONNECT, by_kind[RECORD]))
+    changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
+    changes.quarantine = _quarantined(by_kind[QUARANTINE])
+    return changes
+
+
+def _quarantined(effects: Iterable[pa.RecordBatch]) -> list[pa.Table]:
+    return [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in effects]
 
 
 def write_files(folder: TableFolder, rows: pa.Table, *, is_base: bool, incarnation: int) -> list[AddFile]:

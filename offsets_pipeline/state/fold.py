@@ -24,28 +24,23 @@ from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, Wr
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import (
-    NO_INCARNATION,
-    FoldProgress,
-    PartitionProgress,
-    compacted_to,
-    pending_rows,
-)
+from offsets_pipeline.state.by_topic_kind import replay_start, writer
+from offsets_pipeline.state.changes import Changes, StateFolders
+from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, compacted_to
 from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.merge_on_read import OFFSETS, STATE_TABLES
-from offsets_pipeline.state.replay_job import ReplayStart, replay_batch, replay_log
+from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.replay_job import replay_batch, replay_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 #: Delta application whose transactions number the incarnations of the state.
@@ -101,7 +96,7 @@ def reload_partitions(
             raise InvalidPartitionCount(
                 f"no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
             )
-    for table in (*(each.table for each in STATE_TABLES), QUARANTINE, TOPICS, FOLD_PROGRESS):
+    for table in (*(each.table for each in _state_tables(store)), QUARANTINE, TOPICS, FOLD_PROGRESS):
         if not store.table(table.name).exists():
             store.table(table.name).create()
     return with_retries(
@@ -152,8 +147,9 @@ def _fold_rows(
         changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, settings)
     else:
         counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
-        start = _start(progress.partitions, folders)
-        changes = _added(replay_batch(counted, start, settings.fold.driver_rows, _writer(folders)), settings)
+        start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
+        found = replay_batch(counted, start, settings.fold.driver_rows, writer(store.properties, folders))
+        changes = _added(found, settings)
     if changes.records:
         _append(store, changes)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
@@ -215,11 +211,12 @@ class _Rebuild:
         """Reserve the number of a state incarnation, which no other replay gets."""
 
         def reserve() -> int:
-            table = self._store.table(OFFSETS.name)
+            tables = _state_tables(self._store)
+            table = self._store.table(tables[0].name)
             snapshot = table.snapshot()
             written = (  # also if another state table was lost and created again
                 int(file.partition["incarnation"])
-                for each in STATE_TABLES
+                for each in tables
                 for file in self._store.table(each.name).snapshot().files()
             )
             number = max(snapshot.transaction(INCARNATION), self._progress.incarnation, NO_INCARNATION, *written) + 1
@@ -283,33 +280,30 @@ def _replayed_log(
     settings: Settings,
 ) -> Changes:
     """Replay the files of the log, each log partition from where it is folded to."""
-    start = _start(progress, folders)
+    start = replay_start(store.properties, folders.offsets_partitions, folders.semantics, progress)
     log = store.table(LOG.name)
-    reader = LogReader(log, LogRange(start.folded_to, log_incarnation=log_incarnation), start.semantics)
+    log_range = LogRange(start.folded_to, log_incarnation=log_incarnation)
+    reader = LogReader(log, log_range, start.schema, start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    found = replay_log(store.spark, reader, files, start, settings.fold.driver_rows, _writer(folders))
+    write = writer(store.properties, folders)
+    found = replay_log(store.spark, reader, files, start, settings.fold.driver_rows, write)
     return _added(found, settings)
-
-
-def _start(progress: Mapping[int, PartitionProgress], folders: StateFolders) -> ReplayStart:
-    folded_to = {at: each.folded_to for at, each in progress.items()}
-    return ReplayStart(folders.offsets_partitions, folders.semantics, folded_to, pending_rows(progress))
 
 
 def _append(store: Store, changes: Changes) -> None:
     """Append the files to the state tables, which other folds may do at the same time."""
-    for table in STATE_TABLES:
+    for table in _state_tables(store):
         if changes.files[table.name]:
             folder = store.table(table.name)
             folder.commit(add=changes.files[table.name], seen=folder.snapshot())
 
 
-def _writer(folders: StateFolders) -> Callable[[Iterator[pa.RecordBatch]], Changes]:
-    return lambda effects: write_changes(effects, folders)
+def _state_tables(store: Store) -> tuple[StateTable, ...]:
+    return state_tables_of(store.properties.topic_kind)
 
 
 def _tables(store: Store) -> dict[str, TableFolder]:
-    return {table.name: store.table(table.name) for table in STATE_TABLES}
+    return {table.name: store.table(table.name) for table in _state_tables(store)}
 
 
 def _folders(

@@ -168,31 +168,28 @@ def _compacted(
     return found
 
 
-def pending_rows(partitions: Mapping[int, PartitionProgress]) -> pa.Table:
-    """The pending commits of these log partitions as rows that a replay takes in again (R11); INPUT_SCHEMA.
+def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:
+    """The pending commits of these log partitions as rows that a replay takes in again (R11).
 
-    The tombstone that gives a commit its position (R10c) comes in again, too.
+    The tombstone that gives a commit its position (R10c) comes in again, too. ``schema`` is that of the replay.
     """
-    rows = [
-        {
-            "log_partition": at,
-            "record_offset": record_offset,
-            "key": commit["key"],
-            "value": value,
-            "producer_id": producer_id,
-            "control_type": None,
-            "backfill": False,
-            "records": 0,
-        }
-        for at, each in partitions.items()
-        for commit in each.pending
-        for record_offset, value, producer_id in (
-            (commit["record_offset"], commit["value"], commit["producer_id"]),
-            (commit["position"], None, None),
-        )
-        if value is not None or record_offset != commit["record_offset"]
-    ]
-    return pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)
+    rows = []
+    for at, each in partitions.items():
+        for commit in each.pending:
+            row = {
+                "log_partition": at,
+                "record_offset": commit["record_offset"],
+                "key": commit["key"],
+                "value": commit["value"],
+                "producer_id": commit["producer_id"],
+                "record_timestamp": commit["commit_timestamp"],
+                "backfill": False,
+                "records": 0,
+            }
+            rows.append(row)
+            if commit["position"] != commit["record_offset"]:
+                rows.append(row | {"record_offset": commit["position"], "value": None, "producer_id": None})
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _partition(row: Mapping[str, Any]) -> PartitionProgress:

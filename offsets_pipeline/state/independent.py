@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
+@dataclass(frozen=True)
 class Unreplayed:
-    """The start of a replay that hands rows of the log on as they are."""
+    """The start of a replay that hands rows of the log on as they are, with the columns of ``schema``."""
 
+    schema: pa.Schema
     pending = pa.table({})
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The table."""
+        return table
 
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """The tables."""

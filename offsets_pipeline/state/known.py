@@ -42,6 +42,7 @@ class KnownGroups:
         files = {
             each.name: [file for file in tables[each.name].snapshot().files() if _incarnation(file) in partitions]
             for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ()))
+            if each.name in tables  # a topic of Kafka Connect has no groups
         }
         return cls(tables, files, partitions)
 

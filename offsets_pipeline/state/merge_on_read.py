@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, Table
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Columns by which a table is partitioned. Its files do not hold them: a commit assigns them.
 PARTITION_COLUMNS = ("base", "incarnation")
@@ -125,7 +127,14 @@ RECORDS = StateTable(
 )
 DESCRIBED = StateTable(GROUPS, ("log_partition", "group_id"), "record_offset")
 
+CONNECT = StateTable(CONNECT_RECORDS, ("log_partition", "raw_key"), "record_offset")
+
 STATE_TABLES = (OFFSETS, RECORDS, DESCRIBED)
+
+
+def state_tables_of(kind: TopicKind) -> tuple[StateTable, ...]:
+    """The state tables of a store with a topic of this kind."""
+    return (CONNECT,) if kind.is_connect else STATE_TABLES
 
 
 def by_incarnation(incarnations: Mapping[int, int]) -> dict[int, list[int]]:

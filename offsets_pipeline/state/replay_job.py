@@ -10,13 +10,14 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.log.log_reader import LogReader
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 Result = TypeVar("Result")
 Replayed_co = TypeVar("Replayed_co", covariant=True)
@@ -42,17 +44,24 @@ _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
 _FEW_BYTES = 32 * 1024 * 1024  # of rows in the driver
 _ADD_ROWS = 250_000  # rows that the replay takes at once
 _NO_PARTITION = -1
-_TOO_MANY = pa.RecordBatch.from_pylist(
-    [{"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}], schema=INPUT_SCHEMA
-)
+_TOO_MANY = {"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}
 
 
 class Start(Protocol[Replayed_co]):
-    """How tasks replay: what becomes of rows of INPUT_SCHEMA, all unfolded ones of some log partitions."""
+    """How tasks replay: what becomes of rows of ``schema``, all unfolded ones of some log partitions."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """INPUT_SCHEMA, maybe with more columns of the log at its end."""
+        ...
 
     @property
     def pending(self) -> pa.Table:
-        """Pending commits that the replay takes in as well; INPUT_SCHEMA."""
+        """Pending commits that the replay takes in as well."""
+        ...
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows without those that other rows make superfluous, and without folded ones."""
         ...
 
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[Replayed_co]:
@@ -68,6 +77,11 @@ class ReplayStart:
     semantics: CoordinatorSemantics = MODERN
     folded_to: Mapping[int, int] = field(default_factory=dict)
     pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
+    schema = INPUT_SCHEMA
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows that `compact_early` leaves."""
+        return compact_early(table, self.folded_to, self.semantics)
 
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
@@ -80,20 +94,38 @@ class ReplayStart:
             yield from replay.effects()
 
 
+@dataclass(frozen=True)
+class TopicStart:
+    """How the replay of a topic of Kafka Connect starts; ``folded_to`` and ``pending`` as in `ReplayStart`."""
+
+    kind: TopicKind
+    folded_to: Mapping[int, int] = field(default_factory=dict)
+    pending: pa.Table = field(default_factory=CONNECT_INPUT_SCHEMA.empty_table)
+    schema = CONNECT_INPUT_SCHEMA
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows that `compact_topic` leaves."""
+        return compact_topic(table, self.kind, self.folded_to)
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
+        yield from replay_topic([*tables, self.pending], self.kind, self.folded_to)
+
+
 def replay_batch(
-    rows: DataFrame, start: ReplayStart, at_most: int, finish: Callable[[Iterator[pa.RecordBatch]], Result]
+    rows: DataFrame, start: Start[Replayed], at_most: int, finish: Callable[[Iterator[Replayed]], Result]
 ) -> list[Result]:
     """Replay rows of the table `log`; in the driver if no more than ``at_most`` of them count."""
-    rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(INPUT_SCHEMA.names)
+    rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(start.schema.names)
     few = _few_rows(rows, start, at_most - start.pending.num_rows)
     if few is not None:
         return [finish(start.replay([few]))]
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
-            yield from _compact(table, start.folded_to, start.semantics).to_batches()
+            yield from _compact(table, start).to_batches()
 
-    compacted = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA))
+    compacted = rows.mapInArrow(compact, from_arrow_schema(start.schema))
     return _replay_in_tasks(compacted, start, finish)
 
 
@@ -119,7 +151,7 @@ def replay_log(
         for table in reader.read(file for share in shares for file in share):
             yield from table.to_batches()
 
-    compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(INPUT_SCHEMA))
+    compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(start.schema))
     return _replay_in_tasks(compacted, start, finish, _TASKS_PER_CORE * cores)
 
 
@@ -151,23 +183,23 @@ def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _few_rows(rows: DataFrame, start: ReplayStart, at_most: int) -> pa.Table | None:
-    """Rows of INPUT_SCHEMA that count; None if these are more than ``at_most``, or large."""
+def _few_rows(rows: DataFrame, start: Start[Any], at_most: int) -> pa.Table | None:
+    """Rows of the replay's schema that count; None if these are more than ``at_most``, or large."""
     if at_most <= 0 or planned_bytes(rows) > _FEW_STORED_BYTES:  # do not read a long log twice
         return None
-    folded_to, semantics = dict(start.folded_to), start.semantics
+    too_many_rows = pa.RecordBatch.from_pylist([_TOO_MANY], schema=start.schema)
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         few: list[pa.Table] = []
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
             if _are_few(few, at_most):
-                few.append(_compact(table, folded_to, semantics))
+                few.append(_compact(table, start))
         if not _are_few(few, at_most):
-            yield _TOO_MANY
+            yield too_many_rows
         elif few:
             yield from pa.concat_tables(few).to_batches()
 
-    found = rows.mapInArrow(compact, from_arrow_schema(INPUT_SCHEMA)).toArrow().cast(INPUT_SCHEMA)
+    found = rows.mapInArrow(compact, from_arrow_schema(start.schema)).toArrow().cast(start.schema)
     too_many = pc.any(pc.equal(found["log_partition"], _NO_PARTITION)).as_py()
     return None if too_many or not _are_few([found], at_most) else found
 
@@ -177,6 +209,6 @@ def _are_few(tables: list[pa.Table], at_most: int) -> bool:
     return bool(rows <= at_most and size <= _FEW_BYTES)
 
 
-def _compact(table: pa.Table, folded_to: Mapping[int, int], semantics: CoordinatorSemantics) -> pa.Table:
+def _compact(table: pa.Table, start: Start[Any]) -> pa.Table:
     with working_on(partial(place_of, table)):
-        return compact_early(table, folded_to, semantics)
+        return start.compact(table)

@@ -18,7 +18,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict, in_one_line, may_pass
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES, StateTable, by_incarnation, named_rows
+from offsets_pipeline.state.merge_on_read import StateTable, by_incarnation, named_rows, state_tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -85,7 +85,8 @@ class Compactor:
         """Compact the tables if one is due; returns the names of those that were compacted."""
         progress = _progress(self._store)
         rested = self._has_rested(progress)
-        due = [each for each in STATE_TABLES if rested or self._is_due(each, progress)]
+        tables = state_tables_of(self._store.properties.topic_kind)
+        due = [each for each in tables if rested or self._is_due(each, progress)]
         compacted = [each.name for each in due if compact(self._store, each, drop=rested)]
         if rested and len(compacted) == len(due):
             self._incarnations, self._replaced_at = progress.incarnations, None

@@ -6,9 +6,8 @@ columnar one, which also wrote the state, or the specification (independent.py),
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,86 +20,27 @@ from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
-from offsets_pipeline.state.changes import in_key_order, partitions_of, state_rows
+from offsets_pipeline.state.by_topic_kind import replay_start
+from offsets_pipeline.state.changes import partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import Specified, Unreplayed
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, STATE_TABLES, StateTable, named_rows
-from offsets_pipeline.state.replay_job import ReplayStart, replay_log
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, state_tables_of
+from offsets_pipeline.state.replay_job import replay_log
+from offsets_pipeline.state.verification import EXAMPLES, StateRows, Verification, ordered, place
+from offsets_pipeline.state.verify_topic import TopicComparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
 
-_EXAMPLES = 5
-
-
-@dataclass
-class Verification:
-    """Numbers of what was compared; differences by table, and the first few of them in words."""
-
-    log_partitions: int = 0
-    records: int = 0
-    offsets: int = 0
-    groups: int = 0
-    differences: dict[str, int] = field(default_factory=dict)
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs."""
-        return not self.differences
-
-    def add(self, other: Verification) -> None:
-        """Take in the comparison of other log partitions."""
-        self.log_partitions += other.log_partitions
-        self.records += other.records
-        self.offsets += other.offsets
-        self.groups += other.groups
-        for table, count in other.differences.items():
-            self.differences[table] = self.differences.get(table, 0) + count
-        self.examples += other.examples
-
-    def note_progress(self, log_partition: int, of_log: object, of_state: object) -> None:
-        """Note a log partition whose end or pending commits differ."""
-        if of_log != of_state:
-            self.differences[FOLD_PROGRESS.name] = self.differences.get(FOLD_PROGRESS.name, 0) + 1
-            self.examples.append(
-                f"{FOLD_PROGRESS.name}: log_partition {log_partition}: the log gives {of_log}, the state has {of_state}"
-            )
-
-    def compare(self, table: str, key: tuple[str, ...], expected: pa.Table, found: pa.Table) -> None:
-        """Note rows that only one of the two has, rows that differ, and rows that ``found`` has more than once."""
-        if expected.equals(found):
-            return
-        columns = [name for name in expected.column_names if name not in key]
-        of_log = _by_key(expected, key, columns)
-        copies = Counter(zip(*(found[name].to_pylist() for name in key), strict=True))
-        of_state = _by_key(found, key, columns)
-        differing = [
-            at for at in of_log.keys() | of_state.keys() if of_log.get(at) != of_state.get(at) or copies[at] > 1
-        ]
-        if not differing:
-            return
-        self.differences[table] = self.differences.get(table, 0) + len(differing)
-        for at in sorted(differing, key=repr)[:_EXAMPLES]:
-            where = ", ".join(f"{name} {value!r}" for name, value in zip(key, at, strict=True))
-            times = f" {copies[at]} times" if copies[at] > 1 else ""
-            self.examples.append(
-                f"{table}: {where}: the log gives {of_log.get(at, 'nothing')}, "
-                f"the state has {of_state.get(at, 'nothing')}{times}"
-            )
-
 
 @dataclass(frozen=True)
-class _Comparison:
+class _Comparison(StateRows):
     """Compares replayed log partitions with their state; picklable."""
 
-    tables: Mapping[str, tuple[TableFolder, int]]  # with the version to read
-    progress: Mapping[int, PartitionProgress]
     offsets_partitions: int
     semantics: CoordinatorSemantics
     cleaned_to: Mapping[int, int]
@@ -119,7 +59,7 @@ class _Comparison:
         for at, each in replayed.items():
             known = self.progress[at]
             result.records += each.records
-            result.note_progress(at, _place(each.folded_to, each.pending), _place(known.folded_to, known.pending))
+            result.note_progress(at, place(each.folded_to, each.pending), place(known.folded_to, known.pending))
         return set(replayed), result
 
     def independently(self, tables: Iterator[pa.Table]) -> tuple[set[int], Verification]:
@@ -127,58 +67,46 @@ class _Comparison:
         specified = Specified(tables, self.offsets_partitions, self.semantics)
         partitions = set(specified.states)
         result = Verification(log_partitions=len(partitions), records=specified.records)
-        found = self._state(OFFSETS, partitions)
+        found = self.state(OFFSETS, partitions)
         live = found.filter(found["committed_offset"].is_valid())
         result.offsets = specified.offsets().num_rows
         expected, live = (
-            _ordered(OFFSETS, each).drop_columns(["position"])  # the specification has no such number
+            ordered(OFFSETS, each).drop_columns(["position"])  # the specification has no such number
             for each in (specified.offsets(), live)
         )
         result.compare(OFFSETS.name, OFFSETS.key, expected, live)
         groups = specified.groups()
         result.groups = groups.num_rows
         expected, described_groups = (
-            _existing(_ordered(DESCRIBED, each)) for each in (groups, self._state(DESCRIBED, partitions))
+            _existing(ordered(DESCRIBED, each)) for each in (groups, self.state(DESCRIBED, partitions))
         )
         result.compare(DESCRIBED.name, DESCRIBED.key, expected, described_groups)
         for at, state in specified.states.items():
             known = self.progress[at]
-            result.note_progress(
-                at, _place(*specified.progress(state)), _place(known.folded_to, _pending_places(known))
-            )
+            result.note_progress(at, place(*specified.progress(state)), place(known.folded_to, _pending_places(known)))
         return partitions, result
 
     def compare(self, partitions: set[int], offsets: pa.Table, records: pa.Table) -> Verification:
         """Compare the replayed rows of these log partitions with the state."""
         result = Verification(log_partitions=len(partitions))
-        of_state = self._state(OFFSETS, partitions)
+        of_state = self.state(OFFSETS, partitions)
         result.offsets = offsets.num_rows - offsets["committed_offset"].null_count
-        result.compare(
-            OFFSETS.name, OFFSETS.key, *(self._kept(_ordered(OFFSETS, each)) for each in (offsets, of_state))
-        )
+        result.compare(OFFSETS.name, OFFSETS.key, *(self._kept(ordered(OFFSETS, each)) for each in (offsets, of_state)))
         known = _live if self.cleaned_to else _but_commits
-        of_state = self._state(RECORDS, partitions)
-        result.compare(RECORDS.name, RECORDS.key, *(known(_ordered(RECORDS, each)) for each in (records, of_state)))
+        of_state = self.state(RECORDS, partitions)
+        result.compare(RECORDS.name, RECORDS.key, *(known(ordered(RECORDS, each)) for each in (records, of_state)))
         groups = pa.Table.from_batches(
-            described(_ordered(RECORDS, records).to_batches(), self.offsets_partitions, self.semantics),
+            described(ordered(RECORDS, records).to_batches(), self.offsets_partitions, self.semantics),
             DESCRIBED.file_schema(),
         )
-        expected, found = (
-            _existing(_ordered(DESCRIBED, each)) for each in (groups, self._state(DESCRIBED, partitions))
-        )
+        expected, found = (_existing(ordered(DESCRIBED, each)) for each in (groups, self.state(DESCRIBED, partitions)))
         result.groups = expected.num_rows
         result.compare(DESCRIBED.name, DESCRIBED.key, expected, found)
         return result
 
-    def _state(self, table: StateTable, partitions: set[int]) -> pa.Table:
-        """The rows of the state of these log partitions that count."""
-        schema = table.file_schema()
-        if not partitions:
-            return schema.empty_table()
-        folder, version = self.tables[table.name]
-        named = named_rows({at: self.progress[at].incarnation for at in partitions})
-        where = f"{named} AND log_partition IN ({', '.join(map(str, sorted(partitions)))})"
-        return folder.snapshot(version).query(table.newest(table.name, where)).read_all().cast(schema)
+    def without_records(self, partitions: set[int]) -> Verification:
+        """Compare log partitions that have no records with the state, which should have no rows of them."""
+        return self.compare(partitions, OFFSETS.file_schema().empty_table(), RECORDS.file_schema().empty_table())
 
     def _kept(self, offsets: pa.Table) -> pa.Table:
         """The offsets without tombstones that a cleaning of the log may have removed (R23)."""
@@ -199,43 +127,39 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     """
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
-    starts = dict.fromkeys(progress.partitions, 0)
+    starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
     semantics = progress.semantics or store.properties.coordinator_semantics
-    log_range = LogRange(starts, progress.folded_to, progress.log_incarnation)
-    reader = LogReader(log, log_range, semantics, compacts=not independent)
+    log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
     count = partition_count(store, progress.log_incarnation)
+    start = replay_start(store.properties, count, semantics, starts)
+    reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    folders = {each.name: store.table(each.name) for each in STATE_TABLES}
-    comparison = _Comparison(
-        {name: (folder, folder.snapshot().version) for name, folder in folders.items()},
-        progress.partitions,
-        count,
-        semantics,
-        cleaned_to(store, progress.log_incarnation),
-    )
+    folders = {each.name: store.table(each.name) for each in state_tables_of(store.properties.topic_kind)}
+    tables = {name: (folder, folder.snapshot().version) for name, folder in folders.items()}
+    cleaned = cleaned_to(store, progress.log_incarnation)
+    comparison: _Comparison | TopicComparison
+    if store.properties.topic_kind.is_connect:
+        comparison = TopicComparison(tables, progress.partitions, store.properties.topic_kind)
+    else:
+        comparison = _Comparison(tables, progress.partitions, count, semantics, cleaned)
     driver_rows = (settings or FoldSettings()).driver_rows
     whole, compared = Verification(), set()
     if independent:
-        results = replay_log(store.spark, reader, files, Unreplayed(), driver_rows, comparison.independently)
+        results = replay_log(
+            store.spark, reader, files, Unreplayed(start.schema), driver_rows, comparison.independently
+        )
     else:
-        start = ReplayStart(count, semantics)
         results = replay_log(store.spark, reader, files, start, driver_rows, comparison)
     for partitions, each in results:
         compared |= partitions
         whole.add(each)
-    of_others = comparison.compare(
-        progress.partitions.keys() - compared, OFFSETS.file_schema().empty_table(), RECORDS.file_schema().empty_table()
-    )
+    of_others = comparison.without_records(progress.partitions.keys() - compared)
     of_others.log_partitions = 0  # nothing is there to compare with, and nothing should be
     whole.add(of_others)
     for at in set(range(count) if progress.partitions else ()) - progress.partitions.keys():
         whole.note_progress(at, "a row", "none")
-    del whole.examples[_EXAMPLES:]
+    del whole.examples[EXAMPLES:]
     return whole
-
-
-def _place(folded_to: int, pending: object) -> dict[str, object]:
-    return {"folded_to": folded_to, "pending": pending}
 
 
 def _pending_places(progress: PartitionProgress) -> set[tuple[object, ...]]:
@@ -243,15 +167,6 @@ def _pending_places(progress: PartitionProgress) -> set[tuple[object, ...]]:
         (each["producer_id"], each["group_id"], each["topic"], each["partition"], each["record_offset"])
         for each in progress.pending
     }
-
-
-def _ordered(table: StateTable, rows: pa.Table) -> pa.Table:
-    return in_key_order(table, rows.combine_chunks()).combine_chunks()
-
-
-def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    keys = zip(*(rows[name].to_pylist() for name in key), strict=True)
-    return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))
 
 
 def _existing(groups: pa.Table) -> pa.Table:

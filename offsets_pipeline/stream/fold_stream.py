@@ -222,7 +222,8 @@ def _expiry(
     warn: Callable[[str], object],
 ) -> StreamExpiry | None:
     """Return the retention of an owned store; None if a broker expires offsets (R4) or the settings disable it."""
-    if store.properties.kind != OWNED or not settings.fold.expire_in_stream:
+    is_of_groups = store.properties.kind == OWNED and not store.properties.topic_kind.is_connect
+    if not is_of_groups or not settings.fold.expire_in_stream:
         return None
     if store.is_schema:
         warn(

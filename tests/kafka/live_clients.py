@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.kafka.broker_answers import TOPIC, Broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
 
@@ -174,13 +174,15 @@ class LiveClients:
 
     def produce(self, topic: str, partition: int, count: int) -> None:
         """Produce this number of records."""
+        self.send(topic, [(partition, None, str(number)) for number in range(count)])
+
+    def send(self, topic: str, records: Iterable[tuple[int, str | None, str | None]]) -> None:
+        """Produce records: partition, key and value."""
         producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
         )
-        for number in range(count):
-            producer.send(
-                self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, None, str(number))
-            )
+        for partition, key, value in records:
+            producer.send(self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, key, value))
         producer.close()
 
     def consumer(self, group_id: str, topics: Sequence[str] = (), **settings: str) -> Consumer:

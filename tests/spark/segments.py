@@ -78,9 +78,11 @@ def batch_ends(data: bytes) -> list[int]:
     return ends
 
 
-def write_prefix(segments: Path, folder: Path, share: float, chosen: random.Random) -> Path:
+def write_prefix(
+    segments: Path, folder: Path, share: float, chosen: random.Random, topic: str = "__consumer_offsets"
+) -> Path:
     """Copy a data folder as of an earlier time: each segment has its first batches, some an incomplete one more."""
-    for source in sorted(segments.glob("__consumer_offsets-*/*.log")):
+    for source in sorted(segments.glob(f"{topic}-*/*.log")):
         data = source.read_bytes()
         ends = [0, *batch_ends(data)]
         last = round(share * (len(ends) - 1))

@@ -21,8 +21,8 @@ from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.verify import Verification, verify_store
+from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
+from offsets_pipeline.state.verify import verify_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.fold_stream import start_fold
 from tests.compare import compare
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.state.verification import Verification
 
 CLOCK = FixedClock(1_795_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
@@ -50,10 +51,18 @@ class Workbench:
     spark: SparkSession
     settings: Settings
 
-    def ingest(self, location: Path | str, *paths: Path | str, partitions: int | None = None) -> IngestReport:
+    def ingest(
+        self, location: Path | str, *paths: Path | str, partitions: int | None = None, topic: str | None = None
+    ) -> IngestReport:
         """Ingest segment files into a store."""
         return ingest_segments(
-            self.spark, str(location), [str(path) for path in paths], self.settings, CLOCK, partitions
+            self.spark,
+            str(location),
+            [str(path) for path in paths],
+            self.settings,
+            CLOCK,
+            partitions,
+            topic=topic,
         )
 
     def open(self, location: Path | str) -> Store:
@@ -126,7 +135,7 @@ def table(location: Path | str, name: str) -> pa.Table:
     Of a state table the rows that count.
     """
     reader = StateReader(str(location))
-    rows = {each.name: each for each in STATE_TABLES}
+    rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
     source = f"({rows[name].newest(name, reader.named(name))})" if name in rows else name
     found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]

@@ -16,6 +16,7 @@ from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batches_of, write_segment
 from tests.spark.stores import CLOCK, copied, log_of, rows_of, segments_of, table, versions
@@ -48,7 +49,7 @@ def actions_of(store: Path, kind: str) -> list[dict[str, Any]]:
 def files_for(store: Store, appender: LogAppender, source: Path) -> list[AddFile]:
     """Rows that tasks write for an append of all records of a data folder."""
     place = appender.place(CLOCK)
-    return write_segments(store.spark, find_log([str(source)]).folders, {}, place).files
+    return write_segments(store.spark, find_log([str(source)]).folders, {}, place, TopicKind.CONSUMER_OFFSETS).files
 
 
 def test_spark_reads_from_the_files_what_the_segments_hold(

@@ -30,6 +30,7 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import OWNED, Store, StoreProperties
 from tests.logs import LogPartition, capture_rows
 from tests.spark.segments import batch_ends, batches_of, write_log, write_segment
@@ -349,7 +350,7 @@ def test_a_file_with_timestamps_that_no_table_holds_is_ingested_without_their_re
 def test_an_error_in_a_task_names_the_file_it_was_reading(workbench: Workbench, tmp_path: Path) -> None:
     gone = tmp_path / "__consumer_offsets-0" / f"{0:020}.log"
     with pytest.raises(Exception, match="FileNotFoundError") as failed:
-        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None)
+        write_segments(workbench.spark, [LogFolder(0, (str(gone),), 0)], {}, None, TopicKind.CONSUMER_OFFSETS)
     ours = raised_on_executor(failed.value)
     assert isinstance(ours, TaskFailed)
     assert str(ours).startswith(f"a task failed at byte position 0 of {gone}: FileNotFoundError: ")

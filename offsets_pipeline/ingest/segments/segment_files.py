@@ -1,4 +1,4 @@
-"""Finds the segment files of `__consumer_offsets`: in files, folders, or a broker's data folder."""
+"""Finds the segment files of one topic: in files, folders, or a broker's data folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 # A broker renames folders before it deletes or moves them (`<partition>.<uuid>-delete`, `-future`, `-stray`), and files
 # before it deletes or replaces them (`.deleted`, `.swap`, `.cleaned`). These patterns match none of those names.
-_LOG_FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _TOPIC_FOLDER = re.compile(r"(.+)-\d+")
 _SEGMENT_FILE = re.compile(r"(\d{20})\.log")
 _START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -61,8 +60,8 @@ class FoundLog:
         return rounds
 
 
-def find_log(paths: Iterable[str]) -> FoundLog:
-    """Find every segment file of the offsets log below these paths.
+def find_log(paths: Iterable[str], topic: str = OFFSETS_TOPIC) -> FoundLog:
+    """Find every segment file of the topic below these paths.
 
     Raises:
         NoSuchPath: a path does not exist.
@@ -76,20 +75,22 @@ def find_log(paths: Iterable[str]) -> FoundLog:
         info = files.get_file_info(inner)
         if info.type == fs.FileType.NotFound:
             raise NoSuchPath(f"no such file or folder: {path}")
-        _Finder(found, files, path).look_at(info)
+        _Finder(found, files, path, topic).look_at(info)
         if len(found.folders) == before:
             raise NoSegments(
-                f"no segments of {OFFSETS_TOPIC} in {path}; name segment files, folders {OFFSETS_TOPIC}-<number>, "
+                f"no segments of {topic} in {path}; name segment files, folders {topic}-<number>, "
                 "or a broker's data folder"
             )
     return found
 
 
 class _Finder:
-    def __init__(self, found: FoundLog, files: fs.FileSystem, path: str) -> None:
+    def __init__(self, found: FoundLog, files: fs.FileSystem, path: str, topic: str) -> None:
         self._found = found
         self._files = files
         self._path = path
+        self._topic = topic
+        self._log_folder = re.compile(rf"{re.escape(topic)}-(\d+)")
 
     def look_at(self, info: fs.FileInfo) -> None:
         if info.type == fs.FileType.File:
@@ -99,11 +100,11 @@ class _Finder:
 
     def _add_file(self, info: fs.FileInfo) -> None:
         parent = info.path.rpartition("/")[0]
-        folder = _LOG_FOLDER.fullmatch(parent.rpartition("/")[2])
+        folder = self._log_folder.fullmatch(parent.rpartition("/")[2])
         if folder is None or _SEGMENT_FILE.fullmatch(info.base_name) is None:
             raise NoSegments(
                 f"{self._path} is not a segment file: name a file <20 digits>.log in a folder "
-                f"{OFFSETS_TOPIC}-<number>; the number is its log partition"
+                f"{self._topic}-<number>; the number is its log partition"
             )
         partition = int(folder[1])
         for index, other in enumerate(self._found.folders):  # files of one folder make one LogFolder
@@ -117,7 +118,7 @@ class _Finder:
     def _walk(self, path: str) -> None:
         name = path.rpartition("/")[2]
         children = self._files.get_file_info(fs.FileSelector(path))
-        folder = _LOG_FOLDER.fullmatch(name)
+        folder = self._log_folder.fullmatch(name)
         if folder is not None:
             self._add_folder(int(folder[1]), children, {})
             return
@@ -126,7 +127,7 @@ class _Finder:
         for child in sorted(children, key=lambda each: str(each.path)):
             if child.type != fs.FileType.Directory:
                 continue
-            folder = _LOG_FOLDER.fullmatch(child.base_name)
+            folder = self._log_folder.fullmatch(child.base_name)
             topic = _TOPIC_FOLDER.fullmatch(child.base_name)
             if folder is not None:
                 self._add_folder(int(folder[1]), self._files.get_file_info(fs.FileSelector(child.path)), starts)
@@ -188,7 +189,7 @@ class _Finder:
     def _start_offsets(self, children: list[fs.FileInfo]) -> dict[int, int]:
         for child in children:
             if child.base_name == _START_CHECKPOINT:
-                lines = re.findall(rf"^{OFFSETS_TOPIC} (\d+) (\d+)$", self._text(child.path), re.MULTILINE)
+                lines = re.findall(rf"^{re.escape(self._topic)} (\d+) (\d+)$", self._text(child.path), re.MULTILINE)
                 return {int(partition): int(offset) for partition, offset in lines}
         return {}
 

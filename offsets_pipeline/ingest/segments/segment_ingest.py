@@ -1,4 +1,4 @@
-"""Appends the records of a broker's segment files of `__consumer_offsets` to the log."""
+"""Appends the records of a broker's segment files to the log: of `__consumer_offsets`, or a topic of Kafka Connect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     raised_on_executor,
 )
-from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, OFFSETS_RECORDS, FirstRecord
+from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments
 from offsets_pipeline.log.append import LogAppender
@@ -31,12 +31,13 @@ from offsets_pipeline.log.metadata import LogMetadata, cleaned_to, is_followed
 from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics, of_setting
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics, of_setting
 from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -71,6 +72,7 @@ def ingest_segments(
     clock: Clock,
     offsets_partitions: int | None = None,
     semantics: CoordinatorSemantics | None = None,
+    topic: str | None = None,
 ) -> IngestReport:
     """Append the records of segment files that the store's log lacks; creates the store if there is none.
 
@@ -85,30 +87,37 @@ def ingest_segments(
         offsets_partitions: n of R1. By default the count of the existing store. A new store counts the log partitions
             found if they are 0 to k-1, and else takes the count from the settings.
         semantics: coordinator semantics of a new store. By default those of the settings.
+        topic: the topic whose log the files are. By default that of the settings.
 
     Raises:
-        NoSuchPath, NoSegments, NotASegment, WrongRecords: a path holds no readable log of a group coordinator.
+        NoSuchPath, NoSegments, NotASegment, WrongRecords: a path holds no readable log of such a topic.
         InvalidPartitionCount: n contradicts the log.
         StoreMismatch: the store is of another kind, cluster or topic, has other semantics, or follows a topic.
         ConflictingLog: the log holds another record at the same record offset.
     """
-    found = find_log(paths)
-    groups = _look(found)
+    name = topic or settings.topic.name
+    found = find_log(paths, name)
     store = Store.find(spark, location)
+    first = _look(found)
+    expected = None if store is None else store.properties.topic_kind
+    kind = topic_kind_of("the log in the segment files", name, first, expected)
     if store is None:
-        count = _partition_count(found, offsets_partitions, settings)
+        count = _partition_count(found, offsets_partitions, settings, kind)
     else:
         _check_store(store, found, offsets_partitions)
         store.require_semantics(semantics)
         count = store.properties.offsets_partitions
-    _check_partition_count(found, groups, count)
+    _check_partition_count(found, _groups(first) if kind is TopicKind.CONSUMER_OFFSETS else {}, count)
     if store is None:
         properties = StoreProperties(
             MIRRORED,
             count,
             found.cluster_id,
             found.topic_id,
-            coordinator_semantics=semantics or of_setting(settings.log.coordinator_semantics),
+            coordinator_semantics=(
+                MODERN if kind.is_connect else semantics or of_setting(settings.log.coordinator_semantics)
+            ),
+            topic_kind=kind,
         )
         store = Store.create(spark, location, properties)
     report = IngestReport(created=store.created_here, offsets_partitions=count)
@@ -133,27 +142,22 @@ def ingest_segments(
 # --- checks before the ingest creates anything
 
 
-def _look(found: FoundLog) -> dict[int, set[str]]:
-    """Read the start of every file; returns the group ids in the first records of each log partition.
+def _look(found: FoundLog) -> list[FirstRecord]:
+    """Read the start of every file; returns the first records of each log partition.
 
-    Raises:
-        NotASegment: a file holds something else.
-        WrongRecords: most records are of another kind.
+    Raises NotASegment if a file holds something else.
     """
-    groups: dict[int, set[str]] = {}
     first: list[FirstRecord] = []
     for folder in found.folders:
-        named = groups.setdefault(folder.log_partition, set())
+        known = len(first)
         for path in folder.files:
             with opened(path) as data:
                 batches = _first_batches(data, path)
-            for batch in batches if not named else ():
+            for batch in batches if len(first) == known else ():
                 rows = batch.filter(pc.is_null(batch["control_type"])).slice(0, LOOK_RECORDS)
                 places = zip(rows["record_offset"].to_pylist(), rows["key"].to_pylist(), strict=True)
                 first += [FirstRecord(folder.log_partition, record_offset, key) for record_offset, key in places]
-                named.update(_group_ids(rows["key"]))
-    OFFSETS_RECORDS.require("the log in the segment files", first)
-    return groups
+    return first
 
 
 def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
@@ -167,12 +171,15 @@ def _first_batches(data: memoryview, path: str) -> list[pa.RecordBatch]:
         return list(islice(read_segment(data, source=path).batches(), 1))
 
 
-def _group_ids(keys: pa.Array) -> Iterator[str]:
-    for key in keys.to_pylist():
+def _groups(first: Iterable[FirstRecord]) -> dict[int, set[str]]:
+    """The group ids in the first records of each log partition."""
+    groups: dict[int, set[str]] = {}
+    for record in first:
         try:
-            yield decode_key(key).group_id
+            groups.setdefault(record.log_partition, set()).add(decode_key(record.key).group_id)
         except (CorruptRecord, UnknownRecordType):
             continue
+    return groups
 
 
 def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) -> None:
@@ -198,10 +205,12 @@ def _check_store(store: Store, found: FoundLog, offsets_partitions: int | None) 
             )
 
 
-def _partition_count(found: FoundLog, offsets_partitions: int | None, settings: Settings) -> int:
+def _partition_count(found: FoundLog, offsets_partitions: int | None, settings: Settings, kind: TopicKind) -> int:
     if offsets_partitions is not None:
         return offsets_partitions
     partitions = found.partitions()
+    if kind.is_connect:  # no answer depends on the number (R1)
+        return max(partitions) + 1
     return len(partitions) if partitions == set(range(len(partitions))) else settings.log.offsets_partitions
 
 
@@ -249,16 +258,17 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     log = log.where(F.col("log_partition").isin([folder.log_partition for folder in folders]))
     ends: Offsets = {row[0]: row[1] for row in log.groupBy("log_partition").agg(F.max("record_offset")).collect()}
     known = [folder for folder in folders if folder.log_partition in ends]
-    overlap = parsed_segments(spark, known, up_to=ends) if known else None
+    kind = store.properties.topic_kind
+    overlap = parsed_segments(spark, known, kind, up_to=ends) if known else None
     cleaned = cleaned_to(store, epoch) if known else {}
     missing, left_out = _missing(overlap, log, cleaned, store.location) if overlap is not None else (0, 0)
     # `append_late` writes rows that a join selects; without such rows the tasks write their files directly
-    written = write_segments(spark, folders, ends, None if missing else place)
+    written = write_segments(spark, folders, ends, None if missing else place, kind)
     if not written.records and not missing:
         return 0, left_out, written.reports
     if overlap is None or not missing:
         return appender.append_files(written.files), left_out, written.reports
-    rows = parsed_segments(spark, folders, after=ends).withColumn("backfill", F.lit(False))
+    rows = parsed_segments(spark, folders, kind, after=ends).withColumn("backfill", F.lit(False))
     late = overlap.where(f"NOT ({_is_before(cleaned)})").join(log, _PLACE, "left_anti")
     rows = rows.unionByName(late.withColumn("backfill", F.lit(True)))
     rows = rows.withColumn("appended_at", timestamp_of(clock)).withColumn("log_incarnation", F.lit(epoch))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta import AddFile
     from offsets_pipeline.log.file_writer import LogFilePlace
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 _BATCH_ROWS = 65_536
 _TASKS_PER_CORE = 4
@@ -59,7 +60,7 @@ class Written:
 
 
 def write_segments(
-    spark: SparkSession, folders: list[LogFolder], after: Offsets, place: LogFilePlace | None
+    spark: SparkSession, folders: list[LogFolder], after: Offsets, place: LogFilePlace | None, kind: TopicKind
 ) -> Written:
     """Write the records after the record offsets ``after`` to files of the table `log`.
 
@@ -71,7 +72,7 @@ def write_segments(
         written = Written()
         writer = None if place is None else LogFileWriter(place)
         for folder in some:
-            for batch in _read_folder(folder, written.reports):
+            for batch in _read_folder(folder, written.reports, kind):
                 wanted = batch.slice(_rows_up_to(batch, after.get(folder.log_partition)))
                 written.records += wanted.num_rows
                 if writer is not None:
@@ -91,7 +92,11 @@ def write_segments(
 
 
 def parsed_segments(
-    spark: SparkSession, folders: list[LogFolder], after: Offsets | None = None, up_to: Offsets | None = None
+    spark: SparkSession,
+    folders: list[LogFolder],
+    kind: TopicKind,
+    after: Offsets | None = None,
+    up_to: Offsets | None = None,
 ) -> DataFrame:
     """The records of these folders, with the columns of the table `log` that a segment file provides.
 
@@ -103,7 +108,8 @@ def parsed_segments(
         for batch in batches:
             for row in batch.to_pylist():
                 partition = row["log_partition"]
-                for records in _read_folder(LogFolder(partition, tuple(row["files"]), row["start_offset"]), []):
+                folder = LogFolder(partition, tuple(row["files"]), row["start_offset"])
+                for records in _read_folder(folder, [], kind):
                     end = _rows_up_to(records, up_to.get(partition, _NO_END))
                     yield records.slice(0, end).slice(_rows_up_to(records, after.get(partition)))
                     if end < records.num_rows:
@@ -125,7 +131,7 @@ def _rows_up_to(records: pa.RecordBatch, last: int | None) -> int:
     return 0 if last is None else int(np.searchsorted(records["record_offset"].to_numpy(), last, side="right"))
 
 
-def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.RecordBatch]:
+def _read_folder(folder: LogFolder, reports: list[FileReport], kind: TopicKind) -> Iterator[pa.RecordBatch]:
     """Yield the records of a folder in ascending order; adds a file's report once the file is read."""
     last = folder.start_offset - 1
     for path in folder.files:
@@ -141,7 +147,7 @@ def _read_folder(folder: LogFolder, reports: list[FileReport]) -> Iterator[pa.Re
                 if fresh.num_rows:
                     last = fresh["record_offset"][-1].as_py()
                     records += fresh.num_rows
-                    yield log_columns(fresh, folder.log_partition, source)
+                    yield log_columns(fresh, folder.log_partition, source, kind)
             damage = list(reader.damage)
             if overlapping:
                 damage.append(Damage(0, 0, f"{overlapping} records repeat record offsets of the segment before", b""))

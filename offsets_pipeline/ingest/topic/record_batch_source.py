@@ -52,6 +52,7 @@ from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.record.corrupt import NotASegment
 from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES
 from offsets_pipeline.record.segment import Damage, read_segment
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,6 +87,7 @@ class SourceOptions:
     max_offsets: int | None
     tasks: int
     wait_ms: int
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -102,6 +104,7 @@ class SourceOptions:
             max_offsets=None if most is None else int(most),
             tasks=int(options.get("tasks", "2")),
             wait_ms=int(options.get("wait_ms", "1000")),
+            topic_kind=TopicKind(options.get("topic_kind", TopicKind.CONSUMER_OFFSETS)),
         )
 
 
@@ -277,7 +280,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         """The rows of a task in SCHEMA. Raises the errors of `read_ranges`."""
         with Cluster(self._options.kafka) as cluster:
             for fetched in read_ranges(cluster, self._options.topic, partition.value):
-                yield from _rows(fetched, self._options.source)
+                yield from _rows(fetched, self._options.source, self._options.topic_kind)
 
 
 def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
@@ -320,7 +323,7 @@ def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRan
     return found
 
 
-def _rows(fetched: FetchedBatches, source: str) -> Iterator[pa.RecordBatch]:
+def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.RecordBatch]:
     """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
     at, partition = fetched.position, fetched.range.partition
     reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
@@ -330,7 +333,7 @@ def _rows(fetched: FetchedBatches, source: str) -> Iterator[pa.RecordBatch]:
             offsets = batch["record_offset"]
             wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
             if wanted.num_rows:
-                rows = log_columns(wanted, partition, source)
+                rows = log_columns(wanted, partition, source, kind)
                 yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
         damage = reader.damage
     except NotASegment:  # not one batch in it decodes

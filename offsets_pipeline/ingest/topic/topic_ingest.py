@@ -1,4 +1,4 @@
-"""Follows a broker's offsets topic: a Structured Streaming query appends new records to the log (R4).
+"""Follows a broker's topic: a Structured Streaming query appends new records to the log (R4).
 
 The query's source reads raw record batches up to each log partition's high watermark (record_batch_source.py). So the
 log holds the same records as the broker's segment files, of open and aborted transactions too.
@@ -32,7 +32,7 @@ from offsets_pipeline.errors import (
     first_line,
     raised_on_executor,
 )
-from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS
+from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
 from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
@@ -41,7 +41,7 @@ from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
-from offsets_pipeline.semantics.coordinator_semantics import AUTO, CoordinatorSemantics
+from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 
 if TYPE_CHECKING:
@@ -118,8 +118,13 @@ class TopicIngest:
             self._observer.connected(admin.address(), topic.cluster_id)
             store = Store.find(self._spark, self._location)
             if store is None or store.properties.topic_name is None:
-                OFFSETS_RECORDS.require(f"topic {self._topic}", admin.first_records(admin.bounds(topic.partitions)))
-            semantics = self._semantics or admin.coordinator_semantics()
+                first = admin.first_records(admin.bounds(topic.partitions))
+                expected = None if store is None else store.properties.topic_kind
+                kind = topic_kind_of(f"topic {self._topic}", self._topic, first, expected)
+            else:
+                kind = store.properties.topic_kind
+            asked = MODERN if kind.is_connect else self._semantics  # Connect has no group coordinator
+            semantics = asked or admin.coordinator_semantics()
         if store is None:
             properties = StoreProperties(
                 MIRRORED,
@@ -128,12 +133,13 @@ class TopicIngest:
                 topic.topic_id,
                 self._topic,
                 semantics,
+                kind,
             )
             store = Store.create(self._spark, self._location, properties)
         store.require(MIRRORED)
         check_topic(store.location, self._topic, store.properties, topic)
         known = store.properties.coordinator_semantics
-        if known != semantics and self._semantics is not None:
+        if known != semantics and asked is not None:
             store.require_semantics(semantics)
         elif known != semantics:
             self._warn(f"the broker's coordinator is {semantics}, that of {store.location} is {known}: it changes")
@@ -257,6 +263,7 @@ class TopicIngest:
             .options(**self._options.for_source())
             .option("topic", self._topic)
             .option("source", source)
+            .option("topic_kind", self.store.properties.topic_kind.value)
             .option("starting_offsets", json.dumps(rendered(starts)))
             .option("max_offsets", self._settings.topic.max_records_per_batch)
             .option("tasks", self._spark.sparkContext.defaultParallelism)

@@ -25,6 +25,8 @@ WITHOUT_SPARK = {
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "expire_command": {"expire-offsets"},
+    "connect_commands": {"connect list", "connect describe"},
+    "connect_changes": {f"connect {name}" for name in ("stop", "pause", "resume", "alter", "reset")},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
@@ -79,8 +81,8 @@ def test_imports_are_followed_as_far_as_spark(root: Path, module: str) -> None:
 
 def test_each_command_runs_in_one_of_these_modules() -> None:
     named = [*WITHOUT_SPARK.values(), *WITH_SPARK.values()]
-    assert set().union(*named) == set(offsets.commands)
-    assert sum(map(len, named)) == len(offsets.commands)
+    assert set().union(*named) == set(offsets.leaves())
+    assert sum(map(len, named)) == len(offsets.leaves())
 
 
 def test_help_imports_neither_spark_nor_arrow_nor_the_bars() -> None:

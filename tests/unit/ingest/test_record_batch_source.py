@@ -38,6 +38,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared,
     shared_out,
 )
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, damaged, fake_topic, options_of
 
@@ -327,7 +328,9 @@ def test_a_damaged_batch_is_one_row_with_its_bytes_and_costs_no_other_record() -
 
 def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
     fetched = FetchedBatches(OffsetRange(0, 5, 9), 5, b"\xff" * 100)
-    ((row,),) = [rows.to_pylist() for rows in record_batch_source._rows(fetched, "kafka://c/t")]
+    ((row,),) = [
+        rows.to_pylist() for rows in record_batch_source._rows(fetched, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)
+    ]
     assert (row["record_offset"], row["value"], row["source"]) == (5, b"\xff" * 100, "kafka://c/t")
     assert row["damage"] == "no record batch of it decodes (100 bytes)"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from offsets_pipeline.errors import WrongRecords
-from offsets_pipeline.ingest.record_kind import OFFSETS_RECORDS, FirstRecord
+from offsets_pipeline.ingest.record_kind import RECORD_KINDS, FirstRecord, topic_kind_of
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_records
 from tests.logs import CAPTURE_NAMES, commit_key
 
@@ -28,7 +29,9 @@ OTHERS = (
 
 
 def look(*keys: bytes | None) -> None:
-    OFFSETS_RECORDS.require("topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)])
+    RECORD_KINDS[TopicKind.CONSUMER_OFFSETS].require(
+        "topic t", [FirstRecord(0, number, key) for number, key in enumerate(keys, 7)]
+    )
 
 
 @pytest.mark.parametrize("name", CAPTURE_NAMES)
@@ -57,3 +60,29 @@ def test_majority_of_the_first_records_decides() -> None:
 
 def test_records_of_a_newer_coordinator_are_taken() -> None:  # R6
     look(b"\x00\x63any", b"\x00\x18\x00\x01g")
+
+
+KEYS_OF_KIND = {
+    TopicKind.CONSUMER_OFFSETS: COMMIT,
+    TopicKind.CONNECT_OFFSETS: b'["files",{"filename":"/a"}]',
+    TopicKind.CONNECT_STATUS: b"status-connector-files",
+    TopicKind.CONNECT_CONFIGS: b"connector-files",
+}
+
+
+@pytest.mark.parametrize("kind", KEYS_OF_KIND)
+def test_first_records_tell_the_kind_of_a_topic_and_another_kind_is_refused(kind: TopicKind) -> None:
+    records = [FirstRecord(0, 0, KEYS_OF_KIND[kind]), FirstRecord(0, 1, b"\xff")]
+    assert topic_kind_of("topic t", "t", records) is kind
+    for other in KEYS_OF_KIND:
+        if other is not kind:
+            with pytest.raises(WrongRecords, match=RECORD_KINDS[other].name):
+                topic_kind_of("topic t", "t", records, other)
+
+
+def test_name_tells_the_kind_of_a_topic_without_records() -> None:
+    assert topic_kind_of("topic t", "connect-status", []) is TopicKind.CONNECT_STATUS
+    assert topic_kind_of("topic t", "t", []) is TopicKind.CONSUMER_OFFSETS
+    assert topic_kind_of("topic t", "t", [], TopicKind.CONNECT_CONFIGS) is TopicKind.CONNECT_CONFIGS
+    with pytest.raises(WrongRecords, match="topic t does not have records of a group coordinator"):
+        topic_kind_of("topic t", "connect-status", [FirstRecord(0, 0, b"user-17")])

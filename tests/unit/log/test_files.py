@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_reader import LogRange, LogReader, shared_out
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.compaction import compact_early
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,9 @@ def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType
 
 def places(folder: Path, files: list[StoredFile], wanted: LogRange) -> list[tuple[int, int]]:
     """Log partition and record offset of the rows that a replay gets."""
-    read = list(LogReader(TableFolder(str(folder), LOG), wanted, MODERN).read(files))
+    read = list(
+        LogReader(TableFolder(str(folder), LOG), wanted, compact=partial(compact_early, folded_to={})).read(files)
+    )
     return sorted((row["log_partition"], row["record_offset"]) for table in read for row in table.to_pylist())
 
 

@@ -25,6 +25,7 @@ from offsets_pipeline.record.corrupt import CorruptRecord, NotASegment
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.segment import SegmentReader, read_segment
 from offsets_pipeline.record.write import BatchOptions, encode_batch
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.mutation import message, repaired, seeds
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def batch(base_offset: int, timestamps: list[int], **options: int) -> bytes:
 def read(data: bytes) -> tuple[SegmentReader, list[tuple[int, int | None]]]:
     """Offset and timestamp in microseconds of each record that was read, as in the table `log`."""
     reader = read_segment(data, source="limits.log")
-    rows = [log_columns(each, 0, "limits.log") for each in reader.batches()]
+    rows = [log_columns(each, 0, "limits.log", TopicKind.CONSUMER_OFFSETS) for each in reader.batches()]
     found = [
         (offset, timestamp)
         for each in rows

@@ -24,6 +24,7 @@ from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD
 from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.changes import in_key_order, state_rows
 from offsets_pipeline.state.merge_on_read import RECORDS
 from tests.mutation import Mutator, seeds
@@ -42,7 +43,9 @@ def landed(data: bytes, log_partition: int) -> tuple[str, pa.Table | None]:
     """Ingest a segment; returns the outcome (the name of an error, or a word) and the rows."""
     try:
         reader = read_segment(data, source="mutated.log", max_records=65_536)
-        tables = [log_columns(batch, log_partition, "mutated.log") for batch in reader.batches()]
+        tables = [
+            log_columns(batch, log_partition, "mutated.log", TopicKind.CONSUMER_OFFSETS) for batch in reader.batches()
+        ]
     except OffsetsError as error:
         return type(error).__name__, None
     for damage in reader.damage:

@@ -1,0 +1,158 @@
+"""Keys and values of the topics of a Kafka Connect worker (R30)."""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import Any, NamedTuple, NoReturn
+
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+_SHOWN_CHARACTERS = 60
+
+
+class ConnectRecordType(StrEnum):
+    """What a record is about; the topic's kind allows some of these."""
+
+    OFFSET = "offset"
+    CONNECTOR_STATUS = "connector-status"
+    TASK_STATUS = "task-status"
+    TOPIC_STATUS = "topic-status"
+    CONNECTOR_CONFIG = "connector-config"
+    TASK_CONFIG = "task-config"
+    TARGET_STATE = "target-state"
+    TASKS_COMMIT = "tasks-commit"
+    TASK_COUNT = "task-count"
+    RESTART_REQUEST = "restart-request"
+    SESSION_KEY = "session-key"
+    LOGGER_LEVEL = "logger-level"
+
+
+class ConnectKey(NamedTuple):
+    """A parsed key.
+
+    ``source_partition`` is canonical JSON: equal for equal JSON values, whatever the order of an object's members. It
+    is None for records other than offsets. ``task`` is the number of a task.
+    """
+
+    record_type: ConnectRecordType
+    connector: str = ""
+    source_partition: str | None = None
+    task: int | None = None
+
+
+_TYPE = ConnectRecordType
+_STATUS_KEYS = (
+    (re.compile(r"status-connector-(?P<connector>.+)", re.DOTALL), _TYPE.CONNECTOR_STATUS),
+    (re.compile(r"status-task-(?P<connector>.+)-(?P<task>\d{1,9})", re.DOTALL), _TYPE.TASK_STATUS),
+    (re.compile(r"status-topic-(.*):connector-(?P<connector>.+)", re.DOTALL), _TYPE.TOPIC_STATUS),
+)
+_CONFIG_KEYS = (
+    (re.compile(r"connector-(?P<connector>.+)", re.DOTALL), _TYPE.CONNECTOR_CONFIG),
+    (re.compile(r"target-state-(?P<connector>.+)", re.DOTALL), _TYPE.TARGET_STATE),
+    (re.compile(r"task-(?P<connector>.+)-(?P<task>\d{1,9})", re.DOTALL), _TYPE.TASK_CONFIG),
+    (re.compile(r"commit-(?P<connector>.+)", re.DOTALL), _TYPE.TASKS_COMMIT),
+    (re.compile(r"tasks-fencing-(?P<connector>.+)", re.DOTALL), _TYPE.TASK_COUNT),
+    (re.compile(r"restart-connector-(?P<connector>.+)", re.DOTALL), _TYPE.RESTART_REQUEST),
+    (re.compile(r"session-key"), _TYPE.SESSION_KEY),
+    (re.compile(r"logger-cluster-.+", re.DOTALL), _TYPE.LOGGER_LEVEL),
+)
+_TEXT_KEYS = {
+    TopicKind.CONNECT_STATUS: _STATUS_KEYS,
+    TopicKind.CONNECT_CONFIGS: _CONFIG_KEYS,
+    TopicKind.CONNECT: (*_STATUS_KEYS, *_CONFIG_KEYS),
+}
+
+
+def parse_connect_key(key: bytes | None, kind: TopicKind) -> ConnectKey | None:
+    """Parse a record's key; returns None for one that a newer worker may have written (R6).
+
+    Raises CorruptRecord if the key is null, or no key of such a topic.
+    """
+    if key is None:
+        raise CorruptRecord("key", "null")  # R3
+    text = _text(key, "key")
+    if kind is TopicKind.CONNECT_OFFSETS or (kind is TopicKind.CONNECT and text.startswith("[")):
+        return _offset_key(text)
+    for pattern, record_type in _TEXT_KEYS[kind]:
+        found = pattern.fullmatch(text)
+        if found is not None:
+            named = found.groupdict()
+            task = named.get("task")
+            return ConnectKey(record_type, named.get("connector", ""), task=None if task is None else int(task))
+    return None
+
+
+def _offset_key(text: str) -> ConnectKey:
+    """A key ``["<connector>", {source partition}]``. A connector without partitions has null in place of the object."""
+    parsed = _json(text, "key")
+    if not isinstance(parsed, list) or len(parsed) != 2 or not isinstance(parsed[0], str):
+        raise CorruptRecord("key", f"expected a JSON array of a connector's name and an object, found {_shown(text)}")
+    connector, partition = parsed
+    if not isinstance(partition, dict) and partition is not None:
+        raise CorruptRecord("key", f"expected an object as source partition, found {_shown(text)}")
+    canonical_json(connector)
+    return ConnectKey(_TYPE.OFFSET, connector, canonical_json(partition))
+
+
+def offset_key(connector: str, source_partition: object) -> bytes:
+    """The key of an offset in the form of Connect's JSON converter; the same for equal source partitions.
+
+    Raises CorruptRecord for a source partition that is not null or an object, or that JSON cannot hold.
+    """
+    text = f"[{canonical_json(connector)},{canonical_json(source_partition)}]"
+    _offset_key(text)
+    return text.encode()
+
+
+def parse_connect_value(value: bytes | None) -> str | None:
+    """A record's value as JSON text; None for a tombstone, which is a null value or JSON null.
+
+    Raises CorruptRecord if the value is no JSON object.
+    """
+    if value is None:
+        return None
+    text = _text(value, "value")
+    parsed = _json(text, "value")
+    if parsed is None:
+        return None
+    if not isinstance(parsed, dict):
+        raise CorruptRecord("value", f"expected a JSON object, found {_shown(text)}")
+    return text
+
+
+def canonical_json(value: object) -> str:
+    """The same text for equal JSON values: members in order of their names, no spaces.
+
+    Raises CorruptRecord for a value that JSON or UTF-8 cannot hold, such as a single surrogate.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
+    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise CorruptRecord("key", f"cannot be written as JSON: {error}") from None
+    return text
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecord(what, f"not UTF-8 at position {error.start}") from None
+
+
+def _json(text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise CorruptRecord(what, f"not JSON: {error} in {_shown(text)}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")

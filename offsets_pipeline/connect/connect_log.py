@@ -1,0 +1,182 @@
+"""The log of an owned store for Kafka Connect: offsets, target states and configurations of connectors.
+
+All records of a connector are in one log partition, that of its name (as R1 for groups). A process holds the last
+record of each key in memory, and looks for new records of other processes before each answer and each append.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pyarrow as pa
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.connect.connect_keys import ConnectRecordType
+from offsets_pipeline.connect.connector_offsets import ConnectorOffset, OffsetRecord, answering_offsets
+from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, connect_rows
+from offsets_pipeline.connect.topic_state import TopicPartitionState
+from offsets_pipeline.coordinator.appender import Appender, Request
+from offsets_pipeline.coordinator.owned_log import OwnedLog
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.coordinator.registry import Instance
+from offsets_pipeline.errors import LogMovedOn, RequestTimedOut
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.connect.topic_state import ConnectRecord
+    from offsets_pipeline.coordinator.appender import Handler
+
+Answer = TypeVar("Answer")
+
+#: Log partitions of a new store: Connect's default of `offset.storage.partitions`.
+PARTITIONS = 25
+TIMEOUT_MS = 5_000
+
+
+class ConnectLog:
+    """An open log; close it with `close`, or use it in ``with``. Thread-safe. Open it after a fork, never before."""
+
+    def __init__(self, store: OwnedStore, clock: Clock | None = None) -> None:
+        self.store = store
+        self._lock = threading.RLock()
+        count = store.properties.offsets_partitions
+        self._log = OwnedLog(store.location, count, f"connect {Instance.here()}")
+        self._states: list[TopicPartitionState] = []
+        self._appender = Appender(self._log, self._lock, clock or SystemClock(), self._catch_up, self._replay)
+
+    @classmethod
+    def create(cls, location: str | Path, cluster_id: str, partitions: int = PARTITIONS) -> OwnedStore:
+        """Create an owned store for the connectors of one cluster; returns it if it exists. Raises as `OwnedStore`."""
+        return OwnedStore.create(location, partitions, TopicKind.CONNECT, cluster_id)
+
+    @classmethod
+    def open(cls, location: str | Path, clock: Clock | None = None) -> Self:
+        """Open the log of an owned store, and read it.
+
+        Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), StoreMismatch (a store for groups),
+        UnsupportedTable.
+        """
+        opened = cls(OwnedStore.open(location, TopicKind.CONNECT), clock)
+        opened._load()
+        opened._appender.start()
+        return opened
+
+    def close(self) -> None:
+        """Append the waiting requests, then end. Idempotent."""
+        self._appender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- reads; those below `read` are for its function and for handlers, which hold the lock
+
+    def read(self, answer: Callable[[], Answer]) -> Answer:
+        """Call ``answer`` with the newest records. Raises StoreReplaced, UnsupportedTable."""
+        with self._lock:
+            self._catch_up()
+            return answer()
+
+    def record(self, connector: str, raw_key: bytes) -> ConnectRecord | None:
+        """The last record of a key of a connector."""
+        return self._state_of(connector).records.get(raw_key.decode())
+
+    def records(self, connector: str) -> Iterator[tuple[str, ConnectRecord]]:
+        """The last record of each raw key of a connector, tombstones included."""
+        return (
+            (key, each) for key, each in self._state_of(connector).records.items() if each.key.connector == connector
+        )
+
+    def offsets(self, connector: str) -> list[ConnectorOffset]:
+        """The offsets of a connector by source partition (R30)."""
+        at = self.store.partition_for(connector)
+        found = answering_offsets(
+            OffsetRecord(
+                connector,
+                each.key.source_partition or "",
+                raw_key,
+                each.value,
+                each.record_timestamp,
+                each.record_offset,
+                at,
+            )
+            for raw_key, each in self.records(connector)
+            if each.key.record_type is ConnectRecordType.OFFSET
+        )
+        return found.get(connector, [])
+
+    def connectors(self) -> list[str]:
+        """The names of connectors with a record that is not deleted, in order."""
+        return sorted(
+            {each.key.connector for state in self._states for each in state.records.values() if each.value is not None}
+        )
+
+    def _state_of(self, connector: str) -> TopicPartitionState:
+        return self._states[self.store.partition_for(connector)]
+
+    # --- appends
+
+    def submit(
+        self,
+        what: str,
+        handler: Handler,
+        claims: Mapping[Hashable, bool],
+        timeout_ms: float = TIMEOUT_MS,
+    ) -> Request:
+        """Queue a request. Its handler validates it against the newest records, and returns the records to append.
+
+        ``claims`` as of `Request`. The request fails with RequestTimedOut if its append has not begun in time. Raises
+        CoordinatorNotAvailable if the log is closed.
+        """
+        deadline_ns = time.monotonic_ns() + int(timeout_ms * 1_000_000)
+        request = Request(what, handler, lambda: claims, deadline_ns, durable=True)
+        self._appender.submit(request)
+        return request
+
+    def call(self, what: str, handler: Handler, claims: Mapping[Hashable, bool]) -> Any:  # noqa: ANN401 - the response
+        """Submit a request and wait for its response. Raises its error, or RequestTimedOut."""
+        request = self.submit(what, handler, claims)
+        done: Future[Any] = request.done
+        try:
+            return done.result(TIMEOUT_MS / 1000)
+        except FutureTimeoutError:
+            if done.cancel():
+                raise RequestTimedOut(f"{what}: timed out; it was not written") from None
+            raise RequestTimedOut(f"{what}: timed out; it may still be written") from None
+
+    # --- the log
+
+    def _load(self) -> None:
+        tables: list[pa.Table] = []
+        self._log.open(range(self.store.properties.offsets_partitions), tables.append)
+        self._states = [
+            TopicPartitionState(at, TopicKind.CONNECT) for at in range(self.store.properties.offsets_partitions)
+        ]
+        if tables:
+            rows = pa.concat_tables(tables)
+            rows = rows.append_column("backfill", pa.repeat(pa.scalar(value=False), rows.num_rows))
+            rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+            compacted = compact_topic(rows.select(CONNECT_INPUT_SCHEMA.names), TopicKind.CONNECT, {})
+            self._replay(compacted.sort_by([("log_partition", "ascending"), ("record_offset", "ascending")]))
+
+    def _catch_up(self) -> None:
+        """Apply new rows of the log. The caller holds the lock."""
+        try:
+            for rows in self._log.catch_up():
+                self._replay(rows)
+        except LogMovedOn:
+            self._load()
+
+    def _replay(self, rows: pa.Table) -> None:
+        for row in connect_rows(rows):
+            self._states[row.log_partition].replay(row)

@@ -1,0 +1,214 @@
+"""`OffsetBackingStore`, `OffsetStorageReader` and `OffsetStorageWriter`, as Kafka Connect names them (R30, R31)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Self
+
+from offsets_pipeline.connect.connect_keys import (
+    canonical_json,
+    offset_key,
+    parse_connect_key,
+    parse_connect_value,
+)
+from offsets_pipeline.connect.connect_log import TIMEOUT_MS, ConnectLog
+from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
+from offsets_pipeline.coordinator.appender import SHARED
+from offsets_pipeline.coordinator.owned_log import Record
+from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.errors import ConnectorStopped, FlushInProgress, InvalidRequest, OffsetsError
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from offsets_pipeline.clock import Clock
+
+    #: A source partition or a source offset: a JSON object.
+    JsonObject = Mapping[str, Any]
+
+
+class OffsetBackingStore:
+    """Raw keys and values of offsets, in an owned store. Call `start` first, and `stop` at the end."""
+
+    def __init__(self, location: str | Path, clock: Clock | None = None) -> None:
+        self._location = location
+        self._clock = clock
+        self._log: ConnectLog | None = None
+
+    @property
+    def log(self) -> ConnectLog:
+        """The open log. Raises InvalidRequest before `start` and after `stop`."""
+        if self._log is None:
+            raise InvalidRequest(f"the offsets in {self._location} are not open; call start first")
+        return self._log
+
+    def start(self) -> None:
+        """Open the store and read its log. Raises as `ConnectLog.open`."""
+        if self._log is None:
+            self._log = ConnectLog.open(self._location, self._clock)
+
+    def stop(self) -> None:
+        """Append what waits, then close. Idempotent."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def get(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
+        """The newest value of each raw key; None if there is none. Raises CorruptRecord for a key of another form."""
+        connectors = {key: _connector(key) for key in keys}
+
+        def found() -> dict[bytes, bytes | None]:
+            records = {key: self.log.record(connector, key) for key, connector in connectors.items()}
+            return {
+                key: None if record is None or record.value is None else record.value.encode()
+                for key, record in records.items()
+            }
+
+        return self.log.read(found)
+
+    def set(self, values: Mapping[bytes, bytes | None], timeout_ms: float = TIMEOUT_MS) -> Future[None]:
+        """Append these values in one commit; None deletes. The result of the future is None, or the error.
+
+        Raises CorruptRecord for a key or value of another form. The future fails with ConnectorStopped if a connector
+        is STOPPED, since its offsets may be altered, and with RequestTimedOut if the append did not begin in time.
+        """
+        connectors = {key: _connector(key) for key in values}
+        for value in values.values():
+            parse_connect_value(value)
+        if not values:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+
+        def handler(_: int) -> Outcome[None]:
+            for connector in set(connectors.values()):
+                if target_state_of(self.log, connector) == STOPPED:
+                    raise ConnectorStopped(
+                        f"cannot write offsets of connector {connector}: it is STOPPED; resume it, or alter its offsets"
+                    )
+            return Outcome(
+                [Record(self.log.store.partition_for(connectors[key]), key, value) for key, value in values.items()],
+                None,
+            )
+
+        claims = {claim_of(connector): SHARED for connector in connectors.values()}
+        what = f"a flush of {len(values)} offsets of {', '.join(sorted(set(connectors.values())))}"
+        return self.log.submit(what, handler, claims, timeout_ms).done
+
+    def connector_partitions(self, connector: str) -> list[dict[str, Any]]:
+        """The source partitions of a connector that have an offset."""
+        offsets = self.log.read(lambda: self.log.offsets(connector))
+        found = [json.loads(each.source_partition) for each in offsets]
+        return [each for each in found if each is not None]
+
+
+def _connector(key: bytes) -> str:
+    parsed = parse_connect_key(key, TopicKind.CONNECT_OFFSETS)
+    assert parsed is not None  # noqa: S101 - the kind has no other keys
+    return parsed.connector
+
+
+class OffsetStorageReader:
+    """Reads offsets of one connector."""
+
+    def __init__(self, backing_store: OffsetBackingStore, connector: str) -> None:
+        self._store = backing_store
+        self._connector = connector
+
+    def offset(self, partition: JsonObject | None) -> dict[str, Any] | None:
+        """The offset of a source partition; None if there is none."""
+        return self.offsets([partition])[0]
+
+    def offsets(self, partitions: Collection[JsonObject | None]) -> list[dict[str, Any] | None]:
+        """The offset of each source partition in this order; None for one without an offset."""
+        log = self._store.log
+        known = {each.source_partition: each for each in log.read(lambda: log.offsets(self._connector))}
+        found = (known.get(canonical_json(partition)) for partition in partitions)
+        return [None if each is None else json.loads(each.source_offset) for each in found]
+
+
+class OffsetStorageWriter:
+    """Queues offsets of one connector and flushes them; one flush at a time (R31). Thread-safe.
+
+    `begin_flush` takes the queued offsets, `do_flush` writes them. After a failure, or `cancel_flush`, they are queued
+    again, except those that got newer ones meanwhile.
+    """
+
+    def __init__(self, backing_store: OffsetBackingStore, connector: str) -> None:
+        self._store = backing_store
+        self._connector = connector
+        self._lock = threading.Lock()
+        self._queued: dict[bytes, bytes | None] = {}
+        self._flushing: dict[bytes, bytes | None] | None = None
+        self._flush_number = 0
+
+    @property
+    def queued(self) -> int:
+        """The number of offsets that wait for a flush."""
+        with self._lock:
+            return len(self._queued)
+
+    def offset(self, partition: JsonObject | None, offset: JsonObject | None) -> None:
+        """Queue an offset for the next flush; None deletes it. Raises CorruptRecord for what JSON cannot hold."""
+        key = offset_key(self._connector, partition)
+        value = None if offset is None else canonical_json(offset).encode()
+        with self._lock:
+            self._queued[key] = value
+
+    def begin_flush(self) -> bool:
+        """Take the queued offsets; returns False if there are none. Raises FlushInProgress if one was not ended."""
+        with self._lock:
+            if self._flushing is not None:
+                raise FlushInProgress(f"a flush of the offsets of {self._connector} is in progress; end it first")
+            if not self._queued:
+                return False
+            self._flushing, self._queued = self._queued, {}
+            return True
+
+    def do_flush(self, timeout_ms: float = TIMEOUT_MS) -> Future[None]:
+        """Write what `begin_flush` took. Its result ends the flush; a late one of a cancelled flush changes nothing."""
+        with self._lock:
+            if self._flushing is None:
+                raise InvalidRequest(f"no flush of the offsets of {self._connector} has begun; call begin_flush first")
+            values, number = dict(self._flushing), self._flush_number
+        try:
+            done = self._store.set(values, timeout_ms)
+        except OffsetsError as error:
+            done = Future()
+            done.set_exception(error)
+        done.add_done_callback(
+            lambda ended: self._end(number, failed=ended.cancelled() or ended.exception() is not None)
+        )
+        return done
+
+    def cancel_flush(self) -> None:
+        """Queue the offsets of the flush again, except those with newer ones. Does nothing without a flush."""
+        with self._lock:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._flushing is not None:
+            self._queued = self._flushing | self._queued
+            self._flushing = None
+            self._flush_number += 1
+
+    def _end(self, number: int, *, failed: bool) -> None:
+        with self._lock:
+            if number != self._flush_number:
+                return
+            if failed:
+                self._cancel()
+            else:
+                self._flushing = None
+                self._flush_number += 1

@@ -1,0 +1,135 @@
+"""When a source task flushes its offsets, and where it resumes (R31)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from offsets_pipeline.errors import NoSuchOffset, OffsetsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetStorageReader, OffsetStorageWriter
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FlushSettings:
+    """Settings with Connect's names, and a record count after which a flush is due; None: only the interval counts."""
+
+    offset_flush_interval_ms: int = 60_000
+    offset_flush_timeout_ms: int = 5_000
+    offset_flush_records: int | None = None
+
+
+class OffsetCommitter:
+    """Flushes a writer's offsets by interval and by record count, and at `close`.
+
+    A flush that fails or does not end in time is cancelled: its offsets stay queued. With `start` a thread flushes by
+    interval; without it, call `commit_if_due` from the task's loop. ``clock`` returns seconds.
+    """
+
+    def __init__(
+        self,
+        writer: OffsetStorageWriter,
+        settings: FlushSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = writer
+        self._settings = settings or FlushSettings()
+        self._clock = clock
+        self._committing = threading.Lock()
+        self._records = 0
+        self._committed_at = clock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="source-task-offset-committer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def record(self, partition: JsonObject | None, offset: JsonObject) -> None:
+        """Queue the offset of a record that the task has written, and flush if the count is reached."""
+        self._writer.offset(partition, offset)
+        self._records += 1
+        count = self._settings.offset_flush_records
+        if count is not None and self._records >= count:
+            self.commit()
+
+    def commit_if_due(self) -> bool:
+        """Flush if the interval has passed; returns whether all offsets up to now are written."""
+        if (self._clock() - self._committed_at) * 1000 < self._settings.offset_flush_interval_ms:
+            return False
+        return self.commit()
+
+    def commit(self) -> bool:
+        """Flush now; returns whether the queued offsets are written. Logs a failure, and keeps its offsets queued."""
+        with self._committing:
+            self._committed_at, self._records = self._clock(), 0
+            if not self._writer.begin_flush():
+                return True
+            timeout_ms = self._settings.offset_flush_timeout_ms
+            try:
+                self._writer.do_flush(timeout_ms).result(timeout_ms / 1000)
+            except (FutureTimeoutError, OffsetsError) as error:
+                self._writer.cancel_flush()
+                reason = error if isinstance(error, OffsetsError) else f"it took more than {timeout_ms} ms"
+                _LOG.warning("the flush of offsets failed: %s; they stay queued", reason)
+                return False
+            return True
+
+    def close(self) -> bool:
+        """Flush once more and end the thread; returns whether all offsets are written. Idempotent."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        return self.commit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        interval = self._settings.offset_flush_interval_ms / 1000
+        while not self._closed.wait(interval):
+            self.commit()
+
+
+OffsetReset = Literal["earliest", "latest", "none"]
+
+
+def initialize_offsets(
+    reader: OffsetStorageReader,
+    partitions: Sequence[JsonObject | None],
+    offset_reset: OffsetReset | Mapping[str, Any] = "earliest",
+    positions: Callable[[JsonObject | None, str], Mapping[str, Any] | None] = lambda *_: None,
+) -> list[Mapping[str, Any] | None]:
+    """Where a task starts, for each source partition: after the last flushed offset, or as ``offset_reset`` says.
+
+    Args:
+        reader: reads the connector's offsets.
+        partitions: source partitions of the task.
+        offset_reset: for partitions without an offset: ``earliest``, ``latest``, ``none`` or an offset.
+        positions: returns the source's earliest or latest position of a partition; None is the source's own start.
+
+    Raises NoSuchOffset if a partition has no offset and ``offset_reset`` is ``none``.
+    """
+    found: list[Mapping[str, Any] | None] = []
+    for partition, offset in zip(partitions, reader.offsets(partitions), strict=True):
+        if offset is not None:
+            found.append(offset)
+        elif not isinstance(offset_reset, str):
+            found.append(offset_reset)
+        elif offset_reset == "none":
+            raise NoSuchOffset(f"source partition {partition} has no offset, and offset.reset is none; set another one")
+        else:
+            found.append(positions(partition, offset_reset))
+    return found

@@ -1,0 +1,152 @@
+"""Offsets and states of connectors of an owned store, in the shape of KIP-875 (R32)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.connect.connect_keys import canonical_json, offset_key
+from offsets_pipeline.connect.connector_offsets import source_answer
+from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of, target_state_record
+from offsets_pipeline.coordinator.appender import EXCLUSIVE
+from offsets_pipeline.coordinator.owned_log import Record
+from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.errors import BadConnectRequest, NoSuchConnector, StoreMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from offsets_pipeline.connect.connect_log import ConnectLog
+    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+
+_ALTERED = "The offsets for this connector have been altered successfully"
+_RESET = "The offsets for this connector have been reset successfully"
+_NOTHING_GIVEN = "Partitions / offsets need to be provided for an alter offsets request"
+_NOT_STOPPED = (
+    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
+    "connector by issuing a 'PUT' request to the '/connectors/{connector}/stop' endpoint"
+)
+
+
+class OffsetManagement:
+    """Requests about connectors; a connector exists from its first record on.
+
+    Each method raises NoSuchConnector for an unknown connector, RequestTimedOut, CoordinatorNotAvailable.
+    """
+
+    def __init__(self, log: ConnectLog) -> None:
+        self._log = log
+
+    def target_states(self) -> dict[str, str]:
+        """The target state of each connector, by name."""
+
+        def found() -> dict[str, str]:
+            return {name: target_state_of(self._log, name) for name in self._log.connectors()}
+
+        return self._log.read(found)
+
+    def offsets(self, connector: str) -> dict[str, Any]:
+        """The answer to `GET /connectors/{connector}/offsets`, at any state."""
+
+        def found() -> list[ConnectorOffset]:
+            self._require(connector)
+            return self._log.offsets(connector)
+
+        return source_answer(self._log.read(found))
+
+    def set_target_state(self, connector: str, state: str) -> None:
+        """Give a connector the state RUNNING, PAUSED or STOPPED. Idempotent."""
+
+        def handler(_: int) -> Outcome[None]:
+            self._require(connector)
+            is_new = target_state_of(self._log, connector) != state
+            return Outcome([target_state_record(self._log, connector, state)] if is_new else [], None)
+
+        self._call(f"the state {state} of connector {connector}", connector, handler)
+
+    def alter(self, connector: str, offsets: Iterable[Mapping[str, Any]], *, creates: bool = False) -> str:
+        """Add and replace offsets as `PATCH` does; returns Connect's message. An offset of None deletes one.
+
+        ``offsets`` are pairs of ``partition`` and ``offset``. Offsets of other source partitions stay. With ``creates``
+        an unknown connector comes to exist.
+
+        Raises BadConnectRequest if there are no offsets, or the connector is not STOPPED.
+        """
+        wanted = {canonical_json(each["partition"]): each["offset"] for each in offsets}
+
+        def handler(_: int) -> Outcome[str]:
+            if not wanted:
+                raise BadConnectRequest(_NOTHING_GIVEN)
+            if not creates or self._exists(connector):
+                self._require_stopped(connector)
+            known = {each.source_partition: each for each in self._log.offsets(connector)}
+            records: list[Record] = []
+            for partition, offset in wanted.items():
+                keys = [key.encode() for key in known[partition].raw_keys] if partition in known else []
+                if offset is None:
+                    records += [self._record(connector, key, None) for key in keys]
+                else:
+                    key = offset_key(connector, json.loads(partition))
+                    records.append(self._record(connector, key, canonical_json(offset).encode()))
+            return Outcome(records, _ALTERED)
+
+        return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))
+
+    def reset(self, connector: str) -> str:
+        """Delete all offsets as `DELETE` does; returns Connect's message. Idempotent.
+
+        Raises BadConnectRequest if the connector is not STOPPED.
+        """
+
+        def handler(_: int) -> Outcome[str]:
+            self._require_stopped(connector)
+            keys = [key.encode() for each in self._log.offsets(connector) for key in each.raw_keys]
+            return Outcome([self._record(connector, key, None) for key in keys], _RESET)
+
+        return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
+
+    def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
+        return self._log.call(what, handler, {claim_of(connector): EXCLUSIVE})
+
+    def _record(self, connector: str, key: bytes, value: bytes | None) -> Record:
+        return Record(self._log.store.partition_for(connector), key, value)
+
+    def _exists(self, connector: str) -> bool:
+        return next(self._log.records(connector), None) is not None
+
+    def _require(self, connector: str) -> None:
+        if not self._exists(connector):
+            raise NoSuchConnector(f"Connector {connector} not found")
+
+    def _require_stopped(self, connector: str) -> None:
+        self._require(connector)
+        if target_state_of(self._log, connector) != STOPPED:
+            raise BadConnectRequest(_NOT_STOPPED.format(connector=connector))
+
+
+class OffsetManagementClient:
+    """Offsets by cluster and group; a source connector's group has the connector's name.
+
+    A store belongs to one cluster. Each method raises StoreMismatch for another.
+    """
+
+    def __init__(self, log: ConnectLog) -> None:
+        self._log = log
+        self._management = OffsetManagement(log)
+
+    def get_offsets(self, cluster_id: str, group_id: str) -> list[dict[str, Any]]:
+        """The offsets of a group, as pairs of ``partition`` and ``offset``. Raises NoSuchConnector."""
+        self._require(cluster_id)
+        return list(self._management.offsets(group_id)["offsets"])
+
+    def commit_offsets(self, cluster_id: str, group_id: str, offsets: Iterable[Mapping[str, Any]]) -> None:
+        """Commit offsets of a group, as `OffsetManagement.alter`; those of an unknown group create it."""
+        self._require(cluster_id)
+        self._management.alter(group_id, offsets, creates=True)
+
+    def _require(self, cluster_id: str) -> None:
+        known = self._log.store.properties.cluster_id
+        if cluster_id != known:
+            raise StoreMismatch(
+                f"{self._log.store.location} has the offsets of cluster {known}, not of {cluster_id}; name its store"
+            )

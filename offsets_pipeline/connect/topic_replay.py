@@ -1,0 +1,224 @@
+"""The replay of topics of Kafka Connect over columns: rows of the log in, facts about the state out (R30).
+
+It holds all rows that `compact_topic` leaves: the last ones of each raw key. `TopicPartitionState` specifies it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
+from offsets_pipeline.connect.topic_state import ConnectRow
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
+from offsets_pipeline.semantics.compaction import codes_of, last_of_each, paired
+from offsets_pipeline.semantics.effects import effect_rows
+from offsets_pipeline.semantics.replay_progress import ReplayProgress
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes, outcomes_within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from offsets_pipeline.semantics.topic_kind import TopicKind
+
+Parsed = TypeVar("Parsed")
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+#: INPUT_SCHEMA with the record's timestamp, by which a view chooses among raw keys of one identity.
+CONNECT_INPUT_SCHEMA = INPUT_SCHEMA.append(pa.field("record_timestamp", pa.timestamp("us", tz="UTC")))
+#: Kind of effects that are rows of `connect_records`.
+RECORD = "connect_record"
+_RECORD_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("log_partition", pa.int32()),
+        ("raw_key", pa.string()),
+        ("record_type", pa.string()),
+        ("connector", pa.string()),
+        ("source_partition", pa.string()),
+        ("task", pa.int32()),
+        ("value", pa.string()),
+        ("record_timestamp", pa.timestamp("us", tz="UTC")),
+        ("record_offset", pa.int64()),
+    ]
+)
+
+
+def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+    """The effects of rows of CONNECT_INPUT_SCHEMA: all unfolded rows of some log partitions, in any order.
+
+    Yields batches of the kind RECORD, with the columns of `connect_records`, and batches of EFFECT_SCHEMA.
+    """
+    progress = ReplayProgress(folded_to)
+    unfolded = [progress.unfolded(table) for table in tables]
+    table = pa.concat_tables([CONNECT_INPUT_SCHEMA.empty_table(), *unfolded])
+    # pending records of a log partition without new records stay pending
+    table = table.filter(
+        pc.is_in(table["log_partition"], pa.array(list(progress.records), pa.int32()))
+    ).combine_chunks()
+    outcome = outcomes(table)
+    data = table["control_type"].is_null().to_numpy().astype(np.bool_)
+    table, outcome = table.filter(pa.array(data)), outcome[data]
+    parsed = _Parsed(table, kind)
+    _note_unread(progress, table, parsed)
+    plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
+    offset = table["record_offset"].to_numpy()
+    key = paired(parsed.key_code, table["log_partition"].to_numpy())
+    visible = np.flatnonzero(parsed.known & (plain | (outcome == COMMITTED)))
+    last = visible[last_of_each(key[visible], offset[visible])]  # R10
+    yield _records(table.take(pa.array(last)), parsed.taken(last))
+    waiting = np.flatnonzero(parsed.known & ~plain & (outcome == OPEN))
+    transaction = paired(key[waiting], codes_of(table["producer_id"].take(pa.array(waiting))))
+    yield _pending(table.take(pa.array(waiting[last_of_each(transaction, offset[waiting])])))
+    yield from progress.effects()
+
+
+def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]) -> pa.Table:
+    """Rows of CONNECT_INPUT_SCHEMA without those that other rows make superfluous, as `compact_early` for commits.
+
+    Of the visible records the last of each raw key stays. A record is visible if it is plain, or if its COMMIT marker
+    is surely among these rows; it then becomes plain. A row that stays stands for the records that went. ``key`` may be
+    dictionary-encoded.
+    """
+    table = pa.table([table[each.name].cast(each.type) for each in CONNECT_INPUT_SCHEMA], schema=CONNECT_INPUT_SCHEMA)
+    table = table.combine_chunks()
+    partition, offset, records = (table[name].to_numpy() for name in ("log_partition", "record_offset", "records"))
+    starts = np.zeros(int(partition.max(initial=-1)) + 1, dtype=np.int64)
+    starts[[at for at in folded_to if at < len(starts)]] = [to for at, to in folded_to.items() if at < len(starts)]
+    backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
+    counts = (records > 0) & ~backfill
+    folded = counts & (offset < starts[partition])
+    parsed = _Parsed(table, kind)
+    outcome = outcomes_within(table)
+    data = table["control_type"].is_null().to_numpy().astype(np.bool_)
+    plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
+    removable = data & counts & ~folded & parsed.known & (plain | (outcome != OPEN))
+    visible = np.flatnonzero(removable & (plain | (outcome == COMMITTED)))
+    removed = removable.copy()
+    removed[visible[last_of_each(paired(parsed.key_code[visible], partition[visible]), offset[visible])]] = False
+    stays = ~folded & ~removed
+    stands_for = records.copy()
+    for at in np.unique(partition[removed]).tolist():  # the marker of an aborted record stays, or a visible record
+        first = np.flatnonzero(stays & counts & (partition == at))[0]
+        stands_for[first] += records[removed & (partition == at)].sum()
+    committed = pa.array(removable & (outcome == COMMITTED))
+    producers = pc.if_else(committed, pa.scalar(None, pa.int64()), table["producer_id"])
+    for name, column in (("records", pa.array(stands_for)), ("producer_id", producers)):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), column)
+    return table.filter(pa.array(stays))
+
+
+def connect_rows(table: pa.Table) -> list[ConnectRow]:
+    """The rows of a table with these columns, in its order."""
+    timestamps = table["record_timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    columns = [timestamps if name == "record_timestamp" else table[name] for name in ConnectRow._fields]
+    return list(map(ConnectRow._make, zip(*(column.to_pylist() for column in columns), strict=True)))
+
+
+class _Parsed:
+    """What keys and values of rows say; each distinct one is parsed once."""
+
+    def __init__(self, table: pa.Table, kind: TopicKind) -> None:
+        keys, self.key_code = _distinct(table["key"])
+        values, self._value_code = _distinct(table["value"])
+        self._keys = [_parsed_or_corrupt(lambda raw: parse_connect_key(raw, kind), each) for each in keys]
+        self._values = [_parsed_or_corrupt(parse_connect_value, each) for each in values]
+        is_known = np.array([isinstance(each, ConnectKey) for each in self._keys], dtype=np.bool_)
+        decodes = np.array([not isinstance(each, CorruptRecord) for each in self._values], dtype=np.bool_)
+        #: Whether each row is a record that decodes, of a known type.
+        self.known: Bools = is_known[self.key_code] & decodes[self._value_code]
+
+    def reason(self, row: int) -> str | None:
+        """Why the row is corrupt (R6); None for a record of an unknown type."""
+        found = (self._keys[self.key_code[row]], self._values[self._value_code[row]])
+        return next((str(each) for each in found if isinstance(each, CorruptRecord)), None)
+
+    def taken(self, rows: Int64s) -> list[tuple[ConnectKey, str | None]]:
+        """Keys and values of some rows, all known."""
+        found = []
+        for row in rows.tolist():
+            key, value = self._keys[self.key_code[row]], self._values[self._value_code[row]]
+            assert isinstance(key, ConnectKey)  # noqa: S101 - see `known`
+            assert not isinstance(value, CorruptRecord)  # noqa: S101
+            found.append((key, value))
+        return found
+
+
+def _parsed_or_corrupt(parse: Callable[[bytes | None], Parsed], raw: bytes | None) -> Parsed | CorruptRecord:
+    try:
+        return parse(raw)
+    except CorruptRecord as corrupt:
+        return corrupt
+
+
+def _note_unread(progress: ReplayProgress, table: pa.Table, parsed: _Parsed) -> None:
+    """Count records of unknown types, and put those that do not decode into quarantine (R6)."""
+    unread = np.flatnonzero(~parsed.known)
+    rows = table.select(["log_partition", "record_offset", "key", "value"]).take(pa.array(unread)).to_pylist()
+    for row, at in zip(rows, unread.tolist(), strict=True):
+        reason = parsed.reason(at)
+        if reason is None:
+            progress.note_unknown(row["log_partition"], row["record_offset"])
+        else:
+            progress.note_corrupt(row["log_partition"], row["record_offset"], row["key"], row["value"], reason)
+
+
+def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.RecordBatch:
+    count = len(parsed)
+    columns = {
+        "kind": pa.repeat(pa.scalar(RECORD), count),
+        "raw_key": rows["key"].combine_chunks().cast(pa.string()),
+        "record_type": [key.record_type.value for key, _ in parsed],
+        "connector": [key.connector for key, _ in parsed],
+        "source_partition": [key.source_partition for key, _ in parsed],
+        "task": [key.task for key, _ in parsed],
+        "value": [value for _, value in parsed],
+    }
+    for name in ("log_partition", "record_timestamp", "record_offset"):
+        columns[name] = rows[name].combine_chunks()
+    arrays = [
+        column if isinstance(column := columns[each.name], pa.Array) else pa.array(column, each.type)
+        for each in _RECORD_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_RECORD_SCHEMA)
+
+
+def _pending(rows: pa.Table) -> pa.RecordBatch:
+    """Records of open transactions, in the columns of pending commits (R11)."""
+    count = rows.num_rows
+    return effect_rows(
+        effects.PENDING,
+        count,
+        {
+            "log_partition": rows["log_partition"].combine_chunks(),
+            "producer_id": rows["producer_id"].combine_chunks(),
+            "commit_timestamp": rows["record_timestamp"].combine_chunks(),
+            "record_offset": rows["record_offset"].combine_chunks(),
+            "position": rows["record_offset"].combine_chunks(),
+            "misplaced": pa.repeat(pa.scalar(value=False), count),
+            "key": rows["key"].combine_chunks(),
+            "value": rows["value"].combine_chunks(),
+        },
+    )
+
+
+class _Distinct(NamedTuple):
+    values: list[bytes | None]
+    code: Int64s
+
+
+def _distinct(column: pa.ChunkedArray) -> _Distinct:
+    """The distinct values, null as the last, and the position of each row's among them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    values = encoded.dictionary.to_pylist()
+    code = pc.fill_null(encoded.indices, len(values)).to_numpy().astype(np.int64)
+    return _Distinct([*values, None], code)

@@ -1,0 +1,141 @@
+"""Questions about connectors, without Spark: which there are, and their offsets (R30, R32)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.connect.connect_keys import ConnectRecordType
+from offsets_pipeline.connect.connector_offsets import (
+    OffsetRecord,
+    answering_offsets,
+    connector_type,
+    sink_answer,
+    sink_group,
+    source_answer,
+    target_state,
+)
+from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.errors import NoSuchConnector
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.merge_on_read import CONNECT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.connect.connector_offsets import ConnectorOffset
+    from offsets_pipeline.query.state_reader import StateReader
+
+_TYPE = ConnectRecordType
+
+
+@dataclass(frozen=True)
+class ConnectorInfo:
+    """A connector. None: no store tells it.
+
+    ``tasks`` counts the tasks with a state, ``offsets`` the source partitions with an offset.
+    """
+
+    name: str
+    type: str | None = None
+    state: str | None = None
+    worker_id: str | None = None
+    target_state: str | None = None
+    tasks: int = 0
+    group_id: str | None = None
+    offsets: int = 0
+
+
+@dataclass
+class _Found:
+    values: dict[_TYPE, dict[str, Any]] = field(default_factory=dict)
+    tasks: int = 0
+    offsets: list[ConnectorOffset] = field(default_factory=list)
+
+
+def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
+    """The connectors that the stores of a worker's topics tell, by name.
+
+    A topic of configurations says which there are. Without it those count that have a state or an offset.
+    """
+    found: dict[str, _Found] = {}
+    for reader in readers:
+        for connector, offsets in _offsets(reader).items():
+            if offsets:
+                found.setdefault(connector, _Found()).offsets = offsets
+        for row in _live_rows(reader):
+            each = found.setdefault(row["connector"], _Found())
+            if row["record_type"] == _TYPE.TASK_STATUS:
+                each.tasks += 1
+            else:
+                each.values[_TYPE(row["record_type"])] = json.loads(row["value"])
+    if any(reader.properties.topic_kind is TopicKind.CONNECT_CONFIGS for reader in readers):
+        found = {name: each for name, each in found.items() if _TYPE.CONNECTOR_CONFIG in each.values}
+    return [
+        _info(name, each)
+        for name, each in sorted(found.items())
+        if each.offsets or each.values.keys() & {_TYPE.CONNECTOR_STATUS, _TYPE.CONNECTOR_CONFIG}
+    ]
+
+
+def _info(name: str, found: _Found) -> ConnectorInfo:
+    status = found.values.get(_TYPE.CONNECTOR_STATUS, {})
+    config = found.values.get(_TYPE.CONNECTOR_CONFIG)
+    settings = (config or {}).get("properties") or {}
+    type_ = ("source" if found.offsets else None) if config is None else connector_type(settings)
+    return ConnectorInfo(
+        name,
+        type_,
+        status.get("state"),
+        status.get("worker_id"),
+        target_state(found.values.get(_TYPE.TARGET_STATE)),
+        found.tasks,
+        sink_group(name, settings) if type_ == "sink" else None,
+        len(found.offsets),
+    )
+
+
+def describe_connector(reader: StateReader, connector: str) -> dict[str, list[Any]]:
+    """The answer to `GET /connectors/{connector}/offsets`.
+
+    A store of a topic of Connect answers for source connectors. A store of `__consumer_offsets` answers for sink
+    connectors, by the group of that name.
+
+    Raises NoSuchConnector if the log has no record of the connector, StoreMismatch for a store of another kind.
+    """
+    kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
+    reader.properties.require_topic_kind(reader.location, *kinds)
+    if reader.properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
+        group_id = sink_group(connector, {})
+        groups = describe_groups(reader, [group_id])
+        offsets = groups[group_id].offsets if group_id in groups else []
+        return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
+    found = _offsets(reader, connector)
+    if connector not in found:
+        raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no offsets of it")
+    return source_answer(found[connector])
+
+
+def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, list[ConnectorOffset]]:
+    named = reader.named(CONNECT.name)
+    only = named if connector is None else f"{named} AND connector = {quoted(connector)}"
+    # no timestamps: Arrow imports pandas to convert one
+    columns = ", ".join(
+        f"arrow_cast(record_timestamp, 'Int64') AS {name}" if name == "record_timestamp_us" else name
+        for name in OffsetRecord._fields
+    )
+    query = f"SELECT {columns} FROM ({CONNECT.newest(CONNECT.name, only)}) r WHERE record_type = '{_TYPE.OFFSET}'"
+    return answering_offsets(OffsetRecord(**row) for row in reader.rows(query, CONNECT.name))
+
+
+def _live_rows(reader: StateReader) -> list[dict[str, Any]]:
+    types = (_TYPE.CONNECTOR_STATUS, _TYPE.TASK_STATUS, _TYPE.CONNECTOR_CONFIG, _TYPE.TARGET_STATE)
+    return reader.rows(
+        "SELECT connector, record_type, value "
+        f"FROM ({CONNECT.newest(CONNECT.name, reader.named(CONNECT.name))}) r "
+        f"WHERE value IS NOT NULL AND record_type IN ({', '.join(map(quoted, types))}) "
+        "ORDER BY record_timestamp",
+        CONNECT.name,
+    )

@@ -1,0 +1,94 @@
+"""How far a columnar replay has come: which rows are new, and which records do not decode (R6, R15)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from offsets_pipeline.semantics import effects
+from offsets_pipeline.semantics.effects import effect_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class ReplayProgress:
+    """Ends and record counts of the log partitions of a replay.
+
+    ``folded_to`` has the first record offset of each log partition that is not folded yet; 0 if it is missing.
+    """
+
+    def __init__(self, folded_to: Mapping[int, int] | None = None) -> None:
+        self.folded_to = dict(folded_to or {})
+        self.end: dict[int, int] = {}
+        self.records: dict[int, int] = {}
+        self._unknown: set[tuple[int, int]] = set()
+        self._quarantine: dict[tuple[int, int], tuple[bytes | None, bytes | None, str]] = {}
+        self._replay_from_start: set[int] = set()
+
+    def unfolded(self, table: pa.Table) -> pa.Table:
+        """The rows of INPUT_SCHEMA that are not folded yet, and those that an earlier fold carries over."""
+        partition = table["log_partition"].to_numpy()
+        offset = table["record_offset"].to_numpy()
+        records = table["records"].to_numpy()
+        carried = records == 0
+        backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
+        keep = np.ones(len(offset), dtype=np.bool_)
+        for log_partition in np.unique(partition).tolist():
+            here = partition == log_partition
+            start = self.folded_to.get(log_partition, 0)
+            behind = here & (offset < start) & ~carried  # R15: folded before
+            keep &= ~behind
+            if (behind & backfill).any():
+                self._replay_from_start.add(log_partition)
+            fresh = here & ~behind & ~carried
+            if fresh.any():
+                end = int(offset[fresh].max()) + 1
+                self.end[log_partition] = max(self.end.get(log_partition, start), end)
+                self.records[log_partition] = self.records.get(log_partition, 0) + int(records[fresh].sum())
+        return table if keep.all() else table.filter(pa.array(keep))
+
+    def note_unknown(self, log_partition: int, record_offset: int) -> None:
+        """Count a record of an unknown type."""
+        self._unknown.add((log_partition, record_offset))
+
+    def note_corrupt(
+        self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None, reason: str
+    ) -> None:
+        """Put a record into quarantine."""
+        self._quarantine[log_partition, record_offset] = (key, value, reason)
+
+    def place(self) -> str:
+        """The log partitions and record offsets so far, for an error message."""
+        return "log partitions " + ", ".join(f"{at} up to record offset {end}" for at, end in sorted(self.end.items()))
+
+    def effects(self) -> Iterator[pa.RecordBatch]:
+        """The quarantine and the progress, as rows of EFFECT_SCHEMA."""
+        if self._quarantine:
+            keys, values, reasons = zip(*self._quarantine.values(), strict=True)
+            yield effect_rows(
+                effects.QUARANTINE,
+                len(keys),
+                {
+                    "log_partition": pa.array([partition for partition, _ in self._quarantine], pa.int32()),
+                    "record_offset": pa.array([offset for _, offset in self._quarantine], pa.int64()),
+                    "key": pa.array(keys, pa.binary()),
+                    "value": pa.array(values, pa.binary()),
+                    "reason": pa.array(reasons, pa.string()),
+                },
+            )
+        partitions = sorted(self.records.keys() | self._replay_from_start)
+        unknown = [sum(partition == at for at, _ in self._unknown) for partition in partitions]
+        yield effect_rows(
+            effects.PROGRESS,
+            len(partitions),
+            {
+                "log_partition": pa.array(partitions, pa.int32()),
+                "folded_to": pa.array([self.end.get(at, self.folded_to.get(at, 0)) for at in partitions], pa.int64()),
+                "records": pa.array([self.records.get(at, 0) for at in partitions], pa.int64()),
+                "unknown_records": pa.array(unknown, pa.int64()),
+                "replay_from_start": pa.array([at in self._replay_from_start for at in partitions]),
+            },
+        )

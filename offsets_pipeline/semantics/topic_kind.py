@@ -1,0 +1,25 @@
+"""Which kind of topic a log holds. The kinds share the log and its fold, and differ in keys and values."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TopicKind(StrEnum):
+    """Kind of topic. CONNECT is the log of an owned store: it has the records of the three topics of a worker."""
+
+    CONSUMER_OFFSETS = "consumer-offsets"
+    CONNECT_OFFSETS = "connect-offsets"
+    CONNECT_STATUS = "connect-status"
+    CONNECT_CONFIGS = "connect-configs"
+    CONNECT = "connect"
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether Kafka Connect writes such topics."""
+        return self is not TopicKind.CONSUMER_OFFSETS
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the topic may hold offsets of source connectors."""
+        return self in (TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT)

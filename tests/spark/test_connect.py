@@ -1,0 +1,285 @@
+"""Topics of real Connect workers, ingested and folded on Spark, against what the workers answered (R30)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.connect.connect_keys import offset_key
+from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore
+from offsets_pipeline.connect.offset_management import OffsetManagement
+from offsets_pipeline.errors import NoSuchConnector, StoreMismatch, WrongRecords
+from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.maintenance import maintain_store
+from offsets_pipeline.query.connectors import describe_connector
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.query.views import register_views
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from tests.logs import LogPartition
+from tests.spark.segments import batches_of, write_prefix
+from tests.spark.stores import CLOCK, Workbench, copied, rows_of, segments_of
+from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+
+ALTERED, EXACTLY_ONCE = "4.2.0-connect-altered", "4.2.0-connect-eos-altered"
+OFFSETS = "connect-offsets"
+
+
+@pytest.fixture(scope="module")
+def mirrored(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The store of a recorded worker's topic, folded; with those of its other topics beside it. Take a copy."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def store(capture: str, topic: str = OFFSETS) -> Path:
+        if (capture, topic) not in made:
+            suffix = topic.removeprefix("connect-offsets").removeprefix("connect")
+            folder = made[capture, OFFSETS].parent if suffix else tmp_path_factory.mktemp("connect")
+            location = folder / f"worker{suffix}"
+            workbench.ingest(location, segments_of(capture), topic=topic)
+            workbench.reload(location)
+            made[capture, topic] = location
+        return made[capture, topic]
+
+    return store
+
+
+def described(location: Path, capture: str) -> dict[str, list[Any]]:
+    """The offsets of the source connectors that the worker was asked for."""
+    reader = StateReader(str(location))
+    return {name: in_order(describe_connector(reader, name)["offsets"]) for name in answers(capture, "file-.+")}
+
+
+def viewed(workbench: Workbench, location: Path, capture: str) -> dict[str, list[Any]]:
+    """The same from the view."""
+    register_views(workbench.spark, str(location))
+    found: dict[str, list[Any]] = {name: [] for name in answers(capture, "file-.+")}
+    for row in workbench.spark.table("connector_offsets").collect():
+        offset = {"partition": json.loads(row.source_partition), "offset": json.loads(row.source_offset)}
+        found[row.connector].append(offset)
+        assert row.source_partition_map == {name: str(value) for name, value in offset["partition"].items()}
+        assert row.source_offset_map == {name: str(value) for name, value in offset["offset"].items()}
+        assert len(row.raw_keys) == 1
+        assert json.loads(row.raw_keys[0]) == [row.connector, offset["partition"]]
+    return {name: in_order(offsets) for name, offsets in found.items()}
+
+
+@pytest.mark.parametrize("capture", WITH_ANSWERS)
+def test_reloaded_offsets_are_what_the_worker_answered(
+    workbench: Workbench, mirrored: Callable[..., Path], capture: str
+) -> None:
+    store = mirrored(capture)
+    assert described(store, capture) == viewed(workbench, store, capture) == answers(capture, "file-.+")
+
+
+def test_offsets_folded_in_batches_are_what_the_worker_answered(  # R11, R15
+    workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path, chance: random.Random
+) -> None:
+    store, segments = tmp_path / "store", segments_of(EXACTLY_ONCE)
+    for share in (0.3, 0.65):
+        prefix = write_prefix(segments, tmp_path / str(share), share, chance, OFFSETS)
+        workbench.ingest(store, prefix, topic=OFFSETS, partitions=5)
+        workbench.fold(store)
+    workbench.ingest(store, segments, topic=OFFSETS)
+    in_tasks = replace(workbench.settings, fold=FoldSettings(driver_rows=0))
+    Workbench(workbench.spark, in_tasks).fold(store)
+    assert described(store, EXACTLY_ONCE) == answers(EXACTLY_ONCE, "file-.+")
+    streamed, reloaded = (rows_of(each, "connect_records") for each in (store, mirrored(EXACTLY_ONCE)))
+    assert sorted(streamed, key=str) == sorted(reloaded, key=str)
+    for independent in (False, True):
+        found = workbench.verify(store, independent=independent)
+        assert (found.equal, found.records, found.offsets) == (True, 50, 5)
+    maintain_store(workbench.open(store), CLOCK)
+    assert described(store, EXACTLY_ONCE) == answers(EXACTLY_ONCE, "file-.+")
+
+
+def test_verify_finds_a_state_that_lost_a_record(
+    workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path
+) -> None:
+    store = copied(mirrored(ALTERED), tmp_path / "store")
+    DeltaTable(f"{store}/connect_records").delete("connector = 'file-c' AND record_offset = 4")
+    for independent in (False, True):
+        found = workbench.verify(store, independent=independent)
+        assert found.differences == {"connect_records": 1}
+        assert 'raw_key \'["file-c",{"filename":"/srv/inbox/c.txt"}]\'' in found.examples[0]
+
+
+@pytest.mark.parametrize("topic", ["connect-status", "connect-configs"])
+def test_other_topics_of_a_worker_fold_as_the_specification_says(
+    workbench: Workbench, mirrored: Callable[..., Path], topic: str
+) -> None:
+    mirrored(ALTERED)
+    store = mirrored(ALTERED, topic)
+    assert StateReader(str(store)).properties.topic_kind is TOPICS[topic]
+    assert workbench.verify(store, independent=True).equal
+    assert rows_of(store, "quarantine") == []
+
+
+def test_connectors_are_those_of_the_worker_with_state_type_and_group(
+    workbench: Workbench, mirrored: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = mirrored(ALTERED)
+    mirrored(ALTERED, "connect-status"), mirrored(ALTERED, "connect-configs")
+    expected = {  # file-e was deleted; its offsets are still in the topic
+        "file-a": ("source", "RUNNING", None),
+        "file-b": ("source", "RUNNING", None),
+        "file-c": ("source", "STOPPED", None),
+        "file-d": ("source", "STOPPED", None),
+        "sink-1": ("sink", "RUNNING", "connect-sink-1"),
+        "sink-2": ("sink", "STOPPED", "connect-sink-2"),
+        "sink-3": ("sink", "STOPPED", "connect-sink-3"),
+    }
+    register_views(workbench.spark, str(store))
+    rows = workbench.spark.table("connectors").collect()
+    assert {row.name: (row.type, row.state, row.group_id) for row in rows} == expected
+    capsys.readouterr()
+    assert main(["connect", "list", "--store", str(store), "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["connectors"]
+    assert {each["name"]: (each["type"], each["state"], each["group_id"]) for each in listed} == expected
+    assert {each["name"]: each["offsets"] for each in listed if each["offsets"]} == {
+        "file-a": 1,
+        "file-b": 1,
+        "file-c": 2,
+    }
+    assert [each["name"] for each in listed] == sorted(row.name for row in rows)
+    stopped = {name for name, (_, state, _) in expected.items() if state == "STOPPED"}
+    assert {row.name for row in rows if row.target_state == "STOPPED"} == stopped
+    assert {each["name"] for each in listed if each["target_state"] == "STOPPED"} == stopped
+    assert {row.name: row.task_count for row in rows} == {each["name"]: each["tasks"] for each in listed}
+
+
+def test_no_file_of_a_store_has_a_secret_of_the_configurations(mirrored: Callable[..., Path]) -> None:
+    mirrored(ALTERED)
+    raw = segments_of(ALTERED) / "connect-configs-0" / f"{0:020}.log"
+    assert b"/srv/inbox/a.txt" in raw.read_bytes()  # a setting that might be secret
+    store = mirrored(ALTERED, "connect-configs")
+    values = b"".join(row["value"] or b"" for row in rows_of(store, "log"))
+    assert b"FileStreamSourceConnector" in values
+    assert b"/srv/inbox" not in values
+    assert b"HmacSHA256" not in values
+    for path in store.rglob("*"):
+        assert path.is_dir() or b"/srv/inbox" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("capture", WITH_ANSWERS)
+def test_sink_offsets_are_those_of_the_group(folded: Callable[[str], Path], capture: str) -> None:  # R32
+    reader = StateReader(str(folded(capture)))
+    expected = answers(capture, "sink-.+")
+    assert len(expected) == 3
+    assert {name: in_order(describe_connector(reader, name)["offsets"]) for name in expected} == expected
+
+
+def test_describe_prints_the_answer_of_the_worker(
+    mirrored: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["connect", "describe", "--store", str(mirrored(ALTERED)), "--connector"]
+    assert main([*command, "file-d", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"offsets": []}
+    assert main([*command, "file-c"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "PARTITION                        OFFSET",
+        '{"filename":"/no/such é.txt"}    {"position": 3}',
+        '{"filename":"/srv/inbox/c.txt"}  {"position": 17}',
+    ]
+    assert main([*command, "file-x"]) == 1
+    assert capsys.readouterr().err.startswith("offsets: error: Connector file-x not found: ")
+
+
+def test_a_store_refuses_a_topic_of_another_kind(
+    workbench: Workbench, mirrored: Callable[..., Path], empty: Callable[..., Path], settings: Settings, tmp_path: Path
+) -> None:
+    store, before = mirrored(ALTERED), rows_of(mirrored(ALTERED), "log")
+    for topic in ("__consumer_offsets", "connect-status"):
+        with pytest.raises(WrongRecords, match="does not have offsets of Kafka Connect"):
+            workbench.ingest(store, segments_of(ALTERED), topic=topic)
+    of_groups = copied(empty(5), tmp_path / "groups")
+    with pytest.raises(WrongRecords, match="does not have records of a group coordinator"):
+        workbench.ingest(of_groups, segments_of(ALTERED), topic=OFFSETS)
+    with pytest.raises(StoreMismatch, match="holds a topic of the kind connect-offsets, but this command needs consum"):
+        clean_log(workbench.open(store), settings, CLOCK)
+    assert rows_of(store, "log") == before
+    assert rows_of(of_groups, "log") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["describe", "--all-groups"],
+        ["expire-offsets", "--dry-run"],
+        ["export-segments", "--to", "{tmp}/exported"],
+        ["reset-offsets", "--all-groups", "--all-topics", "--to-current"],
+    ],
+    ids=lambda each: str(each[0]),
+)
+def test_commands_for_groups_refuse_a_store_of_connect(
+    mirrored: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    arguments = [each.format(tmp=tmp_path) for each in command]
+    assert main([arguments[0], "--store", str(mirrored(ALTERED)), *arguments[1:]]) == 1
+    assert (
+        "holds a topic of the kind connect-offsets, but this command needs consumer-offsets" in capsys.readouterr().err
+    )
+
+
+def test_malformed_keys_go_to_quarantine_and_change_nothing(  # R6
+    workbench: Workbench, tmp_path: Path
+) -> None:
+    log = LogPartition()
+    for key, value in [
+        (b'["c",{"f":1}]', b'{"p":1}'),
+        (b'["c",{"f":1}', b'{"p":2}'),
+        (b'["c",{"f":2}]', b'{"p":3}'),
+        (b'["c",{"f":1}]', b"not JSON"),
+        (None, b'{"p":4}'),
+    ]:
+        log.record(key, value)
+    segment = tmp_path / "segments" / "offsets-of-mine-0" / f"{0:020}.log"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"".join(batches_of(log.rows)))
+    store = tmp_path / "store"
+    workbench.ingest(store, segment.parent, topic="offsets-of-mine")
+    workbench.fold(store)
+    assert [row["record_offset"] for row in rows_of(store, "quarantine")] == [1, 3, 4]
+    offsets = describe_connector(StateReader(str(store)), "c")["offsets"]
+    assert [each["offset"] for each in offsets] == [{"p": 1}, {"p": 3}]
+    with pytest.raises(NoSuchConnector):
+        describe_connector(StateReader(str(store)), "d")
+
+
+def test_a_store_of_connect_has_its_own_format(workbench: Workbench, tmp_path: Path) -> None:
+    for topic, kind in TOPICS.items():
+        location = tmp_path / topic
+        made = Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 1, topic_kind=kind))
+        assert workbench.open(location).properties == made.properties
+        assert made.table("log").snapshot().properties["offsets.format.version"] == "4"
+        assert sorted(path.name for path in location.iterdir()) == sorted(table.name for table in made.tables)
+
+
+def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tmp_path: Path) -> None:
+    location = tmp_path / "owned"
+    ConnectLog.create(location, "lab", 2)
+    with OffsetBackingStore(location) as store:
+        for position in (1, 2):
+            store.set({offset_key("files", {"f": name}): b'{"p":%d}' % position for name in "ab"}).result(10)
+        OffsetManagement(store.log).set_target_state("files", "STOPPED")
+        OffsetManagement(store.log).alter("files", [{"partition": {"f": "a"}, "offset": None}])
+        expected = OffsetManagement(store.log).offsets("files")
+    workbench.fold(location)
+    assert describe_connector(StateReader(str(location)), "files") == expected
+    assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
+    assert workbench.verify(location, independent=True).equal
+    register_views(workbench.spark, str(location))
+    (row,) = workbench.spark.table("connectors").collect()
+    assert (row.name, row.type, row.target_state) == ("files", "source", "STOPPED")

@@ -1,0 +1,98 @@
+"""Keys and values of the topics of Connect: what is one, what goes to quarantine, and which are one identity (R30)."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsets_pipeline.connect.connect_keys import (
+    ConnectKey,
+    ConnectRecordType,
+    offset_key,
+    parse_connect_key,
+    parse_connect_value,
+)
+from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+OFFSETS, STATUS, CONFIGS, ALL = (
+    TopicKind.CONNECT_OFFSETS,
+    TopicKind.CONNECT_STATUS,
+    TopicKind.CONNECT_CONFIGS,
+    TopicKind.CONNECT,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "expected"),
+    [
+        (OFFSETS, b'["c",{"f":"a"}]', ConnectKey(ConnectRecordType.OFFSET, "c", '{"f":"a"}')),
+        (OFFSETS, b'["c",null]', ConnectKey(ConnectRecordType.OFFSET, "c", "null")),
+        (ALL, b'["c",{}]', ConnectKey(ConnectRecordType.OFFSET, "c", "{}")),
+        (STATUS, b"status-connector-a-1", ConnectKey(ConnectRecordType.CONNECTOR_STATUS, "a-1")),
+        (STATUS, b"status-task-a-1-0", ConnectKey(ConnectRecordType.TASK_STATUS, "a-1", task=0)),
+        (STATUS, b"status-topic-t:connector-a", ConnectKey(ConnectRecordType.TOPIC_STATUS, "a")),
+        (CONFIGS, b"connector-a", ConnectKey(ConnectRecordType.CONNECTOR_CONFIG, "a")),
+        (CONFIGS, b"task-a-12", ConnectKey(ConnectRecordType.TASK_CONFIG, "a", task=12)),
+        (CONFIGS, b"target-state-a", ConnectKey(ConnectRecordType.TARGET_STATE, "a")),
+        (CONFIGS, b"tasks-fencing-a", ConnectKey(ConnectRecordType.TASK_COUNT, "a")),
+        (CONFIGS, b"session-key", ConnectKey(ConnectRecordType.SESSION_KEY)),
+        (ALL, b"target-state-a", ConnectKey(ConnectRecordType.TARGET_STATE, "a")),
+        (CONFIGS, b"of-a-newer-worker", None),
+        (STATUS, b"connector-a", None),
+    ],
+)
+def test_keys_of_a_worker_are_read(kind: TopicKind, key: bytes, expected: ConnectKey | None) -> None:
+    assert parse_connect_key(key, kind) == expected
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        None,
+        b"",
+        b"connector-a",
+        b'["c"]',
+        b'["c",{},{}]',
+        b"[1,{}]",
+        b'["c","p"]',
+        b'["c",{"f":NaN}]',
+        b'["c",{"f":1e400}]',
+        b'["c",{"f":"\\ud800"}]',
+        b'["\\ud800",{}]',
+        b'["c",{"f":"\xff"}]',
+        b'\xef\xbb\xbf["c",{}]',
+        b'["c",' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"]",
+        b'["c",{"f":' + b"9" * 5_000 + b"}]",
+    ],
+)
+def test_malformed_keys_of_offsets_are_corrupt(key: bytes | None) -> None:
+    with pytest.raises(CorruptRecord, match=r"^key: "):
+        parse_connect_key(key, OFFSETS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (b'["c",{"a":1,"b":{"x":1,"y":2}}]', b'[ "c", {"b": {"y":2,"x":1}, "a": 1} ]', True),
+        (b'["c",{"f":"\xc3\xa9"}]', b'["c",{"f":"\\u00e9"}]', True),
+        (b'["c",{"f":1}]', b'["c",{"f":1.0}]', False),
+        (b'["c",{"f":[1,2]}]', b'["c",{"f":[2,1]}]', False),
+        (b'["c",{"f":null}]', b'["c",{}]', False),
+    ],
+)
+def test_equal_json_is_one_identity(one: bytes, other: bytes, *, same: bool) -> None:
+    assert (parse_connect_key(one, OFFSETS) == parse_connect_key(other, OFFSETS)) is same
+
+
+@pytest.mark.parametrize("value", [b"", b"1", b'"a"', b"[]", b"{", b'{"p":Infinity}', b"\xff"])
+def test_values_that_are_no_json_object_are_corrupt(value: bytes) -> None:
+    with pytest.raises(CorruptRecord, match=r"^value: "):
+        parse_connect_value(value)
+
+
+def test_null_and_json_null_are_tombstones() -> None:
+    assert (parse_connect_value(None), parse_connect_value(b"null"), parse_connect_value(b"{}")) == (None, None, "{}")
+
+
+def test_written_keys_have_connects_form() -> None:
+    assert offset_key("c", {"filename": "/é"}) == '["c",{"filename":"/é"}]'.encode()

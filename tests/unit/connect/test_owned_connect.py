@@ -1,0 +1,442 @@
+"""An owned store for Connect: backing store, reader, writer, committer and management (R30 to R32)."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.connect.connect_keys import offset_key
+from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageReader, OffsetStorageWriter
+from offsets_pipeline.connect.offset_committer import FlushSettings, OffsetCommitter, initialize_offsets
+from offsets_pipeline.connect.offset_management import OffsetManagement, OffsetManagementClient
+from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_log import Record
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.errors import (
+    BadConnectRequest,
+    ConnectorStopped,
+    CoordinatorNotAvailable,
+    FlushInProgress,
+    InvalidRequest,
+    NoSuchConnector,
+    NoSuchOffset,
+    StoreMismatch,
+)
+from offsets_pipeline.record.corrupt import CorruptRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+A, B = {"filename": "/a"}, {"filename": "/é"}
+NOT_STOPPED = (
+    "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the specified "
+    "connector by issuing a 'PUT' request to the '/connectors/files/stop' endpoint"
+)
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Path:
+    """An empty owned store."""
+    ConnectLog.create(tmp_path / "owned", "lab", 3)
+    return tmp_path / "owned"
+
+
+@pytest.fixture
+def backing(location: Path) -> Iterator[OffsetBackingStore]:
+    """The store, started."""
+    with OffsetBackingStore(location) as started:
+        yield started
+
+
+def flushed(backing: OffsetBackingStore, connector: str, *offsets: tuple[Any, Any]) -> None:
+    """Flush offsets of a connector."""
+    writer = OffsetStorageWriter(backing, connector)
+    for partition, offset in offsets:
+        writer.offset(partition, offset)
+    assert writer.begin_flush()
+    writer.do_flush().result(10)
+
+
+class FakeBacking:
+    """Holds values; a flush ends when the test says so, or at once with ``is_there``."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.values: dict[bytes, bytes | None] = {}
+        self.sets: list[tuple[dict[bytes, bytes | None], Future[None]]] = []
+
+    def set(self, values: dict[bytes, bytes | None], _: float = 0) -> Future[None]:
+        """Begin a flush."""
+        done: Future[None] = Future()
+        self.sets.append((dict(values), done))
+        if self.is_there:
+            self.end(-1)
+        return done
+
+    def end(self, number: int, error: Exception | None = None) -> None:
+        """End a flush."""
+        values, done = self.sets[number]
+        if error is None:
+            self.values |= values
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+
+def in_memory() -> tuple[FakeBacking, OffsetStorageWriter]:
+    """A writer without a store."""
+    backing = FakeBacking()
+    return backing, OffsetStorageWriter(backing, "files")  # type: ignore[arg-type]
+
+
+# --- backing store and reader
+
+
+def test_what_was_set_is_there_for_other_processes_and_after_a_restart(location: Path) -> None:
+    key = offset_key("files", A)
+    with OffsetBackingStore(location) as one, OffsetBackingStore(location) as other:
+        one.set({key: b'{"position":1}', offset_key("files", B): b'{"position":2}'}).result(10)
+        assert other.get([key, b'["x",{}]']) == {key: b'{"position":1}', b'["x",{}]': None}
+        other.set({key: None}).result(10)
+        assert one.get([key]) == {key: None}
+        assert one.connector_partitions("files") == [B]
+    with OffsetBackingStore(location) as again:
+        assert again.get([key]) == {key: None}
+        assert OffsetStorageReader(again, "files").offsets([B, A]) == [{"position": 2}, None]
+
+
+def test_offsets_of_a_reordered_partition_are_the_same(backing: OffsetBackingStore) -> None:
+    flushed(backing, "files", ({"a": 1, "b": 2}, {"p": 1}))
+    assert OffsetStorageReader(backing, "files").offset({"b": 2, "a": 1}) == {"p": 1}
+    assert OffsetStorageReader(backing, "other").offset({"b": 2, "a": 1}) is None
+
+
+def test_a_flush_is_one_commit(backing: OffsetBackingStore) -> None:
+    before = backing.log._log.version
+    flushed(backing, "files", *(({"n": number}, {"p": number}) for number in range(50)))
+    assert backing.log._log.version == before + 1
+    assert len(backing.connector_partitions("files")) == 50
+
+
+def test_malformed_keys_and_values_are_refused(backing: OffsetBackingStore) -> None:
+    for values in ({b"files": b"{}"}, {b'["c"]': b"{}"}, {b'["c",{}]': b"1"}):
+        with pytest.raises(CorruptRecord):
+            backing.set(values)
+    writer = OffsetStorageWriter(backing, "files")
+    for partition, offset in (("p", {}), ({}, {"x": float("nan")})):
+        with pytest.raises(CorruptRecord):
+            writer.offset(partition, offset)  # type: ignore[arg-type]
+    assert not writer.begin_flush()
+
+
+def test_a_store_that_is_not_started_says_so(location: Path) -> None:
+    backing = OffsetBackingStore(location)
+    with pytest.raises(InvalidRequest, match="call start first"):
+        backing.get([])
+    backing.stop()
+
+
+def test_stores_of_groups_and_of_connect_refuse_each_other(location: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreMismatch, match="holds a topic of the kind connect, but this command needs consumer-off"):
+        Coordinator.open(location)
+    OwnedStore.create(tmp_path / "groups", 3)
+    with pytest.raises(StoreMismatch, match="holds a topic of the kind consumer-offsets, but this command needs conn"):
+        OffsetBackingStore(tmp_path / "groups").start()
+
+
+# --- writer, R31
+
+
+def test_newer_values_win_over_those_of_a_cancelled_flush() -> None:
+    backing, writer = in_memory()
+    writer.offset(A, {"p": 1})
+    writer.offset(B, {"p": 1})
+    assert writer.begin_flush()
+    done = writer.do_flush()
+    writer.offset(A, {"p": 2})
+    writer.cancel_flush()
+    assert writer.queued == 2
+    assert not done.done()
+    assert writer.begin_flush()
+    writer.do_flush()
+    backing.end(0)  # late: the flush was cancelled
+    with pytest.raises(FlushInProgress):
+        writer.begin_flush()
+    backing.end(1)
+    assert backing.values == {offset_key("files", A): b'{"p":2}', offset_key("files", B): b'{"p":1}'}
+    assert not writer.begin_flush()
+
+
+def test_a_failed_flush_queues_its_offsets_again() -> None:
+    backing, writer = in_memory()
+    writer.offset(A, {"p": 1})
+    assert writer.begin_flush()
+    writer.do_flush()
+    backing.end(0, CoordinatorNotAvailable("away"))
+    assert writer.queued == 1
+    assert writer.begin_flush()
+
+
+def test_one_flush_at_a_time() -> None:
+    _, writer = in_memory()
+    with pytest.raises(InvalidRequest):
+        writer.do_flush()
+    writer.offset(A, {"p": 1})
+    assert writer.begin_flush()
+    with pytest.raises(FlushInProgress):
+        writer.begin_flush()
+
+
+# --- committer
+
+
+class Clock:
+    """A clock that a test moves; seconds."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_flushes_come_by_interval_by_count_and_at_the_end() -> None:
+    backing, writer = in_memory()
+    backing.is_there = True
+    clock = Clock()
+    committer = OffsetCommitter(writer, FlushSettings(10_000, 1_000, offset_flush_records=3), clock)
+    committer.record(A, {"p": 1})
+    clock.now = 9.9
+    assert not committer.commit_if_due()
+    assert backing.values == {}
+    clock.now = 10.0
+    assert committer.commit_if_due()
+    assert list(backing.values.values()) == [b'{"p":1}']
+    for position in (2, 3):
+        committer.record(A, {"p": position})
+    assert list(backing.values.values()) == [b'{"p":1}']
+    committer.record(A, {"p": 4})
+    assert list(backing.values.values()) == [b'{"p":4}']
+    committer.record(A, {"p": 5})
+    assert committer.close()
+    assert list(backing.values.values()) == [b'{"p":5}']
+
+
+def test_a_flush_that_takes_too_long_is_cancelled_and_nothing_is_lost() -> None:
+    backing, writer = in_memory()
+    committer = OffsetCommitter(writer, FlushSettings(0, 1))
+    committer.record(A, {"p": 1})
+    assert not committer.commit()
+    assert writer.queued == 1
+    committer.record(A, {"p": 2})
+    backing.is_there = True
+    assert committer.close()
+    assert list(backing.values.values()) == [b'{"p":2}']
+
+
+def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore) -> None:
+    writer = OffsetStorageWriter(backing, "files")
+    committer = OffsetCommitter(writer)
+    committer.record(A, {"p": 1})
+    write, away = backing.log._log.write, threading.Event()
+    away.set()
+
+    def failing(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+        if away.is_set():
+            raise OSError("storage is away")
+        return write(*arguments, **options)
+
+    backing.log._log.write = failing  # type: ignore[method-assign]
+    assert not committer.commit()
+    assert writer.queued == 1
+    away.clear()
+    assert committer.commit()
+    assert OffsetStorageReader(backing, "files").offset(A) == {"p": 1}
+
+
+def test_the_thread_flushes_by_interval(backing: OffsetBackingStore) -> None:
+    writer = OffsetStorageWriter(backing, "files")
+    with OffsetCommitter(writer, FlushSettings(offset_flush_interval_ms=1)) as committer:
+        committer.start()
+        committer.record(A, {"p": 1})
+        reader = OffsetStorageReader(backing, "files")
+        while reader.offset(A) is None:
+            threading.Event().wait(0.001)
+
+
+# --- recovery
+
+
+def test_a_task_resumes_after_the_last_flush_or_as_offset_reset_says(backing: OffsetBackingStore) -> None:
+    flushed(backing, "files", (A, {"p": 7}))
+    reader = OffsetStorageReader(backing, "files")
+
+    def positions(_: object, which: str) -> dict[str, int]:
+        return {"p": {"earliest": 0, "latest": 99}[which]}
+
+    assert initialize_offsets(reader, [A, B], "earliest", positions) == [{"p": 7}, {"p": 0}]
+    assert initialize_offsets(reader, [A, B], "latest", positions) == [{"p": 7}, {"p": 99}]
+    assert initialize_offsets(reader, [A, B], {"p": 5}) == [{"p": 7}, {"p": 5}]
+    assert initialize_offsets(reader, [B]) == [None]
+    assert initialize_offsets(reader, [A], "none") == [{"p": 7}]
+    with pytest.raises(NoSuchOffset, match=r"offset\.reset is none"):
+        initialize_offsets(reader, [A, B], "none")
+
+
+# --- management, R32
+
+
+def test_offsets_are_altered_and_reset_only_while_stopped(backing: OffsetBackingStore) -> None:
+    flushed(backing, "files", (A, {"p": 1}), (B, {"p": 1}))
+    management = OffsetManagement(backing.log)
+    change = [{"partition": A, "offset": {"p": 5}}]
+    for state in (RUNNING, PAUSED):
+        management.set_target_state("files", state)
+        requests: list[Callable[[], object]] = [
+            lambda: management.alter("files", change),
+            lambda: management.reset("files"),
+        ]
+        for request in requests:
+            with pytest.raises(BadConnectRequest) as refused:
+                request()
+            assert str(refused.value) == NOT_STOPPED
+    management.set_target_state("files", STOPPED)
+    assert management.target_states() == {"files": STOPPED}
+    with pytest.raises(BadConnectRequest, match=r"^Partitions / offsets need to be provided for an alter offsets requ"):
+        management.alter("files", [])
+    assert management.alter("files", change) == "The offsets for this connector have been altered successfully"
+    assert management.offsets("files")["offsets"] == [
+        {"partition": A, "offset": {"p": 5}},
+        {"partition": B, "offset": {"p": 1}},
+    ]
+    new = {"partition": {"filename": "/new"}, "offset": {"p": 3}}
+    management.alter("files", [new, {"partition": A, "offset": None}, {"partition": {"no": "such"}, "offset": None}])
+    assert management.offsets("files")["offsets"] == [new, {"partition": B, "offset": {"p": 1}}]
+    for _ in range(2):
+        assert management.reset("files") == "The offsets for this connector have been reset successfully"
+    assert management.offsets("files") == {"offsets": []}
+
+
+def test_a_stopped_connector_takes_no_flush_and_its_offsets_stay_queued(backing: OffsetBackingStore) -> None:
+    flushed(backing, "files", (A, {"p": 1}))
+    OffsetManagement(backing.log).set_target_state("files", STOPPED)
+    writer = OffsetStorageWriter(backing, "files")
+    writer.offset(A, {"p": 2})
+    assert writer.begin_flush()
+    with pytest.raises(ConnectorStopped):
+        writer.do_flush().result(10)
+    assert writer.queued == 1
+    flushed(backing, "other", (A, {"p": 2}))
+    OffsetManagement(backing.log).set_target_state("files", RUNNING)
+    assert OffsetCommitter(writer).commit()
+    assert OffsetStorageReader(backing, "files").offset(A) == {"p": 2}
+
+
+def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore) -> None:
+    management = OffsetManagement(backing.log)
+    for request in (
+        lambda: management.alter("x", [{"partition": A, "offset": {"p": 5}}]),
+        lambda: management.reset("x"),
+        lambda: management.offsets("x"),
+        lambda: management.set_target_state("x", STOPPED),
+    ):
+        with pytest.raises(NoSuchConnector, match=r"^Connector x not found$"):
+            request()
+    assert management.target_states() == {}
+
+
+@pytest.mark.parametrize("command", ["reset", "alter"])
+def test_a_deletion_is_one_of_every_raw_key_of_an_identity(backing: OffsetBackingStore, command: str) -> None:
+    keys = [b'["files",{"a":1,"b":2}]', b'["files", {"b":2,"a":1}]']
+    for position, key in enumerate(keys):
+        backing.set({key: json.dumps({"p": position}).encode()}).result(10)
+    assert len(backing.connector_partitions("files")) == 1
+    management = OffsetManagement(backing.log)
+    management.set_target_state("files", STOPPED)
+    if command == "reset":
+        management.reset("files")
+    else:
+        management.alter("files", [{"partition": {"b": 2, "a": 1}, "offset": None}])
+    assert backing.get(keys) == dict.fromkeys(keys)
+
+
+def test_a_stop_of_another_process_counts_before_the_next_flush(location: Path) -> None:
+    with OffsetBackingStore(location) as task, ConnectLog.open(location) as operator:
+        flushed(task, "files", (A, {"p": 1}))
+        OffsetManagement(operator).set_target_state("files", STOPPED)
+        OffsetManagement(operator).alter("files", [{"partition": A, "offset": {"p": 0}}])
+        with pytest.raises(ConnectorStopped):
+            task.set({offset_key("files", A): b'{"p":2}'}).result(10)
+        assert OffsetStorageReader(task, "files").offset(A) == {"p": 0}
+
+
+def test_a_client_reads_and_commits_offsets_of_its_cluster_only(backing: OffsetBackingStore) -> None:
+    client = OffsetManagementClient(backing.log)
+    offsets = [{"partition": A, "offset": {"p": 5}}]
+    client.commit_offsets("lab", "files", offsets)
+    assert client.get_offsets("lab", "files") == offsets
+    for request in (
+        lambda: client.get_offsets("prod", "files"),
+        lambda: client.commit_offsets("prod", "files", offsets),
+    ):
+        with pytest.raises(StoreMismatch, match="has the offsets of cluster lab, not of prod"):
+            request()
+    with pytest.raises(BadConnectRequest, match="STOPPED"):  # it exists now, and is RUNNING
+        client.commit_offsets("lab", "files", offsets)
+
+
+def test_a_rebuilt_log_is_read_again(backing: OffsetBackingStore) -> None:
+    flushed(backing, "files", (A, {"p": 1}))
+    backing.log._load()
+    assert OffsetStorageReader(backing, "files").offset(A) == {"p": 1}
+
+
+def test_records_of_a_cancelled_request_are_not_written(backing: OffsetBackingStore) -> None:
+    request = backing.log.submit(
+        "a late one", lambda _: Outcome([Record(0, b'["late",{}]', b"{}")], None), {}, timeout_ms=-1
+    )
+    assert request.done.exception(10) is not None
+    assert OffsetManagement(backing.log).target_states() == {}
+
+
+# --- commands
+
+
+def test_commands_stop_alter_reset_and_resume(
+    location: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with OffsetBackingStore(location) as backing:
+        flushed(backing, "files", (A, {"p": 1}))
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps({"offsets": [{"partition": B, "offset": {"p": 9}}]}))
+
+    def run(command: str, *options: str) -> tuple[int, str]:
+        status = main(["connect", command, "--store", str(location), "--connector", "files", *options])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    assert run("alter", "--offsets", str(file)) == (1, f"offsets: error: {NOT_STOPPED}\n")
+    assert run("stop") == (0, f"connector files is STOPPED in {location}\n")
+    assert run("alter", "--offsets", str(file)) == (
+        0,
+        "The offsets for this connector have been altered successfully\n",
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"offsets": [{"partition": 1}]}')))
+    status, said = run("alter", "--offsets", "-")
+    assert (status, "does not hold offsets" in said) == (1, True)
+    with ConnectLog.open(location) as log:
+        assert len(OffsetManagement(log).offsets("files")["offsets"]) == 2
+    assert run("reset") == (0, "The offsets for this connector have been reset successfully\n")
+    assert run("pause")[0] == run("resume")[0] == 0
+    with ConnectLog.open(location) as log:
+        assert OffsetManagement(log).target_states() == {"files": RUNNING}
+        assert OffsetManagement(log).offsets("files") == {"offsets": []}
