@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Self
 
 from offsets_pipeline.connect.connect_keys import (
@@ -177,7 +177,10 @@ class OffsetStorageWriter:
             return True
 
     def do_flush(self, timeout_ms: float = TIMEOUT_MS) -> Future[None]:
-        """Write what `begin_flush` took. Its result ends the flush; a late one of a cancelled flush changes nothing."""
+        """Write what `begin_flush` took. The flush has ended when the future is done; it cannot be cancelled.
+
+        A late result of a cancelled flush changes nothing.
+        """
         with self._lock:
             if self._flushing is None:
                 raise InvalidRequest(f"no flush of the offsets of {self._connector} has begun; call begin_flush first")
@@ -187,10 +190,19 @@ class OffsetStorageWriter:
         except OffsetsError as error:
             done = Future()
             done.set_exception(error)
-        done.add_done_callback(
-            lambda ended: self._end(number, failed=ended.cancelled() or ended.exception() is not None)
-        )
-        return done
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+
+        def end(written: Future[None]) -> None:
+            error = CancelledError() if written.cancelled() else written.exception()
+            self._end(number, failed=error is not None)
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        done.add_done_callback(end)
+        return ended
 
     def cancel_flush(self) -> None:
         """Queue the offsets of the flush again, except those with newer ones. Does nothing without a flush."""

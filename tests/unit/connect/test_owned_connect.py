@@ -197,6 +197,33 @@ def test_one_flush_at_a_time() -> None:
         writer.begin_flush()
 
 
+def test_the_next_flush_may_begin_as_soon_as_a_flush_is_done() -> None:
+    backing, writer = in_memory()
+    may_tell = threading.Event()
+
+    class Written(Future[None]):
+        """Wakes who waits for its result before it calls back, as futures do."""
+
+        def _invoke_callbacks(self) -> None:
+            assert may_tell.wait(10)
+            super()._invoke_callbacks()  # type: ignore[misc]
+
+    written = Written()
+    backing.set = lambda *_: written  # type: ignore[method-assign]
+    writer.offset(A, {"p": 1})
+    assert writer.begin_flush()
+    done = writer.do_flush()
+    thread = threading.Thread(target=written.set_result, args=(None,))
+    thread.start()
+    written.result(10)
+    assert not done.done()
+    writer.offset(A, {"p": 2})
+    may_tell.set()
+    done.result(10)
+    assert writer.begin_flush()
+    thread.join()
+
+
 # --- committer
 
 
