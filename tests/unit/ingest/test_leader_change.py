@@ -18,6 +18,7 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, fake_topic, options_of
 
@@ -61,7 +62,9 @@ class Stored:
         self.noted = 0
         complete = CompleteReads(NOW_MS - 1000, NOW_MS - 1000)
         self._known = KnownLog(1, 0, {}, {0: log_end}, {0: 3}, complete)
-        properties = SimpleNamespace(topic_id=None, topic_name=TOPIC, cluster_id=None)
+        properties = SimpleNamespace(
+            topic_id=None, topic_name=TOPIC, cluster_id=None, topic_kind=TopicKind.CONSUMER_OFFSETS
+        )
         self.store = SimpleNamespace(properties=properties, location="store", in_session=lambda _: None)
 
     def note(self, progress: TopicProgress) -> None:
