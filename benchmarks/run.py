@@ -38,7 +38,6 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.merge_on_read import OFFSETS
@@ -331,11 +330,10 @@ def _data(log: GeneratedLog) -> str:
 def _fold_alone(store: Store) -> None:
     count = store.properties.offsets_partitions
     log_range = LogRange(dict.fromkeys(range(count), 0), log_incarnation=current_log_incarnation(store))
-    reader = LogReader(store.table(LOG.name), log_range, MODERN)
+    begin = ReplayStart(count)
+    reader = LogReader(store.table(LOG.name), log_range, begin.schema, begin.compact)
     files = store.table(LOG.name).snapshot().files()
-    replay_log(
-        store.spark, reader, files, ReplayStart(count), 0, lambda effects: sum(each.num_rows for each in effects)
-    )
+    replay_log(store.spark, reader, files, begin, 0, lambda effects: sum(each.num_rows for each in effects))
 
 
 def _offsets(store: Store) -> pa.Table:
