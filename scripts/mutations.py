@@ -566,7 +566,7 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, MERGE, "b.tie > d.tie", "b.tie >= d.tie", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "NOT base) WHERE place = 1", "NOT base)", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "AND version < {compacted_to}", "AND version < {compacted_to} - 1", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "AND version < {compacted_to}", "AND FALSE", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, '.compacted_to.{table.name}"', '.incarnation"', LATE_ROWS_ON_SPARK),
     Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
     Mutation(
