@@ -57,7 +57,8 @@ class StateTable:
                 restrict the key as well.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
-        delta, base = self._delta(name, named), self._versions(name, f"base AND {named}")
+        delta = self._newest_of(self._versions(name, f"NOT base AND {named}"))
+        base = self._versions(name, f"base AND {named}")
         listed = ", ".join(self.columns)
         return f"""
             SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d
@@ -85,16 +86,14 @@ class StateTable:
         same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
         rows = f"(SELECT *, xxhash64({key}) AS key_hash FROM {self._versions(name, named)})"
         delta = f"SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base"
-        by_age = f"row_number() OVER (PARTITION BY {key} ORDER BY version DESC, tie DESC)"
+        newest = self._newest_of(f"(SELECT * FROM {rows} WHERE NOT base)")
         return f"""
             SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
             LEFT ANTI JOIN ({delta}) d
               ON b.key_hash = d.key_hash AND {same}
               AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
-            SELECT /*+ BROADCAST(b) */ {listed} FROM (
-                SELECT * FROM (SELECT *, {by_age} AS place FROM {rows} WHERE NOT base) WHERE place = 1
-            ) d
+            SELECT /*+ BROADCAST(b) */ {listed} FROM {newest} d
             LEFT ANTI JOIN (
                 SELECT /*+ BROADCAST(d) */ {key}, version, tie, key_hash FROM (SELECT * FROM {rows} WHERE base) b
                 LEFT SEMI JOIN ({delta} AND version < {compacted_to}) d ON b.key_hash = d.key_hash
@@ -103,14 +102,11 @@ class StateTable:
               AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
         """
 
-    def _delta(self, name: str, named: str) -> str:
-        """SQL of the newest delta row of each key, with `columns` and the two numbers."""
+    def _newest_of(self, delta: str) -> str:
+        """SQL of the newest row of each key; ``delta`` is SQL of rows with the two numbers."""
         by_age = f"PARTITION BY {', '.join(self.key)} ORDER BY version DESC, tie DESC"
         return f"""(
-            SELECT {", ".join(self.columns)}, version, tie FROM (
-                SELECT *, row_number() OVER ({by_age}) AS place
-                FROM {self._versions(name, f"NOT base AND {named}")} v
-            ) p WHERE place = 1
+            SELECT * FROM (SELECT *, row_number() OVER ({by_age}) AS place FROM {delta} v) p WHERE place = 1
         )"""
 
 

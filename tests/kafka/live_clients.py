@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.kafka.brokers import KafkaJvm
 
 PATIENCE_SECONDS = 300  # a Spark that starts on a busy machine takes a minute or two
-_POLL_SECONDS = 0.3  # looking takes processor time, of which those that are waited for need some
+_POLL_SECONDS = 0.3  # a look takes processor time, which the processes under test need
 _STRING = "org.apache.kafka.common.serialization.StringSerializer"
 _UNSTRING = "org.apache.kafka.common.serialization.StringDeserializer"
 

@@ -117,7 +117,7 @@ def test_service_that_is_stopped_while_it_follows_ends_well_and_goes_on_without_
 
             wait_until(is_maintained, "no upkeep", say=lambda: str(lines()))
             clients_commit(broker, 2)
-            clients_commit(broker, 3)  # the last of which it has hardly read
+            clients_commit(broker, 3)  # it has hardly read the last ones
             assert service["KillMode"] == "mixed"  # so the signal goes to the main process only
             process.send_signal(signal.Signals[service["KillSignal"]])
             out, _ = process.communicate(timeout=float(service["TimeoutStopSec"]))

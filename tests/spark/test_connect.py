@@ -258,7 +258,7 @@ def test_malformed_keys_go_to_quarantine_and_change_nothing(  # R6
         describe_connector(StateReader(str(store)), "d")
 
 
-def test_a_store_of_connect_has_its_own_format(workbench: Workbench, tmp_path: Path) -> None:
+def test_a_store_of_connect_has_its_own_tables(workbench: Workbench, tmp_path: Path) -> None:
     for topic, kind in TOPICS.items():
         location = tmp_path / topic
         made = Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 1, topic_kind=kind))

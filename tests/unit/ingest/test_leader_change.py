@@ -181,7 +181,7 @@ def test_records_that_only_a_leader_had_that_is_gone_are_still_noticed_after_a_k
 def test_first_reading_of_a_log_incarnation_starts_again_if_a_new_leader_lacks_its_records(
     topic: FakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_clean: bool
 ) -> None:
-    stored = Stored(12)  # of which the topic lacks two records
+    stored = Stored(12)  # the topic lacks two of these records
     appending(monkeypatch, topic, stored, is_killed=False)
     process = Follow(topic, stored, tmp_path)
     assert process.reading.log_incarnation == 1

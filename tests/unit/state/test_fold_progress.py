@@ -81,7 +81,7 @@ def test_second_of_two_folds_that_read_one_version_is_refused(table: TableFolder
 
 
 def with_groups(record_offset: int) -> dict[str, int]:
-    """`compacted_to` of a log partition of which only `groups` is compacted."""
+    """The ends of a log partition after a compaction of `groups` alone."""
     return compacted_to(0) | {GROUPS: record_offset}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def with_offsets(record_offset: int) -> dict[str, int]:
-    """`compacted_to` of a log partition of which only `committed_offsets` is compacted."""
+    """The ends of a log partition after a compaction of `committed_offsets` alone."""
     return compacted_to(0) | {OFFSETS.name: record_offset}
 
 
