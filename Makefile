@@ -65,10 +65,10 @@ $(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties sc
 	touch $@
 
 # Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
-$(DONE)/kafka: $(wildcard conf/jars/kafka/* conf/jars/kafka-3.9/*) scripts/fetch_jars.py $(DONE)/packages
+$(DONE)/kafka: $(wildcard conf/jars/kafka/* conf/jars/kafka-tools/* conf/jars/kafka-3.9/*) scripts/fetch_jars.py $(DONE)/packages
 	@echo "kafka: the JARs of brokers (63 MB) into $(VENV)/kafka and $(VENV)/kafka-3.9"
 	rm -rf $(VENV)/kafka $(VENV)/kafka-3.9
-	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka kafka-tools
 	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka-3.9 kafka-3.9
 	touch $@
 
