@@ -21,7 +21,6 @@ from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
 from offsets_pipeline.store import Store, sql_name
-from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,5 +124,4 @@ def _queries(store: Store) -> dict[str, str]:
 
 def _samples(store: Store) -> str:
     """The table `topic_offsets` in SQL; without it, an empty one."""
-    table = table_of(store.folder())
-    return sql_name(store.folder(), table.table.name) if table.exists() else f"({NO_SAMPLES})"
+    return sql_name(store.folder(), TOPIC_OFFSETS.name) if store.has_later(TOPIC_OFFSETS) else f"({NO_SAMPLES})"
