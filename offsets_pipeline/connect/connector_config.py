@@ -21,7 +21,7 @@ _INT_MAX = 2**31 - 1
 #: `${provider:path:key}` or `${provider:key}`, which a worker's ConfigProvider resolves.
 _REFERENCE = re.compile(r"\$\{[^{}:]+:[^{}]*\}")
 _SECRET_NAME = re.compile(
-    r"passw|passphrase|pwd|secret|credential|token|user[._-]?info|keystore[._-]key"
+    r"passw|passphrase|pwd|secret|credential|token(?!i[sz])|user[._-]?info|keystore[._-]key"
     r"|(?:private|access|api|account|encryption|signing|shared|auth|sas)[._-]?key",
     re.IGNORECASE,
 )

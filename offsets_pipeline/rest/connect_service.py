@@ -40,6 +40,8 @@ MAX_REQUEST_BYTES = 1_048_576
 #: As long as a worker waits.
 _TIMEOUT_MS = 90_000
 _BODY_SECONDS = 30.0
+#: Header of an answer to a request whose body may not have been read: the server then reads no more of it.
+CLOSE = {"Connection": "close"}
 _STATUS_CODES: Mapping[type[OffsetsError], int] = {
     NoSuchConnector: 404,
     BadConnectRequest: 400,
@@ -82,7 +84,12 @@ class ConnectService:
                     for name, (state, code) in states.items()
                 ),
             ],
-            exception_handlers={HTTPException: _http_error, OffsetsError: _refused, Exception: _failed},
+            exception_handlers={
+                HTTPException: _http_error,
+                OffsetsError: _refused,
+                ClientDisconnect: _disconnected,
+                Exception: _failed,
+            },
         )
         self.app.router.redirect_slashes = False
 
@@ -139,16 +146,16 @@ class ConnectService:
     async def _body(self, request: Request) -> str:
         """The body of a request. Raises HTTPException 415 if it is not JSON, 413 if it is too long, 408 if too slow."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "HTTP 415 Unsupported Media Type")
+            raise HTTPException(415, "HTTP 415 Unsupported Media Type", CLOSE)
         read = bytearray()
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
                     read += part
                     if len(read) > self._max_request_bytes:
-                        raise HTTPException(413, f"the request is longer than {self._max_request_bytes} bytes")
+                        raise HTTPException(413, f"the request is longer than {self._max_request_bytes} bytes", CLOSE)
         except TimeoutError:
-            raise HTTPException(408, f"the request took longer than {_BODY_SECONDS:.0f} seconds") from None
+            raise HTTPException(408, f"the request took longer than {_BODY_SECONDS:.0f} seconds", CLOSE) from None
         try:
             return read.decode()
         except UnicodeDecodeError as error:
@@ -173,7 +180,10 @@ async def _refused(_: Request, error: Exception) -> Response:
     return error_response(code, str(error))
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    if not isinstance(error, ClientDisconnect):
-        _LOG.error("cannot answer a request", exc_info=error)
+async def _disconnected(_: Request, __: Exception) -> Response:
+    return error_response(400, "the client has closed the connection")
+
+
+async def _failed(_: Request, __: Exception) -> Response:
+    """The answer after a defect, which the server logs."""
     return error_response(500, "the request failed because of a defect; the log of the service has it")

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from offsets_pipeline.rest.connect_service import error_response
+from offsets_pipeline.rest.connect_service import CLOSE, error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -43,13 +43,13 @@ class Guard:
         raw_path = scope["raw_path"]
         refused = None
         if self._token is not None and not self._is_authorized(headers.get(b"authorization", b"")):
-            refused = error_response(401, "Unauthorized", {"WWW-Authenticate": "Bearer"})
+            refused = error_response(401, "Unauthorized", {"WWW-Authenticate": "Bearer", **CLOSE})
         elif self._only_loopback_names and not _names_loopback(headers.get(b"host", b"")):
-            refused = error_response(400, "the request names another host; use localhost")
+            refused = error_response(400, "the request names another host; use localhost", CLOSE)
         elif (reason := wrong_path(raw_path)) is not None:
-            refused = error_response(400, reason)
+            refused = error_response(400, reason, CLOSE)
         elif int(headers.get(b"content-length", b"0")) > self._max_request_bytes:
-            refused = error_response(413, f"the request is longer than {self._max_request_bytes} bytes")
+            refused = error_response(413, f"the request is longer than {self._max_request_bytes} bytes", CLOSE)
         if refused is not None:
             await refused(scope, receive, send)
         else:
@@ -74,7 +74,7 @@ def _names_loopback(host: bytes) -> bool:
 def wrong_path(raw_path: bytes) -> str | None:
     """Why a path is refused: None for one that all programs read alike."""
     segments = raw_path.split(b"/")
-    if segments[0] or not raw_path.isascii():
+    if not raw_path.startswith(b"/") or not raw_path.isascii():
         return "the path is not an absolute path in ASCII"
     for segment in segments[1:-1] if segments[-1] == b"" else segments[1:]:
         if re.search(rb"%(?![0-9A-Fa-f]{2})|[;\\]", segment):
