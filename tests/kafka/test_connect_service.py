@@ -216,8 +216,7 @@ def test_connectors_are_created_configured_and_listed(both: Both) -> None:
 def test_wrong_settings_are_refused(both: Both) -> None:
     config = both.config("wrong")
     wrong_ones: list[dict[str, str | None]] = [{"name": "other"}, {"x": None}, {"x": None, "y": None, "tasks.max": "0"}]
-    for text in ("0", "-1", "x", "", "99999999999", "2147483648", "1.5"):
-        wrong_ones.append({"tasks.max": text})
+    wrong_ones += [{"tasks.max": text} for text in ("0", "-1", "x", "", "99999999999", "2147483648", "1.5")]
     for wrong in wrong_ones:
         assert both.agree("PUT", "/connectors/wrong/config", {**config, **wrong}).status == 400
     for name in ("%20", "a%C2%85b"):
