@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
-    ConfigurationError,
     ConnectionLoss,
     KazooException,
     NoAuthError,
@@ -79,19 +78,24 @@ class ZooKeeperClient:
             **_tls(settings),
         )
         try:
-            self._client.start(self._seconds)
-        except ConfigurationError:
+            self._connect(settings)
+        except BaseException:
             self.close()
-            raise ZooKeeperFailed(f"ZooKeeper at {self.at} has no node {self._client.chroot}: check the path") from None
-        except self._client.handler.timeout_exception:
-            self.close()
+            raise
+
+    def _connect(self, settings: ZooKeeperSettings) -> None:
+        try:
+            self._client.start_async().wait(self._seconds)
+            is_there = self._client.connected and (not self._client.chroot or self._client.exists("/"))
+        except (KazooException, OSError, ValueError, self._client.handler.timeout_exception) as error:
+            raise ZooKeeperFailed(f"cannot connect to ZooKeeper at {self.at}: {_reason(error)}") from None
+        if not self._client.connected:
             raise ZooKeeperFailed(
                 f"cannot connect to ZooKeeper at {self.at}: no answer in {self._seconds:g} s; check the address"
                 + (" and the certificates" if settings.ssl_client_enable else "")
-            ) from None
-        except (KazooException, OSError, ValueError) as error:
-            self.close()
-            raise ZooKeeperFailed(f"cannot connect to ZooKeeper at {self.at}: {_reason(error)}") from None
+            )
+        if not is_there:
+            raise ZooKeeperFailed(f"ZooKeeper at {self.at} has no node {self._client.chroot}: check the path")
 
     def close(self) -> None:
         """End the session. Idempotent."""
