@@ -22,7 +22,6 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.zookeeper import consumer_nodes
-from offsets_pipeline.zookeeper.client import ZooKeeperClient
 from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, offset_path
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import ZooKeeperSettings
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+    from offsets_pipeline.zookeeper.client import ZooKeeperClient
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,6 +163,8 @@ class ZooKeeperOffsets:
         return consumer_nodes.read_offsets(self._client(), group_id, partitions)
 
     def _client(self) -> ZooKeeperClient:
+        from offsets_pipeline.zookeeper.client import ZooKeeperClient  # noqa: PLC0415 - most coordinators need none
+
         with self._lock:
             if self._connected is None:
                 self._connected = ZooKeeperClient(self._settings)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -23,6 +22,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 
 from offsets_pipeline.errors import ConfigError, ZooKeeperFailed
 from offsets_pipeline.secret_values import referred_secret
+from offsets_pipeline.zookeeper.node import Missing, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,21 +38,6 @@ _PASSING = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 # Errors say what failed. Without a handler Python would print kazoo's warnings, too.
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
-
-
-class Node(NamedTuple):
-    """The data of a node, and the time of its last change (ms)."""
-
-    data: bytes
-    modified_ms: int
-
-
-class Missing(Enum):
-    """Why a request for a node failed."""
-
-    ABSENT = "there is no such node"
-    FORBIDDEN = "the node's ACL does not allow to read it"
-    NOT_EMPTY = "the node has children"
 
 
 class ZooKeeperClient:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import InvalidGroupId, UnknownTopicOrPartition, ZooKeeperFailed
 from offsets_pipeline.semantics.partition_state import TopicPartition
-from offsets_pipeline.zookeeper.client import Missing, Node
+from offsets_pipeline.zookeeper.node import Missing, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

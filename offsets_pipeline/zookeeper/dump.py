@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import ms_of
 from offsets_pipeline.errors import MalformedFile, NoSuchPath
-from offsets_pipeline.zookeeper.client import Node
+from offsets_pipeline.zookeeper.node import Node
 from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
 
 if TYPE_CHECKING:

@@ -213,8 +213,8 @@ def test_import_keeps_the_time_of_the_commit_to_zookeeper(servers: Servers, stor
 
 
 def test_import_of_the_file_of_kafkas_own_export_equals_that_of_the_server(servers: Servers, tmp_path: Path) -> None:
-    servers.broker.commit("a", {("orders", 0): 1, ("orders", 2): 2**60, ("payments.eu_1", 1): 3})
-    servers.broker.commit("b-c.d", {("orders", 1): 4})
+    servers.broker.commit("a", {PLACES[0]: 1, PLACES[2]: 2**60, PLACES[4]: 3})
+    servers.broker.commit("b-c.d", {PLACES[1]: 4})
     exported = tmp_path / "offsets.txt"
     arguments = ["--zkconnect", servers.address, "--output-file", str(exported)]
     run_java(KAFKA_0_10_JARS, "kafka.tools.ExportZkOffsets", *arguments)
@@ -229,7 +229,7 @@ def test_import_of_the_file_of_kafkas_own_export_equals_that_of_the_server(serve
 def test_dual_commits_are_answered_by_the_log_and_by_a_broker_of_0_10(servers: Servers, store: str) -> None:
     orders, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
     with coordinator(servers, store, dual=True) as dual, coordinator(servers, store) as log:
-        dual.commit_offsets("g", {orders: OffsetAndMetadata(10, metadata="mine"), other: 3})
+        dual.commit_offsets("g", {orders: OffsetAndMetadata(10, metadata="mine"), other: OffsetAndMetadata(3)})
         assert fetched(dual, "g") == fetched(log, "g") == in_zookeeper(servers, "g") == {orders: 10, other: 3}
         assert dual.fetch_offsets("g")[orders].metadata == "mine"
         servers.broker.commit("g", {orders: 12, other: 2})  # an old consumer, which commits to ZooKeeper alone
@@ -239,7 +239,7 @@ def test_dual_commits_are_answered_by_the_log_and_by_a_broker_of_0_10(servers: S
         dual.commit_offsets_async("g", {orders: 5, other: 5}).result()
         assert fetched(dual, "g") == fetched(log, "g") == in_zookeeper(servers, "g") == {orders: 5, other: 5}
         with pytest.raises(OffsetMetadataTooLarge):
-            dual.commit_offsets("g", {orders: OffsetAndMetadata(6, metadata="x" * 5000), other: 6})
+            dual.commit_offsets("g", {orders: OffsetAndMetadata(6, metadata="x" * 5000), other: OffsetAndMetadata(6)})
         assert fetched(dual, "g") == in_zookeeper(servers, "g") == {orders: 5, other: 6}
         with pytest.raises(InvalidGroupId, match="ZooKeeper cannot hold the group id 'a/b'"):
             dual.commit_offsets("a/b", {orders: 1})

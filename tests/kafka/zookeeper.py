@@ -11,14 +11,18 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.broker import free_ports
 from tests.kafka.brokers import FETCH_JARS
 from tests.kafka.live_clients import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+_Answer = TypeVar("_Answer")
 
 ZOOKEEPER_JARS = Path(sys.prefix) / "zookeeper"
 KAFKA_0_10_JARS = Path(sys.prefix) / "kafka-0.10"
@@ -138,7 +142,7 @@ class OldBroker:
 
         wait_until(created, "the broker created no topic")  # it listens before it has registered itself
 
-    def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> dict[tuple[str, int], int]:
         """OffsetCommit v0, which the broker writes to ZooKeeper; returns the error code by partition."""
         body = _text(group_id) + struct.pack(">i", len(offsets))
         for (topic, partition), offset in offsets.items():
@@ -188,7 +192,7 @@ def _read_text(answer: io.BytesIO) -> str:
     return answer.read(_read(answer, ">h")[0]).decode()
 
 
-def _partitions(answer, read):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+def _partitions(answer: io.BytesIO, read: Callable[[], _Answer]) -> Iterator[tuple[tuple[str, int], _Answer]]:
     for _ in range(_read(answer, ">i")[0]):
         topic = _read_text(answer)
         for _ in range(_read(answer, ">i")[0]):
