@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import ms_of
 from offsets_pipeline.errors import MalformedFile, NoSuchPath
-from offsets_pipeline.zookeeper.node import Node
 from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
+from offsets_pipeline.zookeeper.node import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
