@@ -66,12 +66,13 @@ $(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties sc
 	touch $@
 
 # Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
-$(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*)) scripts/fetch_jars.py $(DONE)/packages
+$(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*) conf/jars/kafka-tools/*) scripts/fetch_jars.py $(DONE)/packages
 	@echo "kafka: the JARs of brokers and ZooKeeper (83 MB) into $(VENV): $(SERVER_SETS)"
 	for set in $(SERVER_SETS); do
 		rm -rf "$(VENV)/$$set"
 		$(BIN)/python scripts/fetch_jars.py --into "$(VENV)/$$set" "$$set"
 	done
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka-tools
 	touch $@
 
 .PHONY: setup

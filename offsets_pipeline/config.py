@@ -84,6 +84,16 @@ class _AnyText:
         return isinstance(value, str)
 
 
+class _Pattern:
+    allowed = "a regular expression"
+
+    def accepts(self, value: object) -> bool:
+        try:
+            return isinstance(value, str) and re.compile(value) is not None
+        except re.error:
+            return False
+
+
 _Value = TypeVar("_Value")
 
 
@@ -296,6 +306,33 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class LagSettings(_Section):
+    """[lag]: positions of topics, and the lag computed from them.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    sample_interval_ms: int = _setting(30_000, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds between two samples of topics' positions that `follow` takes; 0 takes none."""
+
+    sample_topics: str = _setting(".*", _Pattern())
+    """Regular expression of the topics to sample; it must match the whole name."""
+
+    window_commits: int = _setting(10, _WholeNumber(1, 1_000))
+    """Number of commits from which the status of a partition is evaluated."""
+
+    metrics_groups: str = _setting(".*", _Pattern())
+    """Regular expression of the groups with metrics of their own; it must match the whole group id."""
+
+    metrics_max_series: int = _setting(10_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of series of one metric of groups; metrics of further groups are left out, with a warning."""
+
+    metrics_partitions: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether metrics of groups are also told for each partition."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """[kafka]: options of Kafka's clients, except the address; names and values are Kafka's own.
 
@@ -352,19 +389,29 @@ class Settings:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
 _SECTIONS: Mapping[
     str,
-    type[LogSettings | FoldSettings | CoordinatorSettings | ZooKeeperSettings | TopicSettings | SparkSettings],
+    type[
+        LogSettings
+        | FoldSettings
+        | CoordinatorSettings
+        | ZooKeeperSettings
+        | TopicSettings
+        | LagSettings
+        | SparkSettings
+    ],
 ] = {
     "log": LogSettings,
     "fold": FoldSettings,
     "coordinator": CoordinatorSettings,
     "zookeeper": ZooKeeperSettings,
     "topic": TopicSettings,
+    "lag": LagSettings,
     "spark": SparkSettings,
 }
 _KAFKA = "kafka"  # only Kafka knows the names of its options

@@ -8,7 +8,7 @@ import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE
+from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE, every_option, position_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,3 +150,31 @@ def import_zookeeper(store: str, settings: Settings, **options: Any) -> int:  # 
     from offsets_pipeline.cli import zookeeper_command
 
     return zookeeper_command.import_zookeeper(store, settings, zookeeper_command.ImportOptions(**options))
+
+
+@command(
+    SOURCES,
+    "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092",
+    "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092 --every 30",
+    "offsets sample-topic-offsets --store store --positions positions.csv",
+    exclusive=[("--bootstrap-server", "--positions"), ("--positions", "--every")],
+    required=[("--bootstrap-server", "--positions")],
+)
+@position_options
+@click.option("--topics", metavar="PATTERN", help="Regular expression of topics (default: setting sample_topics).")
+@every_option()
+def sample_topic_offsets(
+    store: str,
+    settings: Settings,
+    topics: str | None,
+    every: int | None,
+    **of_positions: Any,  # noqa: ANN401 - PositionOptions
+) -> int:
+    """Add log start and log end of topics to the store: lag in seconds is computed from them. Starts no Spark.
+
+    `offsets follow` does this, too, every sample_interval_ms of the settings.
+    """
+    from offsets_pipeline.cli import lag_command, sample_command
+
+    where = lag_command.PositionOptions(**of_positions)
+    return sample_command.sample_topic_offsets(store, settings, where, topics, every)

@@ -46,7 +46,7 @@ _MORE_SETTINGS = {
 
 def fetch_kafka() -> None:
     """Put the JARs where `make kafka` puts them, unless they are there."""
-    for name, place in (("kafka", KAFKA_JARS), ("kafka-3.9", _KAFKA_3_9_JARS)):
+    for name, place in (("kafka", KAFKA_JARS), ("kafka-tools", KAFKA_JARS), ("kafka-3.9", _KAFKA_3_9_JARS)):
         subprocess.run([sys.executable, str(FETCH_JARS), "--into", str(place), name], check=True)
 
 
