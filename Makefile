@@ -65,11 +65,12 @@ $(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties sc
 	touch $@
 
 # Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
-$(DONE)/kafka: $(wildcard conf/jars/kafka/* conf/jars/kafka-3.9/*) scripts/fetch_jars.py $(DONE)/packages
-	@echo "kafka: the JARs of brokers (63 MB) into $(VENV)/kafka and $(VENV)/kafka-3.9"
-	rm -rf $(VENV)/kafka $(VENV)/kafka-3.9
+$(DONE)/kafka: $(wildcard conf/jars/kafka/* conf/jars/kafka-3.9/* conf/jars/spark-kafka/*) scripts/fetch_jars.py $(DONE)/packages
+	@echo "kafka: the JARs of brokers and of Spark's Kafka source (73 MB) into $(VENV)/kafka, kafka-3.9 and spark-kafka"
+	rm -rf $(VENV)/kafka $(VENV)/kafka-3.9 $(VENV)/spark-kafka
 	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka
 	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka-3.9 kafka-3.9
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/spark-kafka spark-kafka
 	touch $@
 
 .PHONY: setup

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 _KAFKA_3_9_JARS = Path(sys.prefix) / "kafka-3.9"
+#: JARs of Spark's own Kafka source.
+SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
 #: Class path of a broker of 4.2, and of its clients.
 KAFKA_4_2 = f"{KAFKA_JARS}/*"
 # Messages of the classic group coordinator, which brokers up to 3.9 have.
@@ -46,7 +48,7 @@ _MORE_SETTINGS = {
 
 def fetch_kafka() -> None:
     """Put the JARs where `make kafka` puts them, unless they are there."""
-    for name, place in (("kafka", KAFKA_JARS), ("kafka-3.9", _KAFKA_3_9_JARS)):
+    for name, place in (("kafka", KAFKA_JARS), ("kafka-3.9", _KAFKA_3_9_JARS), ("spark-kafka", SPARK_KAFKA_JARS)):
         subprocess.run([sys.executable, str(_FETCH_JARS), "--into", str(place), name], check=True)
 
 

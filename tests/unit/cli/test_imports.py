@@ -24,6 +24,7 @@ WITHOUT_SPARK = {
     "export_command": {"export-segments"},
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
+    "import_command": {"import-checkpoint"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("stop", "pause", "resume", "alter", "reset")},
