@@ -94,7 +94,7 @@ def _is_number(value: object) -> bool:
 def refuse_shared_topics(sources: Mapping[str, SourceOffsets], what: str, remedy: str) -> None:
     """Raise StoreMismatch if two sources read one topic: a group has one offset for each partition."""
     reader: dict[str, str] = {}
-    for source, offsets in sources.items():
+    for source, offsets in sorted(sources.items()):
         for topic in dict.fromkeys(where.topic for where in offsets):
             if topic in reader:
                 raise StoreMismatch(

@@ -36,9 +36,9 @@ def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
 
-    def read(name: str | None = None) -> DataFrame:
+    def read(name: str | None = None, in_batch: int = 10) -> DataFrame:
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap_server)
-        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 10)
+        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", in_batch)
         return (reader if name is None else reader.name(name)).option("subscribe", TOPIC).load()
 
     def run(rows: DataFrame, checkpoint: str) -> None:
@@ -51,7 +51,7 @@ def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
     spark.streams.removeListener(listener)
     spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
     spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
-    run(read("early").unionByName(read("late")), NAMED)
+    run(read("early", 50).unionByName(read("late", 30)), NAMED)
     spark.stop()
 
 

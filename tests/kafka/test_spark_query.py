@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.streaming, pytest.mark.slow]
 
 Offsets = dict[int, int]
 PARTITIONS = 2
+RECORDS = 60  # of a partition and round: twelve batches
 JOB = (sys.executable, "-m", "tests.kafka.committing_query")
 
 
@@ -94,7 +95,7 @@ def test_query_killed_and_restarted_never_commits_ahead_of_a_completed_batch(
         query = RunningQuery(root, tmp_path, broker)
         for _ in range(rounds):
             for at in range(PARTITIONS):
-                broker.produce(TOPIC, at, 100)
+                broker.produce(TOPIC, at, RECORDS)
             before = len(query.completed())
             process = query.start()
             try:
@@ -111,7 +112,7 @@ def test_query_killed_and_restarted_never_commits_ahead_of_a_completed_batch(
             query.assert_not_ahead()
         with (tmp_path / "query.err").open() as errors:
             assert query.start("--available-now").wait(180) == 0, errors.read()[-3000:]
-        total = dict.fromkeys(range(PARTITIONS), 100 * rounds)
+        total = dict.fromkeys(range(PARTITIONS), RECORDS * rounds)
         assert query.completed()[-1] == total
         # the broker's answer, that of the owned store, and that of the checkpoint are one
         assert query.in_broker() == query.in_store() == total
