@@ -80,7 +80,7 @@ def commit_offsets(
                 f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
             )
         at_ms = offset.commit_timestamp_ms
-        if at_ms is not None and not (isinstance(at_ms, int) and 0 <= at_ms <= _MAX_TIME_MS):
+        if at_ms is not None and not 0 <= at_ms <= _MAX_TIME_MS:
             raise InvalidRequest(
                 f"commit_timestamp_ms={at_ms!r} is not allowed for {where.topic}-{where.partition}: "
                 "it takes ms since 1970"

@@ -55,10 +55,9 @@ class BatchMark:
         """The mark in the metadata of a commit; None for a commit of another origin."""
         try:
             found: Any = json.loads(metadata)
-            mark = cls(found["query"], found["source"], found["batch"])
+            return cls(found["query"], found["source"], int(found["batch"]))
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
-        return mark if isinstance(mark.batch_id, int) else None
 
 
 def parse_kafka_offsets(text: str) -> dict[TopicPartition, int] | None:

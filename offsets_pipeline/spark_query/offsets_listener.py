@@ -13,7 +13,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.coordinator.requests import validated_group_id

@@ -33,6 +33,8 @@ def commit_times(store: Path) -> list[tuple[str, int, int, int]]:
     found = []
     for rows in log_of(store).values():
         for row in rows:
+            assert row.key is not None
+            assert row.value is not None
             key = decode_key(row.key)
             value = decode_value(key.record_type, row.value)
             found.append(
