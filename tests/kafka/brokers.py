@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 _KAFKA_3_9_JARS = Path(sys.prefix) / "kafka-3.9"
 _CONNECT_JARS = Path(sys.prefix) / "connect"
+#: JARs of Spark's own Kafka source.
+SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
 #: Class path of a broker of 4.2, of its clients and of a Connect worker.
 KAFKA_4_2 = f"{KAFKA_JARS}/*:{_CONNECT_JARS}/*"
 # Messages of the classic group coordinator, which brokers up to 3.9 have.
@@ -52,6 +54,7 @@ def fetch_kafka() -> None:
         ("kafka-tools", KAFKA_JARS),
         ("kafka-3.9", _KAFKA_3_9_JARS),
         ("connect", _CONNECT_JARS),
+        ("spark-kafka", SPARK_KAFKA_JARS),
     ):
         subprocess.run([sys.executable, str(FETCH_JARS), "--into", str(place), name], check=True)
 
