@@ -70,8 +70,8 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
     ("text", "message"),
     [
         (
-            "[lag]\n",
-            "[lag] is not a section; did you mean log? known are log, fold, coordinator, zookeeper, topic, spark",
+            "[folds]\n",
+            "[folds] is not a section; did you mean fold? known are log, fold, coordinator, zookeeper, topic, lag, spark",
         ),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
         (
