@@ -71,7 +71,7 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
     [
         (
             "[folds]\n",
-            "[folds] is not a section; did you mean fold? known are log, fold, coordinator, zookeeper, topic, lag, spark",
+            "[folds] is not a section; did you mean fold? known are log, fold, coordinator, zookeeper, topic, lag",
         ),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
         (
