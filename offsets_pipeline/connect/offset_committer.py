@@ -54,10 +54,10 @@ class OffsetCommitter:
         """Start the thread."""
         self._thread.start()
 
-    def record(self, partition: JsonObject | None, offset: JsonObject) -> None:
-        """Queue the offset of a record that the task has written, and flush if the count is reached."""
+    def record(self, partition: JsonObject | None, offset: JsonObject, records: int = 1) -> None:
+        """Queue the offset after records that the task has written, and flush if the count is reached."""
         self._writer.offset(partition, offset)
-        self._records += 1
+        self._records += records
         count = self._settings.offset_flush_records
         if count is not None and self._records >= count:
             self.commit()
