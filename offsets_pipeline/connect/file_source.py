@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -115,6 +117,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._line_counts: dict[tuple[str, int], int] = {}
         self._sizes: dict[str, int] | None = None
         self._absent: set[str] = set()
+        self._terminating = _Terminating()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileStreamReader, (self._options,)  # a task reads files, and opens no store
@@ -140,6 +143,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         new = [file for file in self._options.files if file not in start]  # the option got another file
         start = {**{file: start[file] for file in self._options.files if file in start}, **self._initial(new)}
+        self.commit(start)  # the query has completed the batch up to there; of a last batch Spark never says so
         if self._opened.is_paused():
             return start
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
@@ -178,10 +182,12 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         task, self._task = self._task, None
         if task is not None:
             task.close()
+            self._terminating.undo()
 
     @property
     def _opened(self) -> _Task:
         if self._task is None:
+            self._terminating.ends_the_program()
             self._task = _Task(self._options.settings)
         return self._task
 
@@ -242,6 +248,29 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at = chunk.end
         if at != end:
             raise truncated(file, end.position, at.byte)
+
+
+class _Terminating:
+    """SIGTERM, with which Spark ends the process of a query's reader: without a handler `stop` would not be called."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def ends_the_program(self) -> None:
+        """Let the first SIGTERM raise SystemExit, if the program has no handler of its own; further ones do nothing."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._before = signal.signal(signal.SIGTERM, self._raise)
+
+    def undo(self) -> None:
+        """Restore the handler."""
+        if self._before is not None and signal.getsignal(signal.SIGTERM) == self._raise:
+            signal.signal(signal.SIGTERM, self._before)
+
+    @staticmethod
+    def _raise(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # Spark sends it twice
+        raise SystemExit(128 + number)
 
 
 class _Task:

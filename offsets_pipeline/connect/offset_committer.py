@@ -82,6 +82,9 @@ class OffsetCommitter:
                 reason = error if isinstance(error, OffsetsError) else f"it took more than {timeout_ms} ms"
                 _LOG.warning("the flush of offsets failed: %s; they stay queued", reason)
                 return False
+            except BaseException:  # such as KeyboardInterrupt: `close` can flush again
+                self._writer.cancel_flush()
+                raise
             return True
 
     def close(self) -> bool:
