@@ -152,6 +152,8 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position, count = self._advanced(file, offset[_POSITION], left)
             left -= count
             end[file] = {_POSITION: position}
+        if self._sizes is not None and end == start:
+            self._opened.flush()  # the query ends now
         return end
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
@@ -302,6 +304,9 @@ class _Task:
         if self._recorded[file] != position:
             self._recorded[file] = position
             self._committer.record({_FILENAME: file}, {_POSITION: position}, lines_)
+
+    def flush(self) -> None:
+        self._committer.commit()
 
     def close(self) -> None:
         self._committer.close()

@@ -77,14 +77,13 @@ class OffsetCommitter:
             timeout_ms = self._settings.offset_flush_timeout_ms
             try:
                 self._writer.do_flush(timeout_ms).result(timeout_ms / 1000)
-            except (FutureTimeoutError, OffsetsError) as error:
+            except BaseException as error:
                 self._writer.cancel_flush()
+                if not isinstance(error, (FutureTimeoutError, OffsetsError)):
+                    raise  # such as KeyboardInterrupt: `close` can flush again
                 reason = error if isinstance(error, OffsetsError) else f"it took more than {timeout_ms} ms"
                 _LOG.warning("the flush of offsets failed: %s; they stay queued", reason)
                 return False
-            except BaseException:  # such as KeyboardInterrupt: `close` can flush again
-                self._writer.cancel_flush()
-                raise
             return True
 
     def close(self) -> bool:

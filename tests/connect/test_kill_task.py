@@ -105,7 +105,7 @@ def test_with_transactions_a_killed_task_loses_no_line_and_repeats_none(
             task = running.start(chance.randint(1, MOST_LINES))
             killed(task, chance)
             assert running.status() == -signal.SIGKILL
-        running.start(1_000)
+        running.start(LINES)
         assert running.status() == 0
     rows = DeltaTable(copied.sink).to_pyarrow_table().sort_by("position")
     assert rows["line"].to_pylist() == expected
@@ -124,7 +124,7 @@ def test_a_killed_task_loses_no_line_and_repeats_none_before_its_last_flush(
     with program("committer", copied) as running:
         for number in range(kills + 1):
             flushed = copied.flushed()
-            task = running.start(chance.randint(1, MOST_LINES))
+            task = running.start(chance.randint(1, MOST_LINES) if number < kills else LINES)
             if number < kills:
                 killed(task, chance)
             assert running.status() == (-signal.SIGKILL if number < kills else 0)
