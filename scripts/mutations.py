@@ -53,9 +53,9 @@ MERGE, CHANGES, FOLD, PROGRESS, BASES = (
     f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
-TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, TARGET = "connect/target_table.py"
+TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
-MANAGEMENT = (
+TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py"
     for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
 )

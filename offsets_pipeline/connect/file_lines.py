@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
     start: Mark
     end: Mark
 
-    def count(self) -> int:
+    def line_count(self) -> int:
         """The number of lines."""
         if b"\r" not in self.raw:
             return self.raw.count(b"\n")

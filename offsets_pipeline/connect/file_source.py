@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     #: File -> {"position": n}: the source offset of each source partition.
-    Offsets = Mapping[str, Mapping[str, int]]
+    Offsets = dict[str, dict[str, int]]
 
 _LOG = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = _NO_LIMIT if self._sizes is None else self._sizes.get(file, 0)
         end, found = start, 0
         for chunk in chunks(file, start):
-            count = chunk.count()
+            count = chunk.line_count()
             if found + count > most or chunk.end.byte > until:
                 end, count = after_lines(chunk, most - found, until)
                 found += count

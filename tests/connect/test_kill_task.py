@@ -111,7 +111,7 @@ def test_with_transactions_a_killed_task_loses_no_line_and_repeats_none(
     assert rows["line"].to_pylist() == expected
     assert len(set(rows["position"].to_pylist())) == LINES
     assert copied.flushed() == rows["position"][-1].as_py()
-    assert DeltaTable(copied.sink).transaction_version(f"lab-{CONNECTOR}-0/epoch") > 0
+    assert (DeltaTable(copied.sink).transaction_version(f"lab-{CONNECTOR}-0/epoch") or 0) > 0
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,11 @@ from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.streaming
 
@@ -34,7 +36,9 @@ class Copy:
         spark.dataSource.register(FileSource)
         self._spark = spark
 
-    def start(self, checkpoint: str, *, available_now: bool = True, **options: str) -> StreamingQuery:
+    def start(
+        self, checkpoint: str, options: Mapping[str, str] = MappingProxyType({}), *, available_now: bool = True
+    ) -> StreamingQuery:
         """Start a query; a new checkpoint is a new query."""
         needed = {"name": "files", "file": str(self.file), "offset.storage.topic": str(self.store)}
         trigger = {"availableNow": True} if available_now else {"processingTime": "50 milliseconds"}
@@ -44,13 +48,13 @@ class Copy:
             .load()
             .writeStream.format("json")
             .option("checkpointLocation", str(self.target.with_name(checkpoint)))
-            .trigger(**trigger)  # type: ignore[arg-type]
+            .trigger(**trigger)
             .start(str(self.target / checkpoint))
         )
 
-    def copied(self, checkpoint: str, **options: str) -> list[str]:
+    def copied(self, checkpoint: str, options: Mapping[str, str] = MappingProxyType({})) -> list[str]:
         """All lines that were copied, after a query has read what there is."""
-        self.start(checkpoint, **options).awaitTermination()
+        self.start(checkpoint, options).awaitTermination()
         rows = [json.loads(line) for file in self.target.rglob("*.json") for line in file.read_text().splitlines()]
         return [row["value"] for row in sorted(rows, key=lambda row: int(row["position"]))]
 
@@ -77,7 +81,7 @@ def copy(spark: SparkSession, tmp_path: Path) -> Copy:
 
 
 def test_each_line_is_copied_once_with_its_checkpoint_or_the_stores_position(copy: Copy) -> None:
-    assert copy.copied("first", **{"batch.size": "1"}) == ["one", "é"]
+    assert copy.copied("first", {"batch.size": "1"}) == ["one", "é"]
     copy.await_position(6)
     with copy.file.open("ab") as more:
         more.write(b"ree\nfour\n")
@@ -97,7 +101,7 @@ def test_each_line_is_copied_once_with_its_checkpoint_or_the_stores_position(cop
 
 
 def test_a_running_query_flushes_by_interval_and_says_that_its_file_was_truncated(copy: Copy) -> None:
-    query = copy.start("running", available_now=False, **{"offset.flush.interval.ms": "20"})
+    query = copy.start("running", {"offset.flush.interval.ms": "20"}, available_now=False)
     try:
         copy.await_position(6)
         copy.file.write_bytes(b"")
@@ -109,4 +113,4 @@ def test_a_running_query_flushes_by_interval_and_says_that_its_file_was_truncate
 
 def test_wrong_options_are_named(copy: Copy) -> None:
     with pytest.raises(Exception, match=r"offset\.flush\.interval: no such option"):
-        copy.start("wrong", **{"offset.flush.interval": "1"}).awaitTermination()
+        copy.start("wrong", {"offset.flush.interval": "1"}).awaitTermination()

@@ -21,7 +21,8 @@ def as_connect_reads(text: str) -> list[tuple[str, int]]:
     """Lines with `streamOffset` after each, as FileStreamSourceTask.extractLine finds them among Java's characters."""
     units = text.encode("utf-16-le", "surrogatepass")
     buffer = [units[at : at + 2] for at in range(0, len(units), 2)]
-    found, stream_offset = [], 0
+    found: list[tuple[str, int]] = []
+    stream_offset = 0
     newline, carriage_return = ("\n".encode("utf-16-le"), "\r".encode("utf-16-le"))
     while True:
         until = new_start = -1
@@ -56,7 +57,7 @@ def test_lines_and_positions_are_those_of_file_stream_source(
         file.write_bytes(text.encode())
         expected = as_connect_reads(text)
         assert read(file) == expected
-        assert sum(chunk.count() for chunk in chunks(str(file))) == len(expected)
+        assert sum(chunk.line_count() for chunk in chunks(str(file))) == len(expected)
         for number, (_, position) in enumerate(expected):  # from each position on, and up to it
             mark = mark_of(str(file), position)
             assert mark is not None
