@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SAID = {
     "": "missing command. See `offsets --help`.",
     "ingest-segments|--store|{store}|segments|--offsets-partitions|x": (
-        "invalid value for '--offsets-partitions': 'x' is "
+        "invalid value for '--offsets-partitions' / '--offsets-topic-num-partitions' / "
     ),
     "ingest-segments|--store|{store}": ("missing argument 'PATH...'"),
     "ingest-topic|--store|{store}": ("missing option '--bootstrap-server'"),
