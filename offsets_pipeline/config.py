@@ -1,8 +1,8 @@
 """Settings: typed, frozen, read from one TOML file.
 
 `conf/offsets.toml` has every setting with its default and a description; a test compares its defaults with this module.
-A missing setting has its default. Kafka's names of settings may be written with dots. An unknown setting, or a wrong type or value, raises ConfigError with the file, the
-setting, and the allowed values.
+A missing setting has its default. A name may be written with dots, as Kafka writes it: `offsets.retention.minutes`. An
+unknown setting, or a wrong type or value, raises ConfigError with the file, the setting, and the allowed values.
 """
 
 from __future__ import annotations

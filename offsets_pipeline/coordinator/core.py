@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
+from offsets_pipeline.coordinator.load_thread import LoadCallbacks, LoadThread
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
@@ -21,19 +23,21 @@ from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
     LogMovedOn,
+    NotCoordinator,
     RequestTimedOut,
     UndecodableRecord,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.load_thread import OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.loading import Loading
+    from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)
@@ -89,6 +93,7 @@ class CoordinatorCore:
         self._registry = Registry(store.location, self.instance)
         self._counts = _Counts()
         self._closed = threading.Event()
+        self._loads = LoadThread()
         self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
 
     @classmethod
@@ -122,8 +127,9 @@ class CoordinatorCore:
         return coordinator
 
     def close(self) -> None:
-        """Append the waiting requests, then end. Idempotent."""
+        """Cancel loads, append the waiting requests, then end. Idempotent."""
         self._closed.set()
+        self._loads.close()
         self._appender.close()
         if self._keeper.is_alive():
             self._keeper.join()
@@ -137,26 +143,53 @@ class CoordinatorCore:
     ) -> None:
         self.close()
 
-    def load_partition(self, log_partition: int) -> None:
+    def load_partition(
+        self,
+        log_partition: int,
+        *,
+        wait: bool = True,
+        on_group_loaded: OnGroupLoaded | None = None,
+        on_partition_loaded: OnPartitionLoaded | None = None,
+    ) -> Future[list[int]]:
         """Load a log partition from the log, even if it is loaded already (R28).
 
-        Raises NotCoordinator if there is no such log partition, StoreReplaced, UnsupportedTable, UnexpectedActiveGroup,
-        UndecodableRecord if the setting `corrupt_records` is "fail".
-        """
-        self.load_partitions([log_partition])
+        With ``wait=False`` the call returns while the log partition is Loading. Such loads run one after another in a
+        thread of the coordinator. The future then has the errors, and as its result the loaded log partitions: none
+        that was unloaded or loaded again meanwhile. `close` cancels a load; it then fails with CoordinatorNotAvailable,
+        and the state before the load stays.
 
-    def load_partitions(self, log_partitions: Collection[int]) -> None:
-        """Load several log partitions in one pass over the log. Raises as `load_partition`."""
+        ``on_group_loaded(group_id, description)`` is called for each group, then ``on_partition_loaded(log_partition,
+        error)``, with the error None if the log partition was loaded.
+
+        Raises NotCoordinator if there is no such log partition, CoordinatorNotAvailable; with ``wait`` also
+        StoreReplaced, UnsupportedTable, UnexpectedActiveGroup, UndecodableRecord if the setting `corrupt_records` is
+        "fail".
+        """
+        return self.load_partitions(
+            [log_partition], wait=wait, on_group_loaded=on_group_loaded, on_partition_loaded=on_partition_loaded
+        )
+
+    def load_partitions(
+        self,
+        log_partitions: Collection[int],
+        *,
+        wait: bool = True,
+        on_group_loaded: OnGroupLoaded | None = None,
+        on_partition_loaded: OnPartitionLoaded | None = None,
+    ) -> Future[list[int]]:
+        """Load several log partitions in one pass over the log. Arguments and errors as of `load_partition`."""
+        callbacks = LoadCallbacks(on_group_loaded, on_partition_loaded)
         with self._lock:
+            self._refuse_if_closed()
             self._catch_up()
             loading = self._partitions.begin_load(log_partitions)
-        try:
-            self._load(loading)
-        except BaseException:
-            with self._lock:
-                self._partitions.give_up(loading)
-            raise
-        self._tell()
+        if wait:
+            done: Future[list[int]] = Future()
+            done.set_result(self._run_load(loading, callbacks))
+            return done
+        future = self._loads.submit(lambda: self._run_load(loading, callbacks))
+        future.add_done_callback(lambda ended: self._give_up(loading) if ended.cancelled() else None)
+        return future
 
     def unload_partition(self, log_partition: int) -> None:
         """Unload a log partition. A running load of it will not be published."""
@@ -212,23 +245,59 @@ class CoordinatorCore:
             self._partitions.give_up(loading)
             raise
 
-    def _load(self, loading: Loading) -> None:
+    def _run_load(self, loading: Loading, callbacks: LoadCallbacks) -> list[int]:
+        """Load, and call the callbacks. Returns the log partitions that are loaded now. Raises as `load_partition`."""
+        try:
+            loaded = self._load(loading)
+        except BaseException as error:
+            self._give_up(loading)
+            if isinstance(error, Exception):
+                for number in loading.tokens:
+                    callbacks.failed(number, error)
+            raise
+        self._tell()
+        for number in loading.tokens:
+            if number in loaded:
+                callbacks.loaded(number, self._descriptions(number))
+            else:
+                callbacks.failed(number, NotCoordinator(f"log partition {number} was unloaded, or another load began"))
+        return sorted(loaded)
+
+    def _load(self, loading: Loading) -> set[int]:
         for rows in self._log.load(loading.tokens):
+            self._refuse_if_closed()
             with self._lock:
                 if not self._partitions.wanted(loading):
-                    return
+                    return set()
             loading.add(rows)
-        self._publish(loading)
+        return self._publish(loading)
 
-    def _publish(self, loading: Loading) -> None:
-        loading.replay()
+    def _give_up(self, loading: Loading) -> None:
+        with self._lock:
+            self._partitions.give_up(loading)
+
+    def _descriptions(self, log_partition: int) -> Iterator[tuple[str, GroupDescription]]:
+        """Yield the groups of a log partition, each as it is now; none if the log partition is not loaded."""
+        with self._lock:
+            state = next((each for each in self._partitions.loaded() if each.log_partition == log_partition), None)
+            group_ids = [] if state is None else list(state.groups)
+        for group_id in group_ids:
+            with self._lock:
+                group = None if state is None else state.group(group_id)
+                description = None if group is None else group.description
+            if description is not None:
+                yield group_id, description
+
+    def _publish(self, loading: Loading) -> set[int]:
+        """Replay a load and publish its states; returns the published log partitions."""
+        loading.replay(self._refuse_if_closed)
         corrupt = next((state for state in loading.states.values() if state.quarantined), None)
         if corrupt is not None and self._stops_at_corrupt:
             offset, reason = next(iter(corrupt.quarantined.items()))
             raise UndecodableRecord(f"log partition {corrupt.log_partition}, record offset {offset}: {reason}")
         with self._lock:
             self._catch_up()
-            self._partitions.publish(loading)
+            return self._partitions.publish(loading)
 
     def _state_for(self, group_id: str) -> PartitionState:
         """Catch up, and return the state of a group's log partition. The caller holds the lock."""
@@ -297,6 +366,8 @@ class CoordinatorCore:
 
     def _tell(self) -> None:
         """Write to the registry which log partitions are loaded here."""
+        if self._closed.is_set():
+            return
         with self._lock:
             loaded = [state.log_partition for state in self._partitions.loaded()]
         try:

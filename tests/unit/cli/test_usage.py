@@ -87,6 +87,13 @@ SAID = {
 }
 
 
+@pytest.mark.parametrize("name", ["offsets-partitions", "offsets.topic.num.partitions", "offsets-topic-num-partitions"])
+def test_number_of_log_partitions_has_kafkas_name_too(name: str) -> None:
+    command = offsets.commands["ingest-segments"]
+    context = command.make_context("ingest-segments", ["--store", "s", f"--{name}", "7", "segments"])
+    assert context.params["offsets_partitions"] == 7
+
+
 @pytest.mark.parametrize("line", SAID)
 def test_wrong_command_line_is_answered_with_status_2_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
