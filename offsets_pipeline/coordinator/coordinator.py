@@ -80,7 +80,8 @@ class Coordinator(TransactionalCoordinator):
 
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
         """Return the log partition of a group, and the coordinators that have it loaded."""
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         loaded_by = self._registry.who_has(log_partition, self._clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
 
@@ -136,15 +137,15 @@ class Coordinator(TransactionalCoordinator):
 
         Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration if ``member`` does not match the group.
         """
-        validated_group_id(group_id)
-        chosen = None if partitions is None else [validated_partition(where) for where in partitions]
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
+            chosen = None if partitions is None else [validated_partition(where) for where in partitions]
             state = self._state_for(group_id)
             return commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
 
     def fetch_all_offsets(self, *, require_stable: bool = False) -> dict[str, dict[TopicPartition, FetchedOffset]]:
         """Return the committed offsets of every group in the loaded log partitions, by group id."""
-        with self._lock:
+        with self._answering():
             return {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
                 for state in self._loaded_states()
@@ -160,8 +161,9 @@ class Coordinator(TransactionalCoordinator):
         Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
         other offsets are deleted.
         """
-        validated_group_id(group_id, may_be_empty=False)
-        chosen = [validated_partition(where) for where in partitions]
+        with self._refusals.counted():
+            validated_group_id(group_id, may_be_empty=False)
+            chosen = [validated_partition(where) for where in partitions]
         deleted: int = self._change_group(
             "delete offsets", group_id, lambda state, _: deletion.delete_offsets(state, group_id, chosen), timeout_ms
         )
@@ -192,8 +194,8 @@ class Coordinator(TransactionalCoordinator):
 
     def get_group(self, group_id: str) -> GroupDescription | None:
         """Return the group's description; None if there is no such group."""
-        validated_group_id(group_id)
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
             group = self._state_for(group_id).group(group_id)
             return None if group is None else group.description
 
@@ -225,7 +227,7 @@ class Coordinator(TransactionalCoordinator):
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
     ) -> list[GroupListing]:
         """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
-        with self._lock:
+        with self._answering():
             listings = [
                 GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
                 for state in self._loaded_states()
@@ -254,14 +256,14 @@ class Coordinator(TransactionalCoordinator):
 
     def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
         """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
-        validated_group_id(group_id)
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
             held = retention.holdings_of(self._state_for(group_id), group_id)
             return [] if held is None else retention.forecast(held, self._retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
         """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
-        with self._lock:
+        with self._answering():
             self._refuse_if_closed()
             self._catch_up()
             state = self._partitions.state(log_partition)
@@ -343,7 +345,9 @@ class Coordinator(TransactionalCoordinator):
         acks: int | None,
         timeout_ms: int | None,
     ) -> Request:
-        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+        with self._refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+            self._acks(acks)
         log_partition = self.partition_for(group_id)
 
         def handler(now_ms: int) -> Outcome[None]:
@@ -368,7 +372,8 @@ class Coordinator(TransactionalCoordinator):
     def _submit_change(
         self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
     ) -> Request:
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         claims: dict[Hashable, bool] = {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE}
         return self._submit(
             f"{what} {group_id!r}",

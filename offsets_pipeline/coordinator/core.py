@@ -7,12 +7,14 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
+from offsets_pipeline.coordinator.coordinator_metrics import coordinator_metrics
+from offsets_pipeline.coordinator.gauges import Counts, Gauges, Refusals
 from offsets_pipeline.coordinator.load_thread import LoadCallbacks, LoadThread
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
@@ -27,6 +29,7 @@ from offsets_pipeline.errors import (
     RequestTimedOut,
     UndecodableRecord,
 )
+from offsets_pipeline.observability.metrics import MetricsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -46,36 +49,6 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 _TICK_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Gauges:
-    """Counters of a coordinator since it was opened, and the numbers of groups and offsets that it has loaded.
-
-    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
-    counts appends that another writer preceded. ``load_ms`` is the load time by log partition.
-    """
-
-    groups: int
-    offsets: int
-    commits: int
-    committed_offsets: int
-    expired_offsets: int
-    expired_groups: int
-    appends: int
-    appended_records: int
-    conflicts: int
-    lost: int
-    load_ms: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass
-class _Counts:
-    commits: int = 0
-    committed_offsets: int = 0
-    expired_offsets: int = 0
-    expired_groups: int = 0
-    lost: int = 0
-
-
 class CoordinatorCore:
     """The base of `coordinator.Coordinator`: it opens, loads and catches up, and submits requests."""
 
@@ -91,7 +64,9 @@ class CoordinatorCore:
         self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
         self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
         self._registry = Registry(store.location, self.instance)
-        self._counts = _Counts()
+        self._counts = Counts()
+        self._refusals = Refusals()
+        self._metrics_server: MetricsServer | None = None
         self._closed = threading.Event()
         self._loads = LoadThread()
         self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
@@ -105,26 +80,40 @@ class CoordinatorCore:
         partitions: Collection[int] | None = None,
         clock: Clock | None = None,
         housekeeping: bool = True,
+        metrics_port: int | tuple[str, int] | None = None,
     ) -> Self:
         """Open the coordinator of an owned store, with these log partitions loaded (None: all).
 
         ``housekeeping`` starts a thread. It aborts overdue transactions, and expires offsets of the loaded log
         partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
 
+        ``metrics_port`` serves metrics for Prometheus at this port of 127.0.0.1, or at this host and port, until
+        `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number.
+
         Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
-        can read the log).
+        can read the log), MetricsUnavailable if the port cannot be bound.
         """
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
-        chosen = range(opened.properties.offsets_partitions) if partitions is None else partitions
-        loading = coordinator._partitions.begin_load(chosen)
-        coordinator._log.open(loading.tokens, loading.add)
-        coordinator._publish(loading)
-        coordinator._tell()
-        coordinator._appender.start()
-        if housekeeping:
-            coordinator._keeper.start()
+        if metrics_port is not None:
+            host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
+            coordinator._metrics_server = MetricsServer(coordinator_metrics(coordinator.gauges), host, port)
+        try:
+            coordinator._begin(partitions, housekeeping=housekeeping)
+        except BaseException:
+            coordinator._stop_metrics()
+            raise
         return coordinator
+
+    def _begin(self, partitions: Collection[int] | None, *, housekeeping: bool) -> None:
+        chosen = range(self.store.properties.offsets_partitions) if partitions is None else partitions
+        loading = self._partitions.begin_load(chosen)
+        self._log.open(loading.tokens, loading.add)
+        self._publish(loading)
+        self._tell()
+        self._appender.start()
+        if housekeeping:
+            self._keeper.start()
 
     def close(self) -> None:
         """Cancel loads, append the waiting requests, then end. Idempotent."""
@@ -134,6 +123,17 @@ class CoordinatorCore:
         if self._keeper.is_alive():
             self._keeper.join()
         self._registry.remove()
+        self._stop_metrics()
+
+    def _stop_metrics(self) -> None:
+        server, self._metrics_server = self._metrics_server, None
+        if server is not None:
+            server.close()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port that serves metrics; None if there is none."""
+        return None if self._metrics_server is None else self._metrics_server.port
 
     def __enter__(self) -> Self:
         return self
@@ -223,6 +223,7 @@ class CoordinatorCore:
                 conflicts=figures.conflicts,
                 lost=counts.lost,
                 load_ms=self._partitions.load_ms(),
+                refused=self._refusals.by_error(),
             )
 
     def _catch_up(self) -> None:
@@ -305,6 +306,12 @@ class CoordinatorCore:
         self._catch_up()
         return self._partitions.state(self.partition_for(group_id))
 
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Hold the lock for a question. Counts an error as a refused request."""
+        with self._refusals.counted(), self._lock:
+            yield
+
     def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
             raise CoordinatorNotAvailable("the coordinator is closed; open another one")
@@ -348,7 +355,9 @@ class CoordinatorCore:
         deadline_ns = time.monotonic_ns() + timeout_ms * 1_000_000
         # R27: acks=1 waits for the commit, acks=all also for its fsync (docs/adr/0013)
         request = Request(what, handler, claims, deadline_ns, durable=self._acks(acks) == ACKS_ALL)
-        self._appender.submit(request)
+        request.done.add_done_callback(self._refusals.count_done)
+        with self._refusals.counted():
+            self._appender.submit(request)
         return request
 
     def _wait_for(self, request: Request) -> Any:  # noqa: ANN401 - what its handler answers
