@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import PATH, QUESTIONS, command
+from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
 from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import HOURS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from offsets_pipeline.config import Settings
 
 
@@ -88,3 +92,58 @@ def export_segments(store: str, settings: Settings, to: str, as_of: str | None, 
     from offsets_pipeline.cli import export_command
 
     return export_command.export_segments(store, settings, to, as_of, codec)
+
+
+def _coverage_options(run: Callable[..., int]) -> Callable[..., int]:
+    for option in reversed(
+        (
+            click.option(
+                "--rows", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="Rows of each table."
+            ),
+            click.option(
+                "--hours", type=HOURS, default=24, show_default=True, metavar="HOURS", help="Span of the charts."
+            ),
+            click.option(
+                "--stale-hours",
+                type=HOURS,
+                default=24,
+                show_default=True,
+                metavar="HOURS",
+                help="A group without a commit for this time is stale.",
+            ),
+            click.option(
+                "--within",
+                type=HOURS,
+                default=168,
+                show_default=True,
+                metavar="HOURS",
+                help="Show offsets that expire within this time.",
+            ),
+            click.option(
+                "--retention-minutes",
+                type=click.IntRange(1),
+                metavar="N",
+                help="The broker's offsets.retention.minutes (default: settings).",
+            ),
+        )
+    ):
+        run = option(run)
+    return run
+
+
+@command(
+    QUESTIONS,
+    "offsets report --store store --html report.html",
+    "offsets report --store store --html report.html --at 2026-11-20T19:10:00Z --hours 1",
+)
+@click.option("--html", required=True, type=FILE, metavar="FILE", help="File for the page; - is stdout.")
+@click.option("--at", metavar="T", help="As if now were this time: ISO 8601, or milliseconds since 1970.")
+@_coverage_options
+def report(store: str, settings: Settings, html: Path, at: str | None, **coverage: Any) -> int:  # noqa: ANN401
+    """Write a page about the groups: lag, commit rates, rewinds, stale groups, what expires soon. Starts no Spark.
+
+    The page is one file that needs no other.
+    """
+    from offsets_pipeline.cli import report_command
+
+    return report_command.report(store, settings, html, at, report_command.CoverageOptions(**coverage))
