@@ -26,7 +26,8 @@ WITHOUT_SPARK = {
     "reset_command": {"reset-offsets"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
-    "connect_changes": {f"connect {name}" for name in ("stop", "pause", "resume", "alter", "reset")},
+    "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
+    "connect_serve": {"connect serve"},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},

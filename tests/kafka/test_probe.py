@@ -1,0 +1,92 @@
+import json, time
+from pathlib import Path
+import pytest
+from tests.kafka.connect_worker import connect_worker
+from tests.kafka.live import live_broker
+CLS="org.apache.kafka.connect.file.FileStreamSourceConnector"
+def test_probe(kafka, tmp_path):
+    t=time.time()
+    with live_broker(kafka, tmp_path/"b") as broker:
+        print("broker", time.time()-t); t=time.time()
+        with connect_worker(kafka, broker) as w:
+            print("worker", time.time()-t)
+            f=tmp_path/"a.txt"; f.write_text("one\ntwo\n")
+            cfg={"connector.class":CLS,"tasks.max":"1","file":str(f),"topic":"fa"}
+            def p(*a, **k):
+                try: r=w.send(*a, **k)
+                except Exception as e: r=repr(e)
+                print(a, k, '->', r)
+                return r
+            p("GET","/"); p("GET","/health"); p("GET","/connectors")
+            for m,path in [("GET","/offsets"),("GET","/status"),("GET",""),("GET","/config"),("PUT","/stop"),("PUT","/pause"),("PUT","/resume"),("DELETE","/offsets")]:
+                p(m,"/connectors/nope"+path)
+            p("PATCH","/connectors/nope/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":1}}]})
+            p("PATCH","/connectors/nope/offsets",{"offsets":[]})
+            p("PUT","/connectors/a/config",{**cfg,"name":"b"})
+            p("PUT","/connectors/a/config",{**cfg,"tasks.max":"0"})
+            p("PUT","/connectors/a/config",{**cfg,"tasks.max":"x"})
+            p("PUT","/connectors/a/config",{**cfg,"tasks.max":"99999999999"})
+            p("PUT","/connectors/a/config",{**cfg,"tasks.max":" 2 "})
+            p("PUT","/connectors/a/config",{k:v for k,v in cfg.items() if k!="connector.class"})
+            p("PUT","/connectors/a/config",{**cfg,"connector.class":""})
+            p("PUT","/connectors/a/config",{**cfg,"connector.class":"no.such.Class"})
+            p("PUT","/connectors/a/config",{k:v for k,v in cfg.items() if k!="topic"})
+            p("PUT","/connectors/a/config",{**cfg,"x":{"a":1}})
+            p("PUT","/connectors/a/config",{**cfg,"x":None})
+            p("PUT","/connectors/a/config",b'{"a":')
+            p("PUT","/connectors/a/config",b'[]')
+            p("PUT","/connectors/a/config",b'')
+            p("PUT","/connectors/a/config",cfg)
+            p("PUT","/connectors/a/config",cfg)
+            p("PUT","/connectors/a/config",{**cfg,"n":1,"f":1.50,"b":True})
+            p("PUT","/connectors/a/config",cfg)
+            p("GET","/connectors/a/status"); p("GET","/connectors/a")
+            time.sleep(3)
+            p("GET","/connectors/a/status"); p("GET","/connectors/a"); p("GET","/connectors/a/config")
+            p("GET","/connectors/a/offsets")
+            one={"offsets":[{"partition":{"filename":"x"},"offset":{"position":1}}]}
+            p("PATCH","/connectors/a/offsets",one); p("DELETE","/connectors/a/offsets")
+            p("PUT","/connectors/a/pause"); time.sleep(1); p("GET","/connectors/a/status"); p("PATCH","/connectors/a/offsets",one); 
+            p("PUT","/connectors/a/stop"); p("GET","/connectors/a/status"); time.sleep(2); p("GET","/connectors/a/status");p("GET","/connectors/a")
+            p("PATCH","/connectors/a/offsets",one);p("GET","/connectors/a/offsets")
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":7}},{"partition":{"filename":"x"},"offset":{"position":8}}]});p("GET","/connectors/a/offsets")
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":None}]});p("GET","/connectors/a/offsets")
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"neverthere"},"offset":None}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"}}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"offset":None}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":None,"offset":None}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":None,"offset":{"position":1}}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"é☃"},"offset":{"position":1,"more":[1.5,{"x":None}]}}]});p("GET","/connectors/a/offsets")
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":-1}}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":"z"}}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"nofile":"x"},"offset":{"position":1}}]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[],"more":1})
+            p("PATCH","/connectors/a/offsets",{"more":1})
+            p("PATCH","/connectors/a/offsets",{})
+            p("PATCH","/connectors/a/offsets",{"offsets":None})
+            p("PATCH","/connectors/a/offsets",{"offsets":{}})
+            p("PATCH","/connectors/a/offsets",{"offsets":[1]})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":"p","offset":{}}]})
+            p("PATCH","/connectors/a/offsets",[])
+            p("PATCH","/connectors/a/offsets",b"{")
+            p("PATCH","/connectors/a/offsets",b"")
+            p("PATCH","/connectors/a/offsets",b"\xff")
+            p("PATCH","/connectors/a/offsets",b'{"offsets":[{"partition":{"filename":"\\ud800"},"offset":{"position":1}}]}')
+            p("PATCH","/connectors/a/offsets",b'{"offsets":[{"partition":{"filename":"x"},"offset":{"position":NaN}}]}')
+            p("PATCH","/connectors/a/offsets",b'{"offsets":[{"partition":{"filename":"x"},"offset":{"position":1,"big":123456789012345678901234567890}}]}')
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":3}}]},{"Content-Type":"text/plain"})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":3}}]},{"Content-Type":"application/json; charset=utf-8"})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":3}}]},{"Content-Type":""})
+            p("PATCH","/connectors/a/offsets",{"offsets":[{"partition":{"filename":"x"},"offset":{"position":3}}]},{"Accept":"text/html"})
+            p("GET","/connectors/a/offsets",None,{"Accept":"text/html"})
+            p("PUT","/connectors/a/stop")
+            p("PUT","/connectors/a/stop",{"x":1})
+            p("DELETE","/connectors/a/offsets");p("GET","/connectors/a/offsets");p("DELETE","/connectors/a/offsets")
+            p("GET","/connectors"); p("GET","/connectors?expand=status&expand=info"); p("GET","/connectors?expand=x"); p("GET","/connectors?expand=")
+            for path in ["/connectors/","/nope","/connectors/a/nope","/connectors/a/offsets/","/connectors/a%2Fb/offsets","/connectors/%2e%2e/offsets","/connectors/../connectors","/connectors/./a/offsets","//connectors","/connectors//offsets","/connectors/a;b=c/offsets","/connectors/a%3Bb/offsets","/connectors/%ff/offsets","/connectors/%00/offsets","/connectors/%0a/offsets","/connectors/a%25b/offsets","/connectors/a%zz/offsets","/connectors/a%5Cb/offsets","/connectors/a\\b/offsets","/connectors/%C3%A9/offsets","/connectors/a%20/offsets","/connectors/a+b/offsets","/connectors/%61/offsets","/CONNECTORS","http://evil/connectors","/connectors/a/offsets?x=%2F","/connectors/é/offsets".encode().decode('latin-1')]:
+                p("GET",path)
+            p("POST","/connectors/a/stop"); p("HEAD","/connectors"); p("OPTIONS","/connectors"); p("DELETE","/connectors")
+            p("PUT","/connectors/%C3%A9%20x/config",{**cfg}); p("GET","/connectors/%C3%A9%20x/offsets"); p("GET","/connectors")
+            p("PUT","/connectors/%20/config",{**cfg}); p("PUT","/connectors/a%0Ab/config",{**cfg}); p("PUT","/connectors/a%7Fb/config",{**cfg}); p("PUT","/connectors/a%C2%85b/config",{**cfg});
+            p("PUT","/connectors/s/config",{"connector.class":"org.apache.kafka.connect.file.FileStreamSinkConnector","topics":"x"})
+            p("PUT","/connectors/a/resume"); time.sleep(1.5); p("GET","/connectors/a/status")
