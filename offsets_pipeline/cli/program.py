@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         *(sources.ingest_segments, sources.ingest_topic, sources.follow),
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.log_info, questions.sql, questions.create_views, questions.export_segments),
-        questions.report,
+        *(questions.report, questions.serve),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
         *(coordinator.expire_offsets, section_connect.connect),
         *(upkeep.maintain, upkeep.clean_log),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import HOURS
+from offsets_pipeline.cli.values import ADDRESS, HOURS, INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,3 +148,45 @@ def report(store: str, settings: Settings, html: Path, at: str | None, **coverag
     from offsets_pipeline.cli import report_command
 
     return report_command.report(store, settings, html, at, report_command.CoverageOptions(**coverage))
+
+
+@command(
+    QUESTIONS,
+    "offsets serve --store store",
+    "offsets serve --store store --listen 0.0.0.0:8443 --token-file /run/secrets/token --tls-certificate server.pem "
+    "--tls-key server.key",
+)
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    default="127.0.0.1:8085",
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
+)
+@click.option(
+    "--every",
+    type=INTERVAL,
+    default="10",
+    show_default=True,
+    metavar="DURATION",
+    help="Interval at which the page is updated: seconds, or a duration such as PT1M.",
+)
+@click.option("--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file.")
+@click.option("--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM.")
+@click.option("--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password.")
+@click.option(
+    "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
+)
+@_coverage_options
+def serve(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - LiveOptions, CoverageOptions
+    """Serve the page of `report`, kept up to date. Starts no Spark.
+
+    Runs until SIGTERM or Ctrl-C.
+    """
+    from offsets_pipeline.cli import report_command, serve_command
+
+    coverage = report_command.CoverageOptions(
+        **{each.name: options.pop(each.name) for each in fields(report_command.CoverageOptions)}
+    )
+    return serve_command.serve(store, settings, serve_command.LiveOptions(**options), coverage)
