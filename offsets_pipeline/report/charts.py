@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 #: Lines of a chart: as many as a reader can tell apart. The style has a colour and a dash pattern for each.
 MAX_SERIES = 6
+#: Stands for an empty name: Kafka allows an empty group id.
+NO_NAME = '""'
 
 _WIDTH, _HEIGHT = 760.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 20.0, 14.0, 28.0
 _FONT = 12.0
 _ROW = 26.0
 _LABELS = 230.0
-_VALUES = 110.0
+_VALUES = 140.0
 _GAP = 12.0
 
 
@@ -40,15 +42,15 @@ def bar_chart(name: str, title: str, description: str, bars: Sequence[Bar]) -> s
     space = _WIDTH - _LABELS - _VALUES
     parts = []
     for row, bar in enumerate(bars):
-        middle, width = _ROW * row + _ROW / 2 + 4, space * bar.value / longest
-        label = printable(bar.label)
+        middle, width = _ROW * row + _ROW / 2 + 4, max(1.0, space * bar.value / longest)
+        label = printable(bar.label) or NO_NAME
+        left = _LABELS + width + 6
         parts.append(
             f"<g><title>{escape(label)}: {escape(bar.shown)}</title>"
             f'<text x="{_LABELS - 8}" y="{middle + 4}" class="end">'
             f"{escape(cut(label, _LABELS - 16, _FONT))}</text>"
-            f'<rect x="{_LABELS}" y="{middle - 8}" width="{max(width, 1):.1f}" height="16" rx="2" class="bar"/>'
-            f'<text x="{_LABELS + max(width, 1) + 6:.1f}" y="{middle + 4}">'
-            f"{escape(cut(bar.shown, _VALUES - 10, _FONT))}</text></g>"
+            f'<rect x="{_LABELS}" y="{middle - 8}" width="{width:.1f}" height="16" rx="2" class="bar"/>'
+            f'<text x="{left:.1f}" y="{middle + 4}">{escape(cut(bar.shown, _WIDTH - left, _FONT))}</text></g>'
         )
     return _svg(name, title, description, height, parts)
 
@@ -150,6 +152,7 @@ def _spread(ticks: list[Tick], axes: _Axes) -> Iterator[Tick]:
 def _svg(name: str, title: str, description: str, height: float, parts: Sequence[str]) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" aria-labelledby="{name}-title {name}-text">'
-        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(description)}</desc>'
+        f'<title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-text">{escape(printable(description))}</desc>'
         f"{''.join(parts)}</svg>"
     )

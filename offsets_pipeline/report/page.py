@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.printable import printable
-from offsets_pipeline.report.charts import MAX_SERIES, Bar, bar_chart, column_chart, line_chart
+from offsets_pipeline.report.charts import MAX_SERIES, NO_NAME, Bar, bar_chart, column_chart, line_chart
 from offsets_pipeline.report.model import Point
 from offsets_pipeline.report.scales import shown_duration, shown_number
 from offsets_pipeline.report.style import SCRIPT, STYLE
@@ -118,7 +118,7 @@ def _groups(report: Report) -> str:
         chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
     rows = [
         [
-            _name(row.group),
+            _group(row.group),
             escape(row.state),
             f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
             f"{row.members:,}",
@@ -183,7 +183,7 @@ def _rewinds(report: Report) -> str:
     rows = [
         [
             _time(row.at_ms),
-            _name(row.group),
+            _group(row.group),
             _name(f"{row.topic}-{row.partition}"),
             f"{row.from_offset:,}",
             f"{row.to_offset:,}",
@@ -204,7 +204,7 @@ def _stale(report: Report) -> str:
         return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
     rows = [
         [
-            _name(row.group),
+            _group(row.group),
             escape(row.state),
             f"{row.offsets:,}",
             _time(row.last_commit_ms),
@@ -232,7 +232,7 @@ def _expiring(report: Report) -> str:
     )
     rows = [
         [
-            _name(row.group),
+            _group(row.group),
             f"{row.offsets:,}",
             _time(row.first_ms) + (", held" if row.held else " (due)" if row.first_ms <= report.made_ms else ""),
             _time(row.last_ms),
@@ -253,7 +253,7 @@ def _section(name: str, title: str, content: str) -> str:
 def _figure(chart: str, caption: str, series: Sequence[Series] = ()) -> str:
     legend = "".join(
         f'<li class="s{number}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
-        f"{escape(printable(line.name))}</li>"
+        f"{_group(line.name)}</li>"
         for number, line in enumerate(series[:MAX_SERIES])
     )
     listed = f'<ul class="legend">{legend}</ul>' if legend else ""
@@ -280,7 +280,7 @@ def _data(name: str, series: Sequence[Series]) -> str:
     for line in series[:MAX_SERIES]:
         values = [each.value for each in line.points if each.value is not None]
         shown = [shown_number(value) for value in (values[0], values[-1], max(values))] if values else ["-"] * 3
-        rows.append([_name(line.name), *shown])
+        rows.append([_group(line.name), *shown])
     table = _table("Numbers of the chart", ["name:Group", "n:First", "n:Last", "n:Highest"], rows, len(rows))
     return f'<details id="{name}-numbers"><summary>Numbers of the chart</summary>{table}</details>\n'
 
@@ -307,6 +307,10 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
+
+
+def _group(name: str) -> str:
+    return _name(name or NO_NAME)
 
 
 def _name(text: str) -> str:

@@ -51,7 +51,7 @@ th{font-weight:600}
 td.n,th.n{text-align:right;white-space:nowrap}
 .n+td:not(.n),.n+th:not(.n){padding-left:14px}
 td.t,th.t{white-space:nowrap}
-td.name,th.name{overflow-wrap:anywhere;min-width:12ch}
+td.name,th.name{overflow-wrap:anywhere;min-width:16ch}
 .OK{color:var(--ok)}.WARN{color:var(--warn);font-weight:600}.ERR{color:var(--err);font-weight:600}
 summary{cursor:pointer;color:var(--link)}
 footer{margin-top:40px;padding-bottom:24px;font-size:.85rem}
