@@ -84,7 +84,7 @@ def test_refused_requests_are_counted_by_error(store: Path) -> None:
             (InvalidRequiredAcks, lambda: coordinator.commit_offsets("a", {("t", 0): 1}, acks=7)),
         ):
             with pytest.raises(error):
-                ask()  # type: ignore[no-untyped-call]
+                ask()
         coordinator.unload_partition(coordinator.partition_for("a"))
         with pytest.raises(NotCoordinator):
             coordinator.fetch_offsets("a")
