@@ -209,6 +209,13 @@ class KafkaFailed(OffsetsError):
     """A broker answered with another error, or a Kafka client could not start."""
 
 
+class ZooKeeperFailed(OffsetsError):
+    """ZooKeeper did not answer in time, or refused a request."""
+
+    retriable = True
+    kafka_name = "UNKNOWN_SERVER_ERROR"
+
+
 class NoSuchTopic(OffsetsError):
     """The cluster has no topic with this name."""
 

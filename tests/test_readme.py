@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/operations.md",
     "docs/coordinator.md",
     "docs/connect.md",
+    "docs/checkpoints.md",
 )
 OFFSETS = ".venv/bin/offsets"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 SOURCE = "source"
 _INT_MAX = 2**31 - 1
+#: The characters that Java trims.
+_BLANKS = "".join(map(chr, range(33)))
+_NULL = "Null value can not be supplied as the configuration value."
 
 #: `${provider:path:key}` or `${provider:key}`, which a worker's ConfigProvider resolves.
 _REFERENCE = re.compile(r"\$\{[^{}:]+:[^{}]*\}")
@@ -46,20 +49,21 @@ _SECRET_VALUE = re.compile(
 )
 
 
-def validated_config(connector: str, settings: Mapping[str, str]) -> dict[str, str]:
+def validated_config(connector: str, settings: Mapping[str, str | None]) -> dict[str, str]:
     """The configuration to store for a connector: ``settings`` with the connector's name.
 
     Raises BadConnectRequest, with Connect's message where Connect has one. No message has a value that may be secret.
     """
-    name = settings.get("name", connector)
+    name = settings.get("name") or connector
     if name != connector:
         raise BadConnectRequest(
             f"Connector name configuration ({name}) doesn't match connector name in the URL ({connector})"
         )
-    config = {**settings, "name": connector}
+    config = {name: value for name, value in settings.items() if value is not None} | {"name": connector}
     if not config.get("connector.class"):
         raise BadConnectRequest(f"Connector config of {connector} contains no connector type; name connector.class")
-    wrong = [*_wrong_name(connector), *_wrong_tasks_max(config), *_wrong_type(config), *_secrets(config)]
+    nulls = [_NULL for name, value in settings.items() if value is None and name != "name"]
+    wrong = [*nulls, *_wrong_name(connector), *_wrong_tasks_max(config), *_wrong_type(config), *_secrets(config)]
     if wrong:
         raise BadConnectRequest(
             "\n".join([f"Connector configuration is invalid and contains the following {len(wrong)} error(s):", *wrong])
@@ -96,20 +100,22 @@ def _key(connector: str) -> bytes:
 
 
 def _wrong_name(connector: str) -> Iterator[str]:
-    if not connector.strip():
-        yield f"Invalid value {connector} for configuration name: String may not be empty"
-    controls = [str(ord(each)) for each in connector if ord(each) < 32 or 127 <= ord(each) < 160]
+    name = connector.strip(_BLANKS)
+    if not name:
+        yield "Invalid value  for configuration name: String may not be empty"
+    controls = [str(ord(each)) for each in name if ord(each) < 32 or 127 <= ord(each) < 160]
     if controls:
         yield (
-            f"Invalid value {connector} for configuration name: String may not contain control sequences but had the "
+            f"Invalid value {name} for configuration name: String may not contain control sequences but had the "
             f"following ASCII chars: {', '.join(controls)}"
         )
 
 
 def _wrong_tasks_max(config: Mapping[str, str]) -> Iterator[str]:
-    text = config.get("tasks.max", "1").strip()
+    text = config.get("tasks.max", "1").strip(_BLANKS)
     if re.fullmatch(r"[+-]?\d{1,10}", text, re.ASCII) is None or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
         yield f"Invalid value {text} for configuration tasks.max: Not a number of type INT"
+        yield "Invalid value null for configuration tasks.max: Value must be non-null"
     elif int(text) < 1:
         yield f"Invalid value {int(text)} for configuration tasks.max: Value must be at least 1"
 

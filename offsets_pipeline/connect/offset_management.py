@@ -78,7 +78,7 @@ class OffsetManagement:
         connector_state = {"state": state, "worker_id": worker_id}
         return {"name": connector, "connector": connector_state, "tasks": [], "type": SOURCE}
 
-    def put_config(self, connector: str, settings: Mapping[str, str]) -> tuple[bool, dict[str, Any]]:
+    def put_config(self, connector: str, settings: Mapping[str, str | None]) -> tuple[bool, dict[str, Any]]:
         """Create or configure a connector, as `PUT /connectors/{connector}/config`.
 
         Returns whether this is its first configuration, and the answer. Idempotent. Raises BadConnectRequest for wrong

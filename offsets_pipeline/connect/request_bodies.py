@@ -17,32 +17,34 @@ def offsets_of(text: str, what: str) -> list[dict[str, Any]]:
     ``what`` names the text in errors. Raises BadConnectRequest.
     """
     document = _parsed(text, what, json.JSONDecoder(parse_constant=_refuse))
-    offsets = document.get("offsets") if isinstance(document, dict) and document.keys() <= {"offsets"} else None
+    offsets = None
+    if isinstance(document, dict) and document.keys() <= {"offsets"}:
+        offsets = [] if document.get("offsets") is None else document["offsets"]
     if not isinstance(offsets, list) or not all(map(_is_offset, offsets)):
         raise BadConnectRequest(
             f'{what} does not hold offsets: write {{"offsets": [{{"partition": {{...}}, "offset": {{...}}}}]}}'
         )
-    return [{"partition": each["partition"], "offset": each.get("offset")} for each in offsets]
+    return [{"partition": each.get("partition"), "offset": each.get("offset")} for each in offsets]
 
 
-def settings_of(text: str, what: str) -> dict[str, str]:
+def settings_of(text: str, what: str) -> dict[str, str | None]:
     """The settings of a connector: a JSON object of texts. As in Connect, numbers and booleans become texts.
 
     ``what`` names the text in errors. Raises BadConnectRequest.
     """
     decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
     document = _parsed(text, what, decoder)
-    if not isinstance(document, dict) or not all(isinstance(value, str | bool) for value in document.values()):
+    if not isinstance(document, dict) or not all(isinstance(value, str | bool | None) for value in document.values()):
         raise BadConnectRequest(f'{what} does not hold settings: write {{"connector.class": "...", "name": "value"}}')
-    return {name: value if isinstance(value, str) else str(value).lower() for name, value in document.items()}
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in document.items()}
 
 
 def _is_offset(each: object) -> bool:
-    if not isinstance(each, dict) or "partition" not in each or not each.keys() <= {"partition", "offset"}:
+    if not isinstance(each, dict) or not each.keys() <= {"partition", "offset"}:
         return False
-    offset = each.get("offset")
+    partition, offset = each.get("partition"), each.get("offset")
     # a null partition can be in the log, and be deleted
-    return isinstance(offset, dict | None) and (isinstance(each["partition"], dict) or each["partition"] is offset)
+    return isinstance(offset, dict | None) and (isinstance(partition, dict) or partition is offset is None)
 
 
 def _parsed(text: str, what: str, decoder: json.JSONDecoder) -> object:

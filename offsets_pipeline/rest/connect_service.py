@@ -94,7 +94,7 @@ class ConnectService:
         self.app.router.redirect_slashes = False
 
     async def _connectors(self, request: Request) -> Response:
-        expansions = {
+        expansions: dict[str, Callable[[str], object]] = {
             "info": self._management.info,
             "status": lambda connector: self._management.status(connector, self._worker_id),
         }
@@ -184,6 +184,6 @@ async def _disconnected(_: Request, __: Exception) -> Response:
     return error_response(400, "the client has closed the connection")
 
 
-async def _failed(_: Request, __: Exception) -> Response:
-    """The answer after a defect, which the server logs."""
+async def _failed(_: Request, error: Exception) -> Response:
+    _LOG.error("cannot answer a request", exc_info=error)
     return error_response(500, "the request failed because of a defect; the log of the service has it")

@@ -53,7 +53,8 @@ class Guard:
         if refused is not None:
             await refused(scope, receive, send)
         else:
-            await self._app({**scope, "path": raw_path.decode("ascii")}, receive, send)
+            path = raw_path.decode("ascii")
+            await self._app({**scope, "path": path if path == "/" else path.removesuffix("/")}, receive, send)
 
     def _is_authorized(self, authorization: bytes) -> bool:
         assert self._token is not None  # noqa: S101 - the caller checked it
@@ -80,12 +81,12 @@ def wrong_path(raw_path: bytes) -> str | None:
         if re.search(rb"%(?![0-9A-Fa-f]{2})|[;\\]", segment):
             return "the path has a wrong escape, a semicolon or a backslash"
         name = unquote_to_bytes(segment)
-        if name in (b"", b".", b"..") or b"/" in name or b"\\" in name:
-            return "the path has an empty segment, dots, or an encoded slash"
+        if name in (b"", b".", b"..") or re.search(rb"[/\\%]", name):
+            return "the path has an empty segment, dots, an encoded slash or an encoded percent sign"
         try:
             text = name.decode()
         except UnicodeDecodeError:
             return "the path is not UTF-8"
-        if any(ord(each) < 32 or 127 <= ord(each) < 160 for each in text):
+        if any(ord(each) < 32 or ord(each) == 127 for each in text):
             return "the path has a control character"
     return None

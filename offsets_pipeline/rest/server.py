@@ -112,7 +112,8 @@ class RestServer:
         self.stop()
 
     def _run(self) -> None:
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of each malformed request
+        # it would warn of each malformed request; the application logs its own errors
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         asyncio.run(self._server.serve([self._socket]))
 
 

@@ -248,7 +248,7 @@ def _member(
     classic = member.get("classic_member_metadata")
     regex = member.get("subscribed_topic_regex") or None
     topics = member.get("subscribed_topic_names", sources)
-    if regex in matching:
+    if regex is not None and regex in matching:
         topics = sorted({*(topics or ()), *matching[regex]})
     return Member(
         member_id=member_id,

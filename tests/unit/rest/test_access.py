@@ -254,7 +254,8 @@ def test_a_stop_answers_requests_that_wait(location: Path, monkeypatch: pytest.M
 @pytest.mark.process
 def test_sigterm_stops_the_service_in_order(tmp_path: Path) -> None:
     store = tmp_path / "owned"
-    command = [Path(sys.executable).with_name("offsets"), "connect", "serve", "--store", store, "--cluster-id", "lab"]
+    offsets = str(Path(sys.executable).with_name("offsets"))
+    command = [offsets, "connect", "serve", "--store", str(store), "--cluster-id", "lab"]
     process = subprocess.Popen([*command, "--listen", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     first = process.stdout.readline()
