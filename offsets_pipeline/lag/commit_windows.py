@@ -93,9 +93,7 @@ class CommitWindows:
         order = order[_rank_from_end(code[order]) < self._size]
         return self._by_identity(commits.take(order), partition[order])
 
-    def _by_identity(
-        self, commits: CommitColumns, log_partition: npt.NDArray[np.int32]
-    ) -> dict[Identity, list[Commit]]:
+    def _by_identity(self, commits: CommitColumns, log_partition: Int64s) -> dict[Identity, list[Commit]]:
         group_ids = commits.group_ids().dictionary_encode()
         names = group_ids.dictionary.to_pylist()
         at_home = np.ones(len(log_partition), dtype=np.bool_)
