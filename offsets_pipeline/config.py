@@ -238,6 +238,18 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionSettings(_Section):
+    """[questions]: how commands that read a store answer.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    max_unfolded_records: int = _setting(200_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of records that a question folds itself, because the stream has not folded them yet; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """[kafka]: options of Kafka's clients, except the address; names and values are Kafka's own.
 
@@ -293,15 +305,19 @@ class Settings:
     fold: FoldSettings = field(default_factory=FoldSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    questions: QuestionSettings = field(default_factory=QuestionSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | TopicSettings | SparkSettings]] = {
+_SECTIONS: Mapping[
+    str, type[LogSettings | FoldSettings | CoordinatorSettings | TopicSettings | QuestionSettings | SparkSettings]
+] = {
     "log": LogSettings,
     "fold": FoldSettings,
     "coordinator": CoordinatorSettings,
     "topic": TopicSettings,
+    "questions": QuestionSettings,
     "spark": SparkSettings,
 }
 _KAFKA = "kafka"  # only Kafka knows the names of its options

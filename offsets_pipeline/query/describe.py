@@ -63,19 +63,19 @@ class GroupAnswer:
 def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
     """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    only = reader.named("groups", "committed_offsets")
-    offsets_partitions = reader.offsets_partitions
+    only = reader.named()
+    offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:
         only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
-        if not reader.coordinator_semantics.is_classic:  # R1: rows in other log partitions answer nothing
+        if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
             homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
             only += f" AND log_partition IN ({', '.join(map(str, homes))})"
-    names = _topic_names(reader)
+    names = reader.topic_names()
     answers: dict[str, GroupAnswer] = {}
     with_offsets: dict[str, int] = {}
     for row in reader.rows(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
-        f"FROM ({DESCRIBED.newest('groups', only)}) g "
+        f"FROM ({reader.newest(DESCRIBED, only)}) g "
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
         "groups",
     ):
@@ -99,7 +99,7 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
 def _offsets(reader: StateReader, only: str) -> dict[Group, list[tuple[str, int, int, int | None, str]]]:
     columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
+        f"SELECT {', '.join(columns)} FROM ({reader.newest(OFFSETS, only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
@@ -118,19 +118,11 @@ def pending_by_group(
     Of all groups if ``group_ids`` is None.
     """
     found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
-    # selects no timestamps: Arrow imports pandas to convert one, which takes as long as the whole answer
-    query = """
-        SELECT log_partition, p.group_id AS group_id, p.topic AS topic, p.partition AS partition
-        FROM (SELECT log_partition, unnest(pending) AS p FROM fold_progress) f WHERE NOT p.misplaced
-    """
-    for row in reader.rows(query, "fold_progress"):
-        if group_ids is None or row["group_id"] in group_ids:
-            found[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
+    for at, progress in reader.current.progress.items():
+        for each in progress.pending:
+            if not each["misplaced"] and (group_ids is None or each["group_id"] in group_ids):
+                found[at, each["group_id"]].add((each["topic"], each["partition"]))
     return found
-
-
-def _topic_names(reader: StateReader) -> dict[str, str]:
-    return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
 
 
 def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:
