@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.answer_times import told_time
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.connect.connect_keys import canonical_json
@@ -25,10 +25,10 @@ def list_(store: str, settings: Settings, format_: str) -> int:
     """Show connectors; returns the exit status. Raises StoreMismatch for a store without a topic of Connect."""
     readers = _readers(store, settings)
     connectors = list_connectors(readers)
-    for reader in readers:
-        warn_of_unfolded(reader, reader.location)
+    times = [told_time(reader, reader.location, settings) for reader in readers]
     if format_ == "json":
-        write_json({"connectors": connectors})
+        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
+        write_json({"connectors": connectors, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
     else:
         names = list(ConnectorInfo.__dataclass_fields__)
         write_rows(names, [[getattr(each, name) for name in names] for each in connectors], format_)
@@ -39,9 +39,9 @@ def describe(store: str, settings: Settings, connector: str, format_: str) -> in
     """Show the offsets of a connector; returns the exit status. Raises NoSuchConnector, StoreMismatch."""
     reader = open_reader(store, settings)
     answer = describe_connector(reader, connector)
-    warn_of_unfolded(reader, store)
+    time = told_time(reader, store, settings)
     if format_ == "json":
-        write_json(answer)
+        write_json({**answer, "as_of": time.as_of, "stale": time.stale})
     else:
         rows = [[canonical_json(each["partition"]), json.dumps(each["offset"])] for each in answer["offsets"]]
         write_rows(["partition", "offset"], rows, format_)

@@ -60,7 +60,8 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
-        watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
+        at_most = settings.questions.max_unfolded_records
+        watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder(), at_most)).count)
         with batches_counted(spark, metrics):
             if follower is None:
                 read = ingest.run(available_now=options.available_now)

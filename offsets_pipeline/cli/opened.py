@@ -39,5 +39,5 @@ def open_reader(location: str, settings: Settings) -> StateReader:
     from offsets_pipeline.query.state_reader import StateReader
 
     if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
-        return StateReader(open_store(location, settings).folder())
-    return StateReader(location)
+        location = open_store(location, settings).folder()
+    return StateReader(location, settings.questions.max_unfolded_records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.clock import Clock, SystemClock
 from offsets_pipeline.config import QuestionSettings
 from offsets_pipeline.delta import Snapshot, TableFolder
 from offsets_pipeline.delta import query as query_tables
@@ -30,7 +31,14 @@ class StateReader:
     Raises DamagedTable if the log is damaged, UnsupportedTable if it has a feature that this program does not support.
     """
 
-    def __init__(self, location: str, at_most: int = QuestionSettings().max_unfolded_records) -> None:
+    def __init__(
+        self,
+        location: str,
+        at_most: int = QuestionSettings().max_unfolded_records,
+        clock: Clock = SystemClock(),  # noqa: B008 - immutable
+    ) -> None:
+        #: when the reader opened the log, in milliseconds since 1970
+        self.opened_ms = clock.now_ms()
         self._at_most = at_most
         self._location = location.rstrip("/")
         self._folder = arrow_folder(self._location)

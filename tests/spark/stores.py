@@ -227,9 +227,7 @@ def assert_answers_as_reference(
     state = state_of(location, at_most)
     expected = references(rows, state.offsets_partitions, state.semantics)
     state.quarantine = {at: each.quarantined for at, each in expected.items()}  # a table for folds, not an answer
-    assert_same(
-        state, expected, references(list(earlier), state.offsets_partitions, state.semantics).values()
-    )
+    assert_same(state, expected, references(list(earlier), state.offsets_partitions, state.semantics).values())
     assert versions(Path(location)) == before
 
 
