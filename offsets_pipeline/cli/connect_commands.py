@@ -6,11 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.answer_times import told_time
-from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.opened import open_beside, open_reader
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.connect.connect_keys import canonical_json
-from offsets_pipeline.delta.properties import beside
-from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connectors import ConnectorInfo, describe_connector, list_connectors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -52,12 +50,4 @@ def _readers(store: str, settings: Settings) -> list[StateReader]:
     """Readers of the store, and of those beside it that exist."""
     own = open_reader(store, settings)
     own.properties.require_topic_kind(own.location, *_KINDS)
-    found = [own]
-    for location in beside(store):
-        try:
-            reader = open_reader(location, settings)
-        except NoSuchStore:
-            continue
-        if reader.properties.topic_kind.is_connect:
-            found.append(reader)
-    return found
+    return [own, *open_beside(store, own, settings)]

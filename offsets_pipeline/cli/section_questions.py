@@ -52,23 +52,38 @@ def log_info(store: str, settings: Settings, format_: str) -> int:
     QUESTIONS,
     "offsets sql --store store \"SELECT * FROM current_offsets WHERE topic = 'orders'\"",
     'offsets sql --store store "SELECT log_partition, reason FROM quarantine" --format csv',
+    'offsets sql --store prod --store test "SELECT cluster, count(*) FROM consumer_groups GROUP BY ALL"',
+    several_stores=True,
 )
-@click.argument("query", metavar="QUERY", help="One statement of Spark SQL.")
+@click.argument("query", metavar="QUERY", help="One SELECT in Spark SQL.")
+@click.option("--spark", is_flag=True, help="Run the query in Spark, as it is: any statement, and only folded records.")
 @format_option()
-def sql(store: str, settings: Settings, query: str, format_: str) -> int:
-    """Query the views current_offsets, unstable_offsets, consumer_groups and group_members, or the tables."""
-    from offsets_pipeline.cli import sql_commands
+def sql(stores: tuple[str, ...], settings: Settings, query: str, spark: bool, format_: str) -> int:  # noqa: FBT001
+    """Query the views current_offsets, unstable_offsets, consumer_groups and group_members, or the tables.
 
-    return sql_commands.sql(store, settings, query, format_)
+    Starts no Spark without --spark.
+    """
+    if spark:
+        from offsets_pipeline.cli import spark_commands
+
+        return spark_commands.sql(stores, settings, query, format_)
+    from offsets_pipeline.cli import sql_command
+
+    return sql_command.sql(stores, settings, query, format_)
 
 
-@command(QUESTIONS, "offsets create-views --store store --schema ops")
+@command(
+    QUESTIONS,
+    "offsets create-views --store store --schema ops",
+    "offsets create-views --store prod --store test --schema ops",
+    several_stores=True,
+)
 @click.option("--schema", required=True, metavar="NAME", help="Schema for the views; created if it is missing.")
-def create_views(store: str, settings: Settings, schema: str) -> int:
+def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> int:
     """Create the views in a catalog, for every session that uses it."""
-    from offsets_pipeline.cli import sql_commands
+    from offsets_pipeline.cli import spark_commands
 
-    return sql_commands.create_views(store, settings, schema)
+    return spark_commands.create_views(stores, settings, schema)
 
 
 @command(

@@ -51,6 +51,11 @@ class StateReader:
         return self._location
 
     @property
+    def cluster(self) -> str:
+        """The name of the store's cluster: by default the name of its folder."""
+        return self.properties.cluster(self._location)
+
+    @property
     def offsets_partitions(self) -> int:
         """The number of log partitions of the state, R1's n; without a state, that of the store."""
         try:

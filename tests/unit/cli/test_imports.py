@@ -21,6 +21,7 @@ SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
     "answers": {"describe", "log-info"},
+    "sql_command": {"sql"},
     "export_command": {"export-segments"},
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
@@ -32,7 +33,7 @@ WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
     "follow_command": {"ingest-topic", "follow"},
     "state_commands": {"fold", "reload", "verify"},
-    "sql_commands": {"sql", "create-views"},
+    "spark_commands": {"create-views"},
     "upkeep_commands": {"maintain", "clean-log"},
 }
 
