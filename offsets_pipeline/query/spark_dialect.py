@@ -25,7 +25,7 @@ _ANSI = re.compile("\x1b\\[[0-9;]*m")
 _TABLE_FUNCTIONS = (exp.Unnest, exp.Explode)
 
 
-def parsed(query: str) -> exp.Expression:
+def parsed(query: str) -> exp.Expr:
     """Return the tree of one query. Raises QueryFailed."""
     try:
         trees = [each for each in sqlglot.parse(query, read="spark") if each is not None]
@@ -44,7 +44,7 @@ def parsed(query: str) -> exp.Expression:
     return trees[0]
 
 
-def tables_in(tree: exp.Expression) -> list[str]:
+def tables_in(tree: exp.Expr) -> list[str]:
     """Return the names of the tables and views that a query reads. Raises QueryFailed for a name with a schema.
 
     Raises QueryFailed for a function in place of a table, too.
@@ -63,7 +63,7 @@ def tables_in(tree: exp.Expression) -> list[str]:
     return list(found)
 
 
-def in_duckdb(tree: exp.Expression) -> str:
+def in_duckdb(tree: exp.Expr) -> str:
     """Return the query in DuckDB's SQL. Raises QueryFailed if it has no equal there."""
     tree = tree.copy()
     _name_columns(tree)
@@ -73,7 +73,7 @@ def in_duckdb(tree: exp.Expression) -> str:
         raise QueryFailed(f"cannot translate the query to DuckDB: {str(error).splitlines()[0]}; try --spark") from None
 
 
-def _name_columns(tree: exp.Expression) -> None:
+def _name_columns(tree: exp.Expr) -> None:
     """Give columns without a name those that Spark gives them, such as count(1)."""
     first = next(iter(tree.find_all(exp.Select)), None)
     for each in () if first is None else first.expressions:
@@ -82,7 +82,7 @@ def _name_columns(tree: exp.Expression) -> None:
             each.replace(exp.alias_(each.copy(), "count(1)" if text == "count(*)" else text, quoted=True))
 
 
-def _adapted(node: exp.Expression) -> exp.Expression:
+def _adapted(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Lateral) and node.args.get("outer") and isinstance(node.this, exp.Explode):
         node.this.set("this", _never_empty(node.this.this))  # DuckDB's UNNEST drops rows with nothing in the array
     elif isinstance(node, exp.ArgMax | exp.ArgMin):  # a null argument counts
@@ -95,7 +95,7 @@ def _adapted(node: exp.Expression) -> exp.Expression:
     return node
 
 
-def _never_empty(array: exp.Expression) -> exp.Expression:
+def _never_empty(array: exp.Expr) -> exp.Expr:
     """The array; one null in place of an empty array and of null."""
     text = array.sql("spark")
     return sqlglot.parse_one(f"CASE WHEN size({text}) > 0 THEN {text} ELSE array(NULL) END", read="spark")

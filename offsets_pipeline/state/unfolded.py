@@ -67,14 +67,16 @@ class UnfoldedLog:
 
     def _rows(self) -> int:
         """Number of rows of the incarnation."""
-        certain, others = 0, []
+        certain = 0
+        others: list[StoredFile] = []
         for file in self._files:
-            bounds = file.lowest.get("log_incarnation"), file.highest.get("log_incarnation")
-            if file.rows and bounds == (self.incarnation, self.incarnation):
+            lowest = file.lowest.get("log_incarnation", LOG_INCARNATION)
+            highest = file.highest.get("log_incarnation", self.incarnation)
+            if file.rows and "log_incarnation" in file.lowest and lowest == highest == self.incarnation:
                 certain += file.rows
-            elif None in bounds or bounds[0] <= self.incarnation <= bounds[1]:
+            elif lowest <= self.incarnation <= highest:
                 others.append(file)
-        return certain + sum(rows.num_rows for rows in self._places(others))
+        return certain + sum(int(rows.num_rows) for rows in self._places(others))
 
     def _count(self, files: Iterable[StoredFile], wanted: LogRange) -> dict[int, int]:
         """Number of records of a range, by log partition."""

@@ -179,10 +179,10 @@ def state_of(location: Path | str, at_most: int = 0) -> StateTables:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
     state.topics |= reader.topic_names()
-    for at, each in reader.current.progress.items():
+    for log_partition, each in reader.current.progress.items():
         if each.folded_to:
-            state.folded_to[at], state.unknown_records[at] = each.folded_to, each.unknown_records
-            state.pending[at] = [_pending(row) for row in each.pending]
+            state.folded_to[log_partition], state.unknown_records[log_partition] = each.folded_to, each.unknown_records
+            state.pending[log_partition] = [_pending(row) for row in each.pending]
     return state
 
 

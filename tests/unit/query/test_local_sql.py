@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -124,7 +125,7 @@ def test_duckdb_itself_refuses_what_a_query_should_not_reach(committed: str, tmp
     contents = [path.read_bytes() for path in stored]
     with closing(LocalSql([reader])) as local:
         assert list(local.run("SELECT count(*) FROM log")[1]) == [[3]]
-        with pytest.raises(local_sql.duckdb.Error):
+        with pytest.raises(duckdb.Error):
             local._connection.execute(statement.format(folder=tmp_path, file=log.path(log.files()[0])))
     assert [path.read_bytes() for path in stored] == contents
     assert not (tmp_path / "out.csv").exists()
