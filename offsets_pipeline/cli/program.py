@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     commands=[
         *(sources.ingest_segments, sources.ingest_topic, sources.follow),
         *(state.fold, state.reload, state.verify),
-        *(questions.describe, questions.log_info, questions.sql, questions.create_views, questions.export_segments),
+        *(questions.describe, questions.groups, questions.top, questions.log_info),
+        *(questions.sql, questions.create_views, questions.export_segments),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
         *(coordinator.expire_offsets, section_connect.connect),
         *(upkeep.maintain, upkeep.clean_log),

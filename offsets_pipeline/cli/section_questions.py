@@ -2,41 +2,122 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from offsets_pipeline.cli.command import PATH, QUESTIONS, command
+from offsets_pipeline.cli.live_cluster import live_options
 from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import INTERVAL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offsets_pipeline.config import Settings
+
+
+def _several(option: str, name: str, metavar: str, help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option(option, name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.")
+
+
+def group_filters(run: Callable[..., int]) -> Callable[..., int]:
+    """The options that choose and sort groups."""
+    for option in reversed(
+        (
+            _several("--group", "patterns", "G", "A group, or a pattern with * and ?."),
+            _several("--state", "states", "S", "State, such as Empty."),
+            _several("--type", "types", "T", "Type, such as Consumer."),
+            _several("--topic", "topics", "T", "Groups with offsets of this topic."),
+            click.option("--idle", type=INTERVAL, metavar="DURATION", help="Without a commit for this time: P7D."),
+            click.option(
+                "--sort",
+                type=click.Choice(("group", "last-commit", "lag", "members", "offsets")),
+                default="group",
+                show_default=True,
+                help="Order: by name, oldest commit first, or largest number first.",
+            ),
+            live_options,
+        )
+    ):
+        run = option(run)
+    return run
 
 
 @command(
     QUESTIONS,
     "offsets describe --store store --group billing",
-    "offsets describe --store store --group billing --members",
+    "offsets describe --store store --group 'billing-*' --bootstrap-server localhost:9092",
+    "offsets describe --store store --group billing --members --verbose",
     "offsets describe --store store --all-groups --format json",
-    exclusive=[("--group", "--all-groups")],
-    required=[("--group", "--all-groups")],
+    "offsets describe --store store --list",
+    exclusive=[("--group", "--all-groups"), ("--members", "--state", "--offsets"), ("--members", "--list")],
+    required=[("--group", "--all-groups", "--list")],
+    several_stores=True,
 )
-@click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="G", help="This group, or a pattern with * and ?. May be repeated."
+)
 @click.option("--all-groups", is_flag=True, help="Every group.")
+@click.option("--list", "list_", is_flag=True, help="Only list groups, with --state and --verbose more of each.")
+@click.option("--offsets", is_flag=True, help="Show offsets, which is the default (table and csv).")
 @click.option("--members", is_flag=True, help="Show members in place of offsets (table and csv).")
+@click.option("--state", is_flag=True, help="Show states in place of offsets (table and csv).")
+@click.option("--verbose", is_flag=True, help="Show more columns.")
+@live_options
 @format_option()
-def describe(
-    store: str,
-    settings: Settings,
-    groups: tuple[str, ...],
-    all_groups: bool,  # noqa: ARG001, FBT001 - without --group every group is shown
-    members: bool,  # noqa: FBT001
-    format_: str,
-) -> int:
-    """Show groups: type, state, members, committed offsets. Starts no Spark."""
-    from offsets_pipeline.cli import answers
+def describe(stores: tuple[str, ...], settings: Settings, offsets: bool, **options: Any) -> int:  # noqa: ANN401, ARG001, FBT001
+    """Show groups: type, state, members, committed offsets.
 
-    return answers.describe(store, settings, groups, format_, members=members)
+    Columns are those of kafka-consumer-groups. Starts no Spark.
+    """
+    from offsets_pipeline.cli import describe_command
+
+    return describe_command.describe(stores, settings, describe_command.DescribeOptions(**options))
+
+
+@command(
+    QUESTIONS,
+    "offsets groups --store store",
+    "offsets groups --store store --state Stable --group 'billing-*' --format json",
+    "offsets groups --store store --idle P7D --sort last-commit",
+    several_stores=True,
+)
+@group_filters
+@format_option()
+def groups(stores: tuple[str, ...], settings: Settings, format_: str, **options: Any) -> int:  # noqa: ANN401
+    """List groups: state, members, offsets, last commit, lag.
+
+    The lag is known with --bootstrap-server. Starts no Spark.
+    """
+    from offsets_pipeline.cli import groups_command
+
+    return groups_command.groups(stores, settings, groups_command.GroupFilter(**options), format_)
+
+
+@command(
+    QUESTIONS,
+    "offsets top --store store",
+    "offsets top --store store --bootstrap-server localhost:9092 --sort lag --every 5",
+    several_stores=True,
+)
+@group_filters
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: that fit).")
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes.")
+@click.option(
+    "--every", type=INTERVAL, metavar="DURATION", default="5", help="Seconds between refreshes, or such as PT1M."
+)
+def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # noqa: ANN401
+    """List groups again and again, until Ctrl-C.
+
+    A terminal shows as many as fit. Starts no Spark.
+    """
+    from offsets_pipeline.cli import groups_command
+
+    limit, rounds, every_ms = options.pop("limit"), options.pop("rounds"), options.pop("every")
+    return groups_command.top(
+        stores, settings, groups_command.GroupFilter(**options), limit=limit, rounds=rounds, every_ms=every_ms
+    )
 
 
 @command(QUESTIONS, "offsets log-info --store store")

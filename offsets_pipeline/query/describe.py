@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
 
     Group = tuple[int, str]
 
-_GROUP_COLUMNS = "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, misplaced, members"
+_GROUP_COLUMNS = (
+    "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, assignment_epoch, misplaced, "
+    "members"
+)
+_TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
 
 
 @dataclass(frozen=True)
 class OffsetAnswer:
-    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17)."""
+    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17).
+
+    ``log_end_offset`` and ``lag``, the difference, are None unless a broker told the end of the topic's partition.
+    """
 
     topic: str
     partition: int
@@ -32,17 +40,24 @@ class OffsetAnswer:
     leader_epoch: int | None
     metadata: str
     pending: bool = False
+    log_end_offset: int | None = None
+    lag: int | None = None
 
 
 @dataclass(frozen=True)
 class MemberAnswer:
-    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown."""
+    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
+
+    ``target_assignment`` is None unless it was asked for and the group has one.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: list[str]
+    member_epoch: int | None = None
+    target_assignment: list[str] | None = None
 
 
 @dataclass
@@ -58,10 +73,16 @@ class GroupAnswer:
     misplaced: bool
     members: list[MemberAnswer] = field(default_factory=list)
     offsets: list[OffsetAnswer] = field(default_factory=list)
+    assignment_epoch: int | None = None
 
 
-def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
-    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
+def describe_groups(
+    reader: StateReader, group_ids: Collection[str] | None = None, *, targets: bool = False
+) -> dict[str, GroupAnswer]:
+    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist.
+
+    With ``targets`` members have their target assignments.
+    """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     only = reader.named()
     offsets_partitions = reader.current.offsets_partitions
@@ -88,6 +109,8 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
         else:
             with_offsets.pop(name, None)
     offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
+    if targets:
+        _add_targets(reader, only, answers, names)
     for name, log_partition in with_offsets.items():
         at = log_partition, name
         answers[name].offsets = [
@@ -133,6 +156,7 @@ def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) 
         protocol_type=row["protocol_type"],
         assignor=answer["protocol"] or "",
         group_epoch=answer["group_epoch"],
+        assignment_epoch=answer["assignment_epoch"],
         log_partition=partition_for(row["group_id"], offsets_partitions),
         misplaced=row["misplaced"],
         members=[_member(member, names) for member in answer["members"] or ()],
@@ -149,4 +173,25 @@ def _member(member: dict[str, Any], names: dict[str, str]) -> MemberAnswer:
             f"{each['topic'] or names.get(each['topic_id'], each['topic_id'])}-{each['partition']}"
             for each in member["assignment"] or ()
         ),
+        member_epoch=member["member_epoch"],
     )
+
+
+def _add_targets(reader: StateReader, only: str, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
+    rows = reader.rows(
+        f"SELECT log_partition, group_id, record_key, value FROM ({reader.newest(RECORDS, only)}) r "
+        f"WHERE record_type = {_TARGET_ASSIGNMENT} AND value_offset > coalesce(tombstone_offset, -1)",
+        RECORDS.name,
+    )
+    targets = {(row["group_id"], row["record_key"]): row for row in rows}
+    for name, group in answers.items():
+        for number, member in enumerate(group.members):
+            row = targets.get((name, member.member_id))
+            if row is not None and row["log_partition"] == group.log_partition:
+                topics = decode_value(_TARGET_ASSIGNMENT, row["value"]).fields["topic_partitions"]
+                target = sorted(
+                    f"{names.get(each['topic_id'], each['topic_id'])}-{partition}"
+                    for each in topics
+                    for partition in each["partitions"]
+                )
+                group.members[number] = replace(member, target_assignment=target)

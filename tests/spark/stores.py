@@ -119,9 +119,10 @@ def copied(store: Path, to: Path) -> Path:
     return to
 
 
-def export_of(location: Path | str) -> dict[str, Any]:
-    """Output of `describe --all-groups --format json`."""
-    return {"groups": {name: asdict(group) for name, group in describe_groups(StateReader(str(location))).items()}}
+def export_of(location: Path | str, at_most: int = 0) -> dict[str, Any]:
+    """Groups in the output of `describe --all-groups --format json`, with up to ``at_most`` records folded by it."""
+    reader = StateReader(str(location), at_most)
+    return {"groups": {name: asdict(group) for name, group in describe_groups(reader).items()}}
 
 
 def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: bool = False) -> list[str]:

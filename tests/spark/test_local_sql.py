@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 DOCUMENTED = re.compile(r'offsets sql --store \S+ "([^"]+)"')
 QUERIES = (
     (
-        "SELECT group_type, count(*), count_if(state = 'Stable'), max_by(assignor, group_id) FROM consumer_groups "
-        "GROUP BY ALL ORDER BY ALL"
+        "SELECT group_type, count(*), count_if(state = 'Stable') AS stable, max_by(assignor, group_id) "
+        "FROM consumer_groups GROUP BY ALL ORDER BY ALL"
     ),
     (
         "WITH c AS (SELECT group_id, topic, max(committed_offset) AS m FROM current_offsets GROUP BY 1, 2) "

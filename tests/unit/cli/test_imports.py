@@ -20,7 +20,9 @@ PACKAGE = "offsets_pipeline"
 SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
-    "answers": {"describe", "log-info"},
+    "answers": {"log-info"},
+    "describe_command": {"describe"},
+    "groups_command": {"groups", "top"},
     "sql_command": {"sql"},
     "export_command": {"export-segments"},
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
