@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.broker.log_offsets import LATEST, list_offsets
+from offsets_pipeline.broker.log_offsets import LATEST
+from offsets_pipeline.broker.topics_offsets import offsets_of_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def topic_ends(cluster: Cluster, topics: Collection[str]) -> dict[tuple[str, int], int]:
-    """Log end offsets by topic and partition. Leaves out topics that do not exist. Raises the errors of `Cluster`."""
-    ends: dict[tuple[str, int], int] = {}
-    for topic in sorted(cluster.topic_ids().keys() & set(topics)):
-        found = list_offsets(cluster, topic, dict.fromkeys(cluster.topic(topic).partitions, LATEST))
-        ends |= {(topic, partition): end for partition, end in found.items() if end is not None}
-    return ends
+    """Log end offsets by topic and partition.
+
+    Leaves out topics that do not exist, and partitions that do not answer. Raises the errors of `Cluster`.
+    """
+    places = [(name, at) for name, topic in cluster.topics(set(topics)).items() for at in topic.partitions]
+    found = offsets_of_topics(cluster, dict.fromkeys(places, LATEST))
+    return {place: end for place, end in found.items() if isinstance(end, int)}
 
 
 def coordinators(cluster: Cluster, offsets_topic: str) -> dict[int, str]:

@@ -16,6 +16,7 @@ from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock, due, shown_time
 from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching, topics_of
+from offsets_pipeline.topic_positions.sample_table import newest_ends, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,7 +117,7 @@ def _listed(
     times = []
     for store, reader in open_readers(stores, settings).items():
         times.append(told_time(reader, store, settings))
-        ends = live.topic_ends(topics_of(reader)) if live.is_given else None
+        ends = live.topic_ends(topics_of(reader)) if live.is_given else newest_ends(table_of(reader.location))
         listed = list_groups(reader, ends)
         if chosen.patterns:
             named = set(matching((each.group for each in listed), chosen.patterns))

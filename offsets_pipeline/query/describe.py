@@ -48,7 +48,8 @@ class OffsetAnswer:
 class MemberAnswer:
     """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
 
-    ``target_assignment`` is None unless it was asked for and the group has one.
+    ``subscribed_topics`` is None if the log does not tell them. ``target_assignment`` is None unless it was asked for
+    and the group has one.
     """
 
     member_id: str
@@ -56,6 +57,7 @@ class MemberAnswer:
     client_id: str
     host: str
     assignment: list[str]
+    subscribed_topics: list[str] | None
     member_epoch: int | None = None
     target_assignment: list[str] | None = None
 
@@ -173,6 +175,7 @@ def _member(member: dict[str, Any], names: dict[str, str]) -> MemberAnswer:
             f"{each['topic'] or names.get(each['topic_id'], each['topic_id'])}-{each['partition']}"
             for each in member["assignment"] or ()
         ),
+        subscribed_topics=member["subscribed_topics"],
         member_epoch=member["member_epoch"],
     )
 

@@ -21,8 +21,9 @@ import pyarrow as pa
 from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_PARTITIONS, TOPICS, tables_of
-from offsets_pipeline.errors import QueryFailed
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
+from offsets_pipeline.errors import NoSuchTable, QueryFailed
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
 from offsets_pipeline.query.view_queries import CONNECT_VIEWS, EXISTS, VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
@@ -30,7 +31,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
@@ -73,8 +74,8 @@ class LocalSql:
     def names(self) -> list[str]:
         """Return the names of the views and tables."""
         kinds = {reader.properties.topic_kind for reader in self._readers}
-        views = {name for kind in kinds for name in (CONNECT_VIEWS if kind.is_connect else VIEWS)}
-        tables = {table.name for kind in kinds for table in tables_of(kind)}
+        views = {name for kind in kinds for name in _views_of(kind)}
+        tables = {table.name for kind in kinds for table in _tables_of(kind)}
         return sorted(views | MADE_VIEWS.keys()) + sorted(tables)
 
     def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
@@ -124,25 +125,44 @@ class LocalSql:
         """The relation of a view or table of one store; None if it has none of the name."""
         kind = reader.properties.topic_kind
         own = f"store{place}_{name}"
+        if own in self._made:
+            return own
         if name in MADE_VIEWS:
             module, _, function = MADE_VIEWS[name].partition(":")
             make: Callable[[StateReader], pa.Table] = getattr(import_module(module), function)
-            self._connection.register(own, make(reader))
-            return own
-        if name in (CONNECT_VIEWS if kind.is_connect else VIEWS):
+            self._registered(own, make(reader))
+        elif name in _views_of(kind):
             query = self._connect_view(place, reader, name) if kind.is_connect else self._view(place, reader, name)
             self._create(own, in_duckdb(parsed(query)))
-            return own
-        table = next((each for each in tables_of(kind) if each.name == name), None)
-        return None if table is None else self._stored(own, [reader.table(name)], table)
+        else:
+            table = next((each for each in _tables_of(kind) if each.name == name), None)
+            if table is None:
+                return None
+            self._stored(own, self._snapshots(reader, table), table)
+        self._made.add(own)
+        return own
+
+    @staticmethod
+    def _snapshots(reader: StateReader, table: Table) -> list[Snapshot]:
+        try:
+            return [reader.table(table.name)]
+        except NoSuchTable:
+            if table not in LATER_TABLES:
+                raise
+            return []
 
     def _view(self, place: int, reader: StateReader, name: str) -> str:
-        query = VIEWS[name]
+        query = _views_of(reader.properties.topic_kind)[name]
         names = {"named": "TRUE", "is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
         for table in state_tables_of(reader.properties.topic_kind):
             if f"{{{table.name}}}" in query or f"{{all_{table.name}}}" in query:
                 relation = self._newest(f"store{place}_newest_{table.name}", reader, table)
                 names |= {table.name: relation, f"all_{table.name}": relation}
+        for view in VIEWS:
+            if f"{{{view}}}" in query:
+                names[view] = str(self._source(place, reader, view))
+        if "{steps}" in query:
+            names["steps"] = f"({STEPS.format(topic_offsets=self._source(place, reader, TOPIC_OFFSETS.name))})"
         if "{fold_progress}" in query:
             rows = [{"log_partition": at, "pending": each.pending} for at, each in reader.current.progress.items()]
             schema = pa.schema([FOLD_PROGRESS.arrow_schema().field(each) for each in ("log_partition", "pending")])
@@ -251,6 +271,15 @@ class LocalSql:
             return QueryFailed(f"no column {wrong} in {', '.join(named) or 'the query'}: {said}")
         line = re.sub(r"^\w+(?: \w+)? Error: ", "", reason.splitlines()[0])
         return QueryFailed(f"the query failed: {_OWN_NAME.sub('', line)}")
+
+
+def _views_of(kind: TopicKind) -> Mapping[str, str]:
+    """The definitions of the views of a store, by name."""
+    return CONNECT_VIEWS if kind.is_connect else {**VIEWS, "consumer_lag": CONSUMER_LAG}
+
+
+def _tables_of(kind: TopicKind) -> tuple[Table, ...]:
+    return (*tables_of(kind), *(() if kind.is_connect else LATER_TABLES))
 
 
 def _values(column: pa.Array, type_: str) -> list[Any]:

@@ -7,6 +7,7 @@ current_offsets     one row per committed offset that a fetch answers (R10, R14)
 unstable_offsets    one row per pending commit that a read of stable offsets has to wait for (R17)
 consumer_groups     one row per listed group (R33, R34); a misplaced group has few columns (R1)
 group_members       one row per member and assigned partition; null topic if a member has no assignment
+consumer_lag        one row per committed offset, and per assigned partition without one (lag_view.py)
 ==================  =================================================================================================
 
 In a store with a topic of Kafka Connect (R30):
@@ -59,6 +60,7 @@ VIEWS = {
     "group_members": """
         SELECT m.group_id, m.member.member_id, m.member.instance_id, m.member.client_id, m.member.client_host,
                m.member.session_timeout_ms, m.member.rebalance_timeout_ms, m.member.member_epoch,
+               m.member.subscribed_topics, m.member.subscribed_regex,
                coalesce(m.assigned.topic, t.topic, m.assigned.topic_id) AS topic, m.assigned.partition
         FROM (
             SELECT group_id, member, assigned

@@ -10,13 +10,14 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.properties import require_different_clusters
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connect_views import connect_views
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
-from offsets_pipeline.store import Store
+from offsets_pipeline.store import Store, sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def register_views(spark: SparkSession, *stores: str) -> None:
             if name in {table.name for table in store.tables}
         ]
         reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).createOrReplaceTempView(name)
-    for name, query in _queries(opened).items():
+    for name, query in (_queries(opened) | _sample_queries(opened)).items():
         spark.sql(query).createOrReplaceTempView(name)
 
 
@@ -69,10 +70,20 @@ def _queries(stores: Sequence[Store]) -> dict[str, str]:
     """The queries of the views by name, over all stores that have them."""
     parts: dict[str, list[str]] = {}
     for store in stores:
-        cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
         for name, query in _queries_of(store).items():
-            parts.setdefault(name, []).append(f"SELECT *, {cluster} AS cluster FROM ({query}) v")
+            parts.setdefault(name, []).append(_with_cluster(store, f"({query})"))
     return {name: " UNION ALL ".join(each) for name, each in parts.items()}
+
+
+def _sample_queries(stores: Sequence[Store]) -> dict[str, str]:
+    """The query of the table `topic_offsets`, which a store may lack, over all stores of consumer groups."""
+    parts = [_with_cluster(each, _samples(each)) for each in stores if not each.properties.topic_kind.is_connect]
+    return {TOPIC_OFFSETS.name: " UNION ALL ".join(parts)} if parts else {}
+
+
+def _with_cluster(store: Store, source: str) -> str:
+    cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
+    return f"SELECT *, {cluster} AS cluster FROM {source} v"
 
 
 def _queries_of(store: Store) -> dict[str, str]:
@@ -86,4 +97,12 @@ def _queries_of(store: Store) -> dict[str, str]:
         newest = table.newest_in_spark(names[table.name], named, compacted_to_by(progress, table))
         names[table.name] = f"({newest})"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
-    return {name: query.format(**names) for name, query in VIEWS.items()}
+    queries = {name: query.format(**names) for name, query in VIEWS.items()}
+    names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
+    names["steps"] = f"({STEPS.format(topic_offsets=_samples(store))})"
+    return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}
+
+
+def _samples(store: Store) -> str:
+    """The table `topic_offsets` in SQL; without it, an empty one."""
+    return sql_name(store.folder(), TOPIC_OFFSETS.name) if store.has_later(TOPIC_OFFSETS) else f"({NO_SAMPLES})"
