@@ -54,7 +54,7 @@ def test_a_commit_is_seen_at_once_on_a_store_that_no_stream_folds(committed: str
     ("query", "said"),
     [
         ("SELECT * FROM curent_offsets", "no view or table curent_offsets: nearest are current_offsets"),
-        ("SELECT * FROM xyzzy", "no view or table xyzzy: there are consumer_groups, current_offsets"),
+        ("SELECT * FROM xyzzy", "no view or table xyzzy: there are consumer_groups, consumer_lag, current"),
         (
             "SELECT comitted_offset FROM current_offsets",
             "no column comitted_offset in current_offsets: nearest are com",
