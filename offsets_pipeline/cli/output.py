@@ -15,7 +15,7 @@ import sys
 from dataclasses import is_dataclass
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -67,7 +67,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def _in_json(value: object, default: Callable[[Any], Any]) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=default, indent=2 if sys.stdout.isatty() else None)
+    text = json.dumps(value, ensure_ascii=False, default=default, indent=2 if is_terminal() else None)
     return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -86,6 +86,11 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return str(value)
 
 
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a stream, by default stdout, is a terminal."""
+    return (stream or sys.stdout).isatty()
+
+
 def show_status(text: str) -> None:
     """Write a line to stderr if it is a terminal."""
     if sys.stderr.isatty():
@@ -98,7 +103,7 @@ def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     cells += [[_shown(value) for value in row] for row in rows]
     numeric = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    if sys.stdout.isatty():
+    if is_terminal():
         widths = _fitting(widths, numeric, shutil.get_terminal_size().columns)
     lines = [
         _GAP.join(
@@ -124,13 +129,13 @@ def _fitting(widths: list[int], numeric: list[bool], columns: int) -> list[int]:
 
 def _page(lines: list[str], *, has_header: bool = False) -> None:
     """Print lines; on a terminal with a bold header, and in a pager if they do not fit."""
-    if not sys.stdout.isatty():
+    if not is_terminal():
         print("".join(f"{line}\n" for line in lines), end="")
         return
     if has_header and "NO_COLOR" not in os.environ:
         lines = [click.style(lines[0], bold=True), *lines[1:]]
     text = "".join(f"{line}\n" for line in lines)
-    if len(lines) < shutil.get_terminal_size().lines or not sys.stdin.isatty():
+    if len(lines) < shutil.get_terminal_size().lines or not is_terminal(sys.stdin):
         print(text, end="")
     else:
         os.environ.setdefault("LESS", "FRSX")
