@@ -315,6 +315,18 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionSettings(_Section):
+    """[questions]: how commands that read a store answer.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    max_unfolded_records: int = _setting(200_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of records that a question folds itself, because the stream has not folded them yet; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LagSettings(_Section):
     """[lag]: positions of topics, and the lag computed from them.
 
@@ -405,6 +417,7 @@ class Settings:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    questions: QuestionSettings = field(default_factory=QuestionSettings)
     lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -418,6 +431,7 @@ _SECTIONS: Mapping[
         | CoordinatorSettings
         | ZooKeeperSettings
         | TopicSettings
+        | QuestionSettings
         | LagSettings
         | SparkSettings
     ],
@@ -427,6 +441,7 @@ _SECTIONS: Mapping[
     "coordinator": CoordinatorSettings,
     "zookeeper": ZooKeeperSettings,
     "topic": TopicSettings,
+    "questions": QuestionSettings,
     "lag": LagSettings,
     "spark": SparkSettings,
 }

@@ -237,7 +237,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "state/fold_progress.py",
+        "state/replay_start.py",
         'if commit["position"] != commit["record_offset"]:',
         "if False:",
         ("tests/unit/state/test_semantics.py", *CLASSIC),
@@ -672,7 +672,14 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "state/replay_start.py",
+        '"producer_id": commit["producer_id"]',
+        '"producer_id": None',
+        STATE_WRITER,
+    ),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "min(one[name], other[name])", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "other[name]", STATE_WRITER),
     Mutation(
@@ -777,7 +784,7 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        FOLD,
+        PROGRESS,
         "pending=each.pending,",
         "pending=before[at].pending,",
         STATE_WRITER,

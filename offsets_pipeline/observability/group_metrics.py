@@ -68,7 +68,7 @@ class GroupMetrics:
     def count(self) -> None:
         """Set the metrics from the state and the newest positions."""
         reader = self._reader()
-        cluster = reader.properties.cluster_id or ""
+        cluster = reader.cluster
         described = describe_groups(reader)
         groups = self._chosen(described)
         topics = topics_of(groups)
@@ -185,7 +185,7 @@ def _labels(**labels: str) -> Labels:
 
 def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
     """Time of the last commit of each group and topic, in seconds since 1970."""
-    newest = OFFSETS.newest("committed_offsets", reader.named("committed_offsets"))
+    newest = reader.newest(OFFSETS, reader.named())
     table = reader.select(
         f"SELECT group_id, topic, max(commit_timestamp) AS at FROM ({newest}) o "
         "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id, topic",

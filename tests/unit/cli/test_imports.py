@@ -20,7 +20,10 @@ PACKAGE = "offsets_pipeline"
 SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
-    "answers": {"describe", "log-info"},
+    "answers": {"log-info"},
+    "describe_command": {"describe"},
+    "groups_command": {"groups", "top"},
+    "sql_command": {"sql"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
     "fetch_command": {"fetch"},
@@ -40,7 +43,7 @@ WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
     "follow_command": {"ingest-topic", "follow"},
     "state_commands": {"fold", "reload", "verify"},
-    "sql_commands": {"sql", "create-views"},
+    "spark_commands": {"create-views"},
     "upkeep_commands": {"maintain", "clean-log"},
 }
 
