@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
+_GROUP = 0  # type of a key whose coordinator is wanted
+_LAST_VERSION_WITH_ONE_KEY = 3  # later versions ask about several keys
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
@@ -248,6 +250,23 @@ class Cluster:
             if not failed:
                 raise
         return {**failed, **answers}
+
+    def ask_coordinator(self, group_id: str, ask: Callable[[Connection], _Answer]) -> _Answer:
+        """Ask the coordinator of a group; again if the group moves to another broker.
+
+        ``ask`` passes each error code to `check`.
+        """
+
+        def ask_it() -> _Answer:
+            self._metadata([])
+            connection = self._any_connection()
+            request = FindCoordinatorRequest(key=group_id, key_type=_GROUP)
+            found = connection.send(request, max_version=_LAST_VERSION_WITH_ONE_KEY)
+            action = f"find the coordinator of group {group_id!r}"
+            self.check(found.error_code, connection, action, needs="DESCRIBE on the group")
+            return ask(self._connection_to(found.node_id))
+
+        return self._retried(ask_it)
 
     def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
         """Ask every broker that is up."""
