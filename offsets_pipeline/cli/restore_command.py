@@ -48,6 +48,7 @@ class RestoreOptions:
     source_bootstrap_server: str | None
     options: tuple[str, ...]
     source_options: tuple[str, ...]
+    same_offsets: bool
     command_config: str | None
     execute: bool
     format_: str
@@ -73,7 +74,7 @@ def restore(options: RestoreOptions, settings: Settings) -> int:
         if options.source_bootstrap_server is not None:
             of_source = {**settings.kafka.options, **parse_options(options.source_options)}
             source = opened.enter_context(Cluster(KafkaOptions(options.source_bootstrap_server, of_source)))
-        plan = _plan(reader, live, source, past)
+        plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
         planned = [each for each in plan.offsets if each.new_offset is not None]
         failed = _commit(live, planned) if options.execute else {}
     _show(options, plan, failed)
@@ -119,6 +120,8 @@ def _plan(
     live: Cluster,
     source: Cluster | None,
     past: Mapping[str, Mapping[TopicPartition, PastOffset]],
+    *,
+    same_offsets: bool,
 ) -> RestorePlan:
     topics = {where.topic for offsets in past.values() for where in offsets}
     groups = list_groups(live)
@@ -128,7 +131,7 @@ def _plan(
         standings[group_id] = GroupOffsets(groups[group_id].state if group_id in groups else None, offsets)
     positions = positions_of(live, topics)
     of_store, of_live = reader.properties.cluster_id, live.cluster_id()
-    recreated: dict[str, str] = {}
+    recreated: list[str] = []
     finder: Finder = SameOffsets()
     is_other = of_store is not None and of_live is not None and of_store != of_live
     if source is not None:
@@ -138,13 +141,14 @@ def _plan(
                 f"cluster {of_store}; name brokers of that cluster with --source-bootstrap-server"
             )
         finder = _translated(reader, live, source, past, positions.by_partition)
-    elif is_other:
+    elif is_other and not same_offsets:
         warn(
             f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}: "
-            "offsets are translated by the store's samples; --source-bootstrap-server translates exactly"
+            "offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
+            "--same-offsets takes them as they are"
         )
         finder = _translated(reader, live, None, past, positions.by_partition)
-    else:
+    elif not is_other:
         recreated = _recreated(reader, live, topics)
     return plan_restore(past, standings, positions, finder, recreated)
 
@@ -168,16 +172,19 @@ def _translated(
     return TranslatedOffsets(live, moments_by_samples(samples, points))
 
 
-def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> dict[str, str]:
+def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
     """Topics that have another id than those that the store knows for their name."""
     known: dict[str, set[str]] = defaultdict(set)
     for row in reader.rows("SELECT topic_id, topic FROM topics", "topics"):
         known[row["topic"]].add(row["topic_id"])
-    return {
-        name: f"topic {name!r} was created again: it has the id {topic.topic_id}, and the store knows another one"
+    found = [
+        name
         for name, topic in live.topics(topics).items()
         if topic.topic_id is not None and known.get(name) and topic.topic_id not in known[name]
-    }
+    ]
+    for name in found:
+        warn(f"topic {name!r} was created again since: its offsets may stand for other records")
+    return found
 
 
 def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, TopicPartition], OffsetsError]:

@@ -121,6 +121,7 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --execute",
     "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server other:9092 "
     "--source-bootstrap-server localhost:9092",
+    exclusive=[("--source-bootstrap-server", "--same-offsets")],
 )
 @click.option("--as-of", required=True, metavar="T", help="Time: ISO 8601, or milliseconds since 1970.")
 @click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers of the cluster to commit to.")
@@ -142,6 +143,9 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
 )
 @click.option(
     "--source-option", "source_options", multiple=True, metavar="NAME=VALUE", help="The same for the store's cluster."
+)
+@click.option(
+    "--same-offsets", is_flag=True, help="Another cluster has the same records at the same offsets: do not translate."
 )
 @click.option("--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client.")
 @click.option("--execute", is_flag=True, help="Commit the offsets.")

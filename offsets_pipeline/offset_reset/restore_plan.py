@@ -10,7 +10,7 @@ from offsets_pipeline.errors import UnknownTopicOrPartition
 from offsets_pipeline.semantics.group_description import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from offsets_pipeline.offset_reset.plan import GroupOffsets
     from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -92,7 +92,7 @@ def plan_restore(
     standings: Mapping[str, GroupOffsets],
     positions: Positions,
     finder: Finder,
-    recreated: Mapping[str, str],
+    recreated: Collection[str] = (),
 ) -> RestorePlan:
     """Return the offsets to commit.
 
@@ -101,7 +101,7 @@ def plan_restore(
         standings: by group, its state and its committed offsets in the live cluster.
         positions: log start and log end of the live cluster's partitions.
         finder: finds the offset in the live cluster.
-        recreated: by name, topics whose offsets stand for other records now, and why.
+        recreated: topics that were created again since, so that offsets may stand for other records now.
     """
     plan = RestorePlan()
     for group_id, offsets in sorted(past.items()):
@@ -113,10 +113,9 @@ def plan_restore(
         if later:
             plan.later[group_id] = later
         for where, then in sorted(offsets.items()):
-            if where.topic in recreated:
-                found = Found(None, None, recreated[where.topic])
-            else:
-                found = _within(where, positions, finder, then.offset)
+            found = _within(where, positions, finder, then.offset)
+            if where.topic in recreated and found.offset is not None:
+                found = found._replace(detail=f"{found.detail}; the topic was created again since")
             plan.offsets.append(
                 RestoredOffset(
                     group_id,
