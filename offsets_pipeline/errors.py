@@ -83,6 +83,10 @@ class OptionNeedsAnother(OffsetsError):
     """An option of a command requires another option."""
 
 
+class ServiceUnavailable(OffsetsError):
+    """A service cannot start: its address cannot be bound, or a file of its token or of TLS cannot be used."""
+
+
 class InvalidTime(OffsetsError):
     """A text is not a point in time or a duration."""
 

@@ -40,9 +40,11 @@ DOCUMENTS = (
     "README.md",
     "docs/sources.md",
     "docs/questions.md",
+    "docs/lag.md",
     "docs/operations.md",
     "docs/coordinator.md",
     "docs/connect.md",
+    "docs/checkpoints.md",
 )
 OFFSETS = ".venv/bin/offsets"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]

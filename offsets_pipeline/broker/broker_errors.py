@@ -40,7 +40,7 @@ TRY_LATER = frozenset({
     13,  # NETWORK_EXCEPTION
     14,  # COORDINATOR_LOAD_IN_PROGRESS
     15,  # COORDINATOR_NOT_AVAILABLE
-    16,  # NOT_COORDINATOR: the group moved to another broker
+    16,  # NOT_COORDINATOR: the group has moved to another broker
     89,  # THROTTLING_QUOTA_EXCEEDED
 })  # fmt: skip
 _NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, 17, 100})  # INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
-_GROUP = 0  # type of a key whose coordinator is wanted
-_LAST_VERSION_WITH_ONE_KEY = 3  # later versions ask about several keys
+_GROUP_COORDINATOR = 0
+_COORDINATORS_BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
@@ -251,22 +251,38 @@ class Cluster:
                 raise
         return {**failed, **answers}
 
-    def ask_coordinator(self, group_id: str, ask: Callable[[Connection], _Answer]) -> _Answer:
-        """Ask the coordinator of a group; again if the group moves to another broker.
+    def ask_coordinators(
+        self,
+        group_ids: Iterable[str],
+        ask: Callable[[Connection, list[str]], Mapping[str, tuple[int, _Answer]]],
+        action: str,
+    ) -> dict[str, _Answer]:
+        """Ask the coordinator of each group, one request to each broker, and again where a coordinator has moved.
 
-        ``ask`` passes each error code to `check`.
+        Args:
+            group_ids: groups to ask about.
+            ask: sends one request, and returns an error code and an answer for each group.
+            action: what the request is for, as "fetch the offsets", for errors.
         """
+        wanted = set(group_ids)
+        answers: dict[str, _Answer] = {}
 
-        def ask_it() -> _Answer:
-            self._metadata([])
-            connection = self._any_connection()
-            request = FindCoordinatorRequest(key=group_id, key_type=_GROUP)
-            found = connection.send(request, max_version=_LAST_VERSION_WITH_ONE_KEY)
-            action = f"find the coordinator of group {group_id!r}"
-            self.check(found.error_code, connection, action, needs="DESCRIBE on the group")
-            return ask(self._connection_to(found.node_id))
+        def ask_rest() -> dict[str, _Answer]:
+            self._metadata([])  # a coordinator may be a new broker
+            error: tuple[int, Connection, str] | None = None
+            for node_id, of_node in self._coordinators(sorted(wanted - answers.keys()), action).items():
+                connection = self._connection_to(node_id)
+                for group_id, (code, answer) in ask(connection, of_node).items():
+                    if code == NO_ERROR:
+                        answers[group_id] = answer
+                    else:
+                        error = error or (code, connection, group_id)
+            if error is not None:
+                code, connection, group_id = error
+                self.check(code, connection, f"{action} of group {group_id}", needs="READ on the group")
+            return answers
 
-        return self._retried(ask_it)
+        return self._retried(ask_rest)
 
     def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
         """Ask every broker that is up."""
@@ -342,6 +358,20 @@ class Cluster:
             if names is not None:
                 self.check(topic.error_code, connection, action, topic=topic.name)
             found[topic.name] = _topic_metadata(topic)
+        return found
+
+    def _coordinators(self, group_ids: list[str], action: str) -> dict[int, list[str]]:
+        """The groups of each broker that is a group coordinator."""
+        connection = self._any_connection()
+        request = FindCoordinatorRequest(key_type=_GROUP_COORDINATOR)
+        found: dict[int, list[str]] = {}
+        batched = connection.version_of(request) >= _COORDINATORS_BATCHED_SINCE
+        for keys in [group_ids] if batched else [[group_id] for group_id in group_ids]:
+            request = FindCoordinatorRequest(key=keys[0], key_type=_GROUP_COORDINATOR, coordinator_keys=keys)
+            answer = connection.send(request)
+            for key, each in [(each.key, each) for each in answer.coordinators] if batched else [(keys[0], answer)]:
+                self.check(each.error_code, connection, f"{action} of group {key}", needs="DESCRIBE on the group")
+                found.setdefault(each.node_id, []).append(key)
         return found
 
     def _any_connection(self) -> Connection:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.broker.live_groups import LiveOffset, commit_live_offsets, committed_offsets, list_groups
+from offsets_pipeline.broker.live_groups import list_groups
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
@@ -126,8 +127,8 @@ def _plan(
     topics = {where.topic for offsets in past.values() for where in offsets}
     groups = list_groups(live)
     standings = {}
-    for group_id in past:
-        offsets = {TopicPartition(*place): each for place, each in committed_offsets(live, group_id).items()}
+    for group_id, held in fetch_group_offsets(live, past).items():
+        offsets = {TopicPartition(*place): offset for place, (offset, _, _) in held.items()}
         standings[group_id] = GroupOffsets(groups[group_id].state if group_id in groups else None, offsets)
     positions = positions_of(live, topics)
     of_store, of_live = reader.properties.cluster_id, live.cluster_id()
@@ -189,16 +190,16 @@ def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str
 
 def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, TopicPartition], OffsetsError]:
     """Commit, group by group; returns the errors of offsets that were not committed. The others are."""
-    of_groups: dict[str, dict[tuple[str, int], LiveOffset]] = defaultdict(dict)
+    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
     for each in planned:
         if each.new_offset is not None:
             # metadata may describe the offset: only with the same offset they are right
             metadata = each.metadata if each.new_offset == each.past_offset else ""
-            of_groups[each.group_id][each.where.topic, each.where.partition] = LiveOffset(each.new_offset, metadata)
+            of_groups[each.group_id][each.where.topic, each.where.partition] = each.new_offset, metadata
     failed: dict[tuple[str, TopicPartition], OffsetsError] = {}
     for group_id, offsets in of_groups.items():
         try:
-            refused = commit_live_offsets(live, group_id, offsets)
+            refused = refused_offsets(live, group_id, offsets)
         except OffsetsError as error:
             refused = dict.fromkeys(offsets, error)
         failed |= {(group_id, TopicPartition(*place)): error for place, error in refused.items()}

@@ -121,7 +121,7 @@ def log_info(store: str, settings: Settings, format_: str) -> int:
 @click.argument("query", metavar="QUERY", help="One statement of Spark SQL.")
 @format_option()
 def sql(store: str, settings: Settings, query: str, format_: str) -> int:
-    """Query the views current_offsets, unstable_offsets, consumer_groups and group_members, or the tables."""
+    """Query the views current_offsets, unstable_offsets, consumer_groups, group_members and consumer_lag, or the tables."""
     from offsets_pipeline.cli import sql_commands
 
     return sql_commands.sql(store, settings, query, format_)

@@ -178,3 +178,27 @@ def sample_topic_offsets(
 
     where = lag_command.PositionOptions(**of_positions)
     return sample_command.sample_topic_offsets(store, settings, where, topics, every)
+
+
+@command(
+    SOURCES,
+    "offsets import-checkpoint /data/checkpoints/billing --group billing --store owned",
+    "offsets import-checkpoint s3://bucket/checkpoints/joined --source orders --group joined-orders --store owned",
+)
+@click.argument("path", metavar="PATH", type=PATH, help="checkpointLocation of a Structured Streaming query.")
+@click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME",
+    help="Name of a Kafka source, or its number in the query, from 0. May be repeated (default: all).",
+)
+def import_checkpoint(store: str, settings: Settings, path: str, group: str, sources: tuple[str, ...]) -> int:
+    """Commit the Kafka offsets in a Spark query's checkpoint to an owned store.
+
+    Commits the end offsets of each completed batch, with the batch's time. Running it again adds only newer batches.
+    """
+    from offsets_pipeline.cli import import_command
+
+    return import_command.import_checkpoint(store, settings, path, group, sources)

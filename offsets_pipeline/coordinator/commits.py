@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 #: The default of a broker's `message.max.bytes`. A broker appends the records of one request as one batch.
 MAX_REQUEST_BYTES = 1_048_588
 _MAX_OFFSET = 2**63 - 1
+_MAX_TIME_MS = _MAX_OFFSET // 1000  # the tables hold microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def commit_offsets(
     A partition with too long metadata gets no record, and the outcome has the error OffsetMetadataTooLarge. The other
     partitions are committed, as in Kafka.
 
-    Raises the errors of `validate_member`, InvalidRequest for an invalid retention time, OffsetOutOfRange,
-    InvalidCommitOffsetSize.
+    Raises the errors of `validate_member`, InvalidRequest for an invalid retention time or commit timestamp,
+    OffsetOutOfRange, InvalidCommitOffsetSize.
     """
     validate_member(state, request.group_id, request.member, transactional=producer is not None)
     expire_timestamp_ms = _expire_timestamp_ms(request.retention_time_ms, now_ms)
@@ -77,6 +78,12 @@ def commit_offsets(
         if not _is_offset(offset.offset):
             raise OffsetOutOfRange(
                 f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
+            )
+        at_ms = offset.commit_timestamp_ms
+        if at_ms is not None and not 0 <= at_ms <= _MAX_TIME_MS:
+            raise InvalidRequest(
+                f"commit_timestamp_ms={at_ms!r} is not allowed for {where.topic}-{where.partition}: "
+                "it takes ms since 1970"
             )
         if _is_too_large(offset, settings):  # R24
             too_large.append(where)

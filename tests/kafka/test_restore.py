@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.broker.live_groups import LiveOffset, commit_live_offsets, committed_offsets, list_groups
+from offsets_pipeline.broker.live_groups import list_groups
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, shown_time
 from offsets_pipeline.coordinator.coordinator import Coordinator
@@ -198,14 +199,11 @@ def test_group_without_an_offset_at_the_time_is_an_error(
 def test_offsets_of_a_group_that_gets_members_meanwhile_are_refused_by_the_broker(clusters: Clusters) -> None:
     with Cluster(KafkaOptions(clusters.broker.address, {})) as cluster:
         assert list_groups(cluster)["active"] == ("consumer", "Stable")
-        assert committed_offsets(cluster, "no such group") == {}
         with pytest.raises(NonEmptyGroup, match="it has members"):
-            commit_live_offsets(cluster, "active", {("orders", 0): LiveOffset(1)})
-        refused = commit_live_offsets(
-            cluster, "other", {("orders", 0): LiveOffset(1, "x"), ("no-topic", 0): LiveOffset(1)}
-        )
+            refused_offsets(cluster, "active", {("orders", 0): (1, "")})
+        refused = refused_offsets(cluster, "other", {("orders", 0): (1, "x"), ("no-topic", 0): (1, "")})
         assert {place: type(error) for place, error in refused.items()} == {("no-topic", 0): NoSuchTopic}
-        assert committed_offsets(cluster, "other") == {("orders", 0): 1}
+        assert fetch_group_offsets(cluster, ["other", "none"]) == {"other": {("orders", 0): (1, None, "x")}, "none": {}}
     assert offsets_at(clusters.broker, "active") == {("orders", 0): 7}
 
 

@@ -28,9 +28,12 @@ WITHOUT_SPARK = {
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
+    "restore_command": {"restore"},
+    "import_command": {"import-checkpoint"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
-    "connect_changes": {f"connect {name}" for name in ("stop", "pause", "resume", "alter", "reset")},
+    "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
+    "connect_serve": {"connect serve"},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
