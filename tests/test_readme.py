@@ -41,6 +41,7 @@ DOCUMENTS = (
     "docs/sources.md",
     "docs/questions.md",
     "docs/lag.md",
+    "docs/report.md",
     "docs/operations.md",
     "docs/coordinator.md",
     "docs/connect.md",

@@ -63,6 +63,7 @@ _VIEWS = {
     "group_members": """
         SELECT m.group_id, m.member.member_id, m.member.instance_id, m.member.client_id, m.member.client_host,
                m.member.session_timeout_ms, m.member.rebalance_timeout_ms, m.member.member_epoch,
+               m.member.subscribed_topics, m.member.subscribed_regex,
                coalesce(m.assigned.topic, t.topic, m.assigned.topic_id) AS topic, m.assigned.partition
         FROM (
             SELECT group_id, member, assigned
