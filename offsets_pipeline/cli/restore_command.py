@@ -64,6 +64,9 @@ def restore(options: RestoreOptions, settings: Settings) -> int:
     at_ms = parse_time_ms(options.as_of)
     reader = open_reader(options.store, settings)
     past = _past_offsets(reader, options.groups, at_ms)
+    if not past:
+        warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
+        return 0
     _warn_of_gaps(reader, past, at_ms)
     given = settings.kafka.options
     if options.command_config is not None:

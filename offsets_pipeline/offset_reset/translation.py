@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offsets_pipeline.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.broker.log_offsets import LATEST
 from offsets_pipeline.broker.topics_offsets import offsets_of_topics
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import OffsetsError, first_line
@@ -42,7 +43,7 @@ class TranslatedOffsets:
         for some in _rounds(wanted):
             found = offsets_of_topics(live, some)
             self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
-        self._ends = offsets_of_topics(live, dict.fromkeys({place for place, _ in wanted}, -1))
+        self._ends = offsets_of_topics(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
 
     def find(self, where: TopicPartition, offset: int) -> Found:
         """Return the translated offset."""

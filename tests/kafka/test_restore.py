@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -194,6 +194,9 @@ def test_group_without_an_offset_at_the_time_is_an_error(
 ) -> None:
     assert main(restore(clusters, clusters.broker, "--group", "late")) == 1
     assert f"has no offset of group 'late' as of {shown_time(clusters.then_ms)}" in capsys.readouterr().err
+    clusters = replace(clusters, then_ms=FIRST_MS - 10**9)
+    assert main(restore(clusters, clusters.broker)) == 0
+    assert "no consumer group of " in capsys.readouterr().err
 
 
 def test_offsets_of_a_group_that_gets_members_meanwhile_are_refused_by_the_broker(clusters: Clusters) -> None:
