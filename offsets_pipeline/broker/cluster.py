@@ -266,6 +266,8 @@ class Cluster:
         """
         wanted = set(group_ids)
         answers: dict[str, _Answer] = {}
+        if not wanted:
+            return answers
 
         def ask_rest() -> dict[str, _Answer]:
             self._metadata([])  # a coordinator may be a new broker

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.broker.connection import Connection, Message
+    from offsets_pipeline.errors import OffsetsError
 
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
 _MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
@@ -26,6 +27,17 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
 
     Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members;
     NoSuchTopic or another error for a partition, after the other partitions are committed.
+    """
+    for error in refused_offsets(cluster, group_id, offsets).values():
+        raise error
+
+
+def refused_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed.
+
+    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
     """
     partition = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics: dict[str, list[Message]] = {}
@@ -46,6 +58,7 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
         return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
 
     connection, answer = cluster.ask_coordinators([group_id], ask, "commit offsets")[group_id]
+    refused: dict[tuple[str, int], OffsetsError] = {}
     for topic in answer.topics:
         for each in topic.partitions:
             if each.error_code in _HAS_MEMBERS:
@@ -56,7 +69,9 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
             if each.error_code != NO_ERROR:
                 action = f"commit the offset of group {group_id} for {topic.name}-{each.partition_index}"
                 needs = "READ on the group and the topic"
-                raise broker_error(each.error_code, connection.at, action, needs, topic.name)
+                error = broker_error(each.error_code, connection.at, action, needs, topic.name)
+                refused[topic.name, each.partition_index] = error
+    return refused
 
 
 def fetch_group_offsets(

@@ -31,6 +31,7 @@ WITHOUT_SPARK = {
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
+    "restore_command": {"restore"},
     "import_command": {"import-checkpoint"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
