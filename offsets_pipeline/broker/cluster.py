@@ -122,8 +122,11 @@ class Cluster:
 
     def topic_ids(self) -> dict[str, str | None]:
         """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
-        found = self._retried(lambda: self._metadata(None))
-        return {name: each.topic_id for name, each in found.items()}
+        return {name: each.topic_id for name, each in self.topics().items()}
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        """Ids, partitions and leaders of all topics that we may describe, by name."""
+        return self._retried(lambda: self._metadata(None))
 
     def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
         """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
         *(sources.ingest_segments, sources.ingest_topic, sources.follow, sources.import_checkpoint),
+        sources.snapshot,
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.log_info, questions.sql, questions.create_views, questions.export_segments),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
-from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE
+from offsets_pipeline.cli.values import ADDRESS, INTERVAL, SEMANTICS_OF_NEW_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +55,16 @@ def ingest_segments(
     return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
+KAFKA_OPTION = click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret. "
+    "May be repeated.",
+)
+
+
 def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(
         (
@@ -63,14 +73,7 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
             ),
             click.option("--topic", metavar="T", help="Topic (default: settings, __consumer_offsets)."),
             SEMANTICS_OF_NEW_STORE,
-            click.option(
-                "--option",
-                "options",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH "
-                "names a secret. May be repeated.",
-            ),
+            KAFKA_OPTION,
             click.option("--available-now", is_flag=True, help="End when all records up to now are read."),
             click.option(
                 "--metrics-file",
@@ -143,3 +146,37 @@ def import_checkpoint(store: str, settings: Settings, path: str, group: str, sou
     from offsets_pipeline.cli import import_command
 
     return import_command.import_checkpoint(store, settings, path, group, sources)
+
+
+@command(
+    SOURCES,
+    "offsets snapshot --bootstrap-server localhost:9092 --store groups",
+    "offsets snapshot --bootstrap-server broker:9093 --store groups --interval 300 --option security.protocol=SASL_SSL "
+    "--option sasl.jaas.config=file:/run/secrets/jaas",
+    "offsets snapshot --bootstrap-server localhost:9092 --store groups --once",
+    exclusive=[("--interval", "--available-now")],
+)
+@click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers, separated by commas.")
+@click.option(
+    "--interval",
+    "interval_ms",
+    type=INTERVAL,
+    default="PT1M",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two snapshots: seconds, or a duration such as PT5M.",
+)
+@click.option("--available-now", "--once", "available_now", is_flag=True, help="End after one snapshot.")
+@click.option(
+    "--offsets-partitions", type=int, default=50, show_default=True, metavar="N", help="Log partitions of a new store."
+)
+@KAFKA_OPTION
+def snapshot(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - SnapshotOptions
+    """Append the changes of a cluster's groups to a snapshot store, at intervals.
+
+    Asks the Admin API for all groups, their members and offsets: for clusters whose __consumer_offsets cannot be read.
+    Runs until SIGTERM or Ctrl-C.
+    """
+    from offsets_pipeline.cli import snapshot_command
+
+    return snapshot_command.snapshot(store, settings, snapshot_command.SnapshotOptions(**options))
