@@ -26,6 +26,8 @@ CONF_PATH = Path("conf/offsets.toml")
 
 _INT32_MAX = 2**31 - 1
 HOURS_MAX = 24 * 366 * 1000
+_ZOOKEEPER_SERVER = r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(:\d{1,5})?"
+_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*)?"
 _MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: timestamps stay in range
 
 
@@ -73,6 +75,23 @@ class _Text:
 
     def accepts(self, value: object) -> bool:
         return isinstance(value, str) and self._pattern.fullmatch(value) is not None
+
+
+class _AnyText:
+    allowed = "text"
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, str)
+
+
+class _Pattern:
+    allowed = "a regular expression"
+
+    def accepts(self, value: object) -> bool:
+        try:
+            return isinstance(value, str) and re.compile(value) is not None
+        except re.error:
+            return False
 
 
 _Value = TypeVar("_Value")
@@ -209,6 +228,55 @@ class CoordinatorSettings(_Section):
     transaction_max_timeout_ms: int = _setting(900_000, _WholeNumber(1, _INT32_MAX))
     """Largest timeout of a transaction; after this time a transaction that its process left open is aborted."""
 
+    offsets_storage: Literal["kafka", "zookeeper"] = _setting("kafka", _OneOf("kafka", "zookeeper"))
+    """Where commits go: to the log, or to ZooKeeper, as old consumers' `offsets.storage` says."""
+
+    dual_commit_enabled: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether commits go to the log and to ZooKeeper, whatever `offsets_storage` is."""
+
+    @property
+    def commits_to_log(self) -> bool:
+        """Whether all commits go to the log."""
+        return self.offsets_storage == "kafka" or self.dual_commit_enabled
+
+    @property
+    def uses_zookeeper(self) -> bool:
+        """Whether commits go to ZooKeeper."""
+        return self.offsets_storage == "zookeeper" or self.dual_commit_enabled
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings(_Section):
+    """[zookeeper]: the connection to ZooKeeper. Names are those of a broker's settings zookeeper.*, with _ for dots.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    connect: str = _setting("", _Text(_ZOOKEEPER_CONNECT, "HOST:PORT[,HOST:PORT...][/chroot]"))
+    """Addresses of the servers, and the node below which Kafka keeps its nodes."""
+
+    session_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds after which ZooKeeper ends the session of a client that it does not hear."""
+
+    connection_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds to wait for a connection, also for one that broke."""
+
+    digest: str = field(default="", repr=False, metadata={"rule": _AnyText()})  # may be a secret
+    """User and password of the authentication scheme `digest`, as USER:PASSWORD, ``env:NAME`` or ``file:PATH``."""
+
+    ssl_client_enable: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether the connection uses TLS."""
+
+    ssl_truststore_location: str = _setting("", _AnyText())
+    """PEM file with the certificates to trust; by default those of the system."""
+
+    ssl_keystore_location: str = _setting("", _AnyText())
+    """PEM file with the client's private key and its certificates."""
+
+    ssl_keystore_password: str = field(default="", repr=False, metadata={"rule": _AnyText()})
+    """Password of the private key: the text, ``env:NAME`` or ``file:PATH``."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings(_Section):
@@ -235,6 +303,33 @@ class TopicSettings(_Section):
 
     open_transaction_warning_ms: int = _setting(900_000, _WholeNumber(1, _MS_MAX))
     """Age in milliseconds at which an open transaction causes a warning: the broker's transaction.max.timeout.ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagSettings(_Section):
+    """[lag]: positions of topics, and the lag computed from them.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    sample_interval_ms: int = _setting(30_000, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds between two samples of topics' positions that `follow` takes; 0 takes none."""
+
+    sample_topics: str = _setting(".*", _Pattern())
+    """Regular expression of the topics to sample; it must match the whole name."""
+
+    window_commits: int = _setting(10, _WholeNumber(1, 1_000))
+    """Number of commits from which the status of a partition is evaluated."""
+
+    metrics_groups: str = _setting(".*", _Pattern())
+    """Regular expression of the groups with metrics of their own; it must match the whole group id."""
+
+    metrics_max_series: int = _setting(10_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of series of one metric of groups; metrics of further groups are left out, with a warning."""
+
+    metrics_partitions: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether metrics of groups are also told for each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,16 +387,31 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     fold: FoldSettings = field(default_factory=FoldSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | TopicSettings | SparkSettings]] = {
+_SECTIONS: Mapping[
+    str,
+    type[
+        LogSettings
+        | FoldSettings
+        | CoordinatorSettings
+        | ZooKeeperSettings
+        | TopicSettings
+        | LagSettings
+        | SparkSettings
+    ],
+] = {
     "log": LogSettings,
     "fold": FoldSettings,
     "coordinator": CoordinatorSettings,
+    "zookeeper": ZooKeeperSettings,
     "topic": TopicSettings,
+    "lag": LagSettings,
     "spark": SparkSettings,
 }
 _KAFKA = "kafka"  # only Kafka knows the names of its options

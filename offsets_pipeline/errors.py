@@ -83,6 +83,10 @@ class OptionNeedsAnother(OffsetsError):
     """An option of a command requires another option."""
 
 
+class ServiceUnavailable(OffsetsError):
+    """A service cannot start: its address cannot be bound, or a file of its token or of TLS cannot be used."""
+
+
 class InvalidTime(OffsetsError):
     """A text is not a point in time or a duration."""
 
@@ -199,6 +203,13 @@ class NotAuthorized(OffsetsError):
 
 class KafkaFailed(OffsetsError):
     """A broker answered with another error, or a Kafka client could not start."""
+
+
+class ZooKeeperFailed(OffsetsError):
+    """ZooKeeper did not answer in time, or refused a request."""
+
+    retriable = True
+    kafka_name = "UNKNOWN_SERVER_ERROR"
 
 
 class NoSuchTopic(OffsetsError):

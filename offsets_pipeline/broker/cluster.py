@@ -22,7 +22,7 @@ from offsets_pipeline.broker.broker_errors import (
 )
 from offsets_pipeline.broker.client_settings import client_settings
 from offsets_pipeline.broker.connection import Connection, Message, or_none
-from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,6 +35,8 @@ _COORDINATORS_BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
+#: A topic and a partition.
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,14 @@ class Cluster:
         """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
         return self._retried(lambda: self._metadata([name])[name])
 
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
+        """Id, partitions and leaders of these topics; None: of all topics.
+
+        Leaves out topics that do not exist, or that we may not describe.
+        """
+        wanted = None if names is None else sorted(names)
+        return {} if wanted == [] else self._retried(lambda: self._metadata(wanted, required=False))
+
     def topic_ids(self) -> dict[str, str | None]:
         """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
         return {name: each.topic_id for name, each in self.topics().items()}
@@ -189,6 +199,60 @@ class Cluster:
             return answers
 
         return self._retried(ask_rest)
+
+    def ask_leaders_of_topics(
+        self,
+        places: Iterable[Place],
+        ask: Callable[[Connection, Mapping[str, TopicMetadata], list[Place]], Mapping[Place, tuple[int, _Answer]]],
+        action: str,
+    ) -> dict[Place, _Answer | OffsetsError]:
+        """Ask the leaders of partitions of many topics; an error takes the place of an answer that does not come.
+
+        Args:
+            places: partitions to ask about.
+            ask: sends one request, and returns an error code and an answer for each of its partitions.
+            action: what the request is for, as "list the offsets", for errors.
+
+        Raises an error only if the cluster does not answer at all.
+        """
+        wanted = set(places)
+        answers: dict[Place, _Answer | OffsetsError] = {}
+        failed: dict[Place, OffsetsError] = {}
+
+        def ask_rest() -> None:
+            failed.clear()
+            rest = sorted(wanted - answers.keys())
+            metadata = self._metadata(sorted({topic for topic, _ in rest}), required=False) if rest else {}
+            by_leader, without_leader = _by_leader_of_topics(metadata, rest)
+            for place in rest:
+                if place[0] not in metadata or place[1] not in metadata[place[0]].partitions:
+                    answers[place] = NoSuchTopic(f"{self.settings.at} has no partition {place[1]} of topic {place[0]}")
+            for topic, partition in without_leader:
+                failed[topic, partition] = unreachable(
+                    self.settings.at, f"partition {partition} of topic {topic} has no leader"
+                )
+            for node_id, at_node in by_leader.items():
+                try:
+                    connection = self._connection_to(node_id)
+                    told = ask(connection, metadata, at_node)
+                except BrokerUnreachable as error:
+                    failed.update(dict.fromkeys(at_node, error))
+                    continue
+                for place, (code, answer) in told.items():
+                    if code == NO_ERROR:
+                        answers[place] = answer
+                        continue
+                    error_ = broker_error(code, connection.at, f"{action} of topic {place[0]}", topic=place[0])
+                    (failed if code in STALE_METADATA or code in TRY_LATER else answers)[place] = error_
+            if failed:
+                raise _Retry(next(iter(failed.values())))
+
+        try:
+            self._retried(ask_rest)
+        except OffsetsError:
+            if not failed:
+                raise
+        return {**failed, **answers}
 
     def ask_coordinators(
         self,
@@ -274,8 +338,11 @@ class Cluster:
             time.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
 
-    def _metadata(self, names: list[str] | None) -> dict[str, TopicMetadata]:
-        """Ask any broker for the brokers and these topics; None: all topics."""
+    def _metadata(self, names: list[str] | None, *, required: bool = True) -> dict[str, TopicMetadata]:
+        """Ask any broker for the brokers and these topics; None: all topics.
+
+        Leaves out topics with an error if they are not ``required``.
+        """
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         connection = self._any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
@@ -287,6 +354,8 @@ class Cluster:
         found = {}
         for topic in answer.topics:
             action = f"read topic {topic.name}"
+            if topic.error_code and not required:
+                continue
             if names is not None and topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 raise broker_error(topic.error_code, connection.at, action, topic=topic.name)
             if names is not None:
@@ -361,6 +430,23 @@ def _by_leader(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, 
         if leader is not None and leader.node_id is not None:
             found.setdefault(leader.node_id, []).append(partition)
     return found
+
+
+def _by_leader_of_topics(
+    metadata: Mapping[str, TopicMetadata], places: Iterable[Place]
+) -> tuple[dict[int, list[Place]], list[Place]]:
+    """Partitions of each leader, and partitions without one; leaves out those that do not exist."""
+    found: dict[int, list[Place]] = {}
+    without_leader = []
+    for topic, partition in places:
+        leader = metadata[topic].partitions.get(partition) if topic in metadata else None
+        if leader is None:
+            continue
+        if leader.node_id is None:
+            without_leader.append((topic, partition))
+        else:
+            found.setdefault(leader.node_id, []).append((topic, partition))
+    return found, without_leader
 
 
 def _topic_metadata(topic: Message) -> TopicMetadata:

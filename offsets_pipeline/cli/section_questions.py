@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from offsets_pipeline.cli.command import PATH, QUESTIONS, command
 from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import position_options
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -37,6 +38,70 @@ def describe(
     from offsets_pipeline.cli import answers
 
     return answers.describe(store, settings, groups, format_, members=members)
+
+
+@command(
+    QUESTIONS,
+    "offsets lag --store store --group billing",
+    "offsets lag --store store --bootstrap-server localhost:9092 --format json",
+    "offsets lag --store store --at 2026-11-20T19:07:40Z --summary",
+    exclusive=[("--bootstrap-server", "--positions")],
+)
+@click.option("--group", "groups", multiple=True, metavar="G", help="This group (default: all). May be repeated.")
+@position_options
+@click.option("--at", metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
+@click.option("--summary", is_flag=True, help="One row a group.")
+@format_option()
+def lag(
+    store: str,
+    settings: Settings,
+    groups: tuple[str, ...],
+    at: str | None,
+    summary: bool,  # noqa: FBT001
+    format_: str,
+    **of_positions: Any,  # noqa: ANN401 - PositionOptions
+) -> int:
+    """Show how far groups are behind: offsets, seconds, and status by Burrow's rules. Starts no Spark."""
+    from offsets_pipeline.cli import lag_command
+
+    where = lag_command.PositionOptions(**of_positions)
+    return lag_command.lag(lag_command.LagOptions(store, groups, at, summary, format_, where), settings)
+
+
+@command(
+    QUESTIONS,
+    "offsets fetch --store store --group billing --topic orders",
+    "offsets fetch --store store --group new --topic orders --reset by_duration:PT1H --bootstrap-server localhost:9092",
+    exclusive=[("--bootstrap-server", "--positions")],
+)
+@click.option("--group", required=True, metavar="G", help="The consumer's group.")
+@click.option("--topic", required=True, metavar="T", help="The topic.")
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="This partition (default: all known ones).")
+@click.option(
+    "--reset",
+    default="latest",
+    show_default=True,
+    metavar="POLICY",
+    help="The consumer's auto.offset.reset: earliest, latest, none or by_duration:PT1H.",
+)
+@position_options
+@format_option()
+def fetch(
+    store: str,
+    settings: Settings,
+    group: str,
+    topic: str,
+    partition: int | None,
+    reset: str,
+    format_: str,
+    **of_positions: Any,  # noqa: ANN401 - PositionOptions
+) -> int:
+    """Show where a consumer of a group would start, and why. Starts no Spark."""
+    from offsets_pipeline.cli import fetch_command, lag_command
+
+    where = lag_command.PositionOptions(**of_positions)
+    options = fetch_command.FetchOptions(store, group, topic, partition, reset, format_, where)
+    return fetch_command.fetch(options, settings)
 
 
 @command(QUESTIONS, "offsets log-info --store store")

@@ -16,6 +16,7 @@ from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
+from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
@@ -23,6 +24,7 @@ from offsets_pipeline.errors import (
     LogMovedOn,
     RequestTimedOut,
     UndecodableRecord,
+    ZooKeeperFailed,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class CoordinatorCore:
         self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
         self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
         self._registry = Registry(store.location, self.instance)
+        self._zookeeper = ZooKeeperOffsets(settings.zookeeper) if self._settings.uses_zookeeper else None
         self._counts = _Counts()
         self._closed = threading.Event()
         self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
@@ -125,6 +128,8 @@ class CoordinatorCore:
         """Append the waiting requests, then end. Idempotent."""
         self._closed.set()
         self._appender.close()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
         if self._keeper.is_alive():
             self._keeper.join()
         self._registry.remove()
@@ -282,17 +287,19 @@ class CoordinatorCore:
         self._appender.submit(request)
         return request
 
-    def _wait_for(self, request: Request) -> Any:  # noqa: ANN401 - what its handler answers
-        """Return the response to a request. Raises its error, or RequestTimedOut."""
-        done: Future[Any] = request.done
+    def _wait_for(self, request: Request, answer: Future[Any] | None = None) -> Any:  # noqa: ANN401 - any response
+        """Return the response to a request, or ``answer``, which follows it. Raises its error, or RequestTimedOut."""
+        done: Future[Any] = answer or request.done
         left_ns = request.deadline_ns - time.monotonic_ns()
         try:
             return done.result(max(0, left_ns) / 1e9)
         except FutureTimeoutError:
-            if done.cancel():
+            if request.done.cancel():
                 raise RequestTimedOut(f"{request.what}: timed out; it was not written") from None
             if done.done():
                 return done.result()
+            if request.done.done():
+                raise ZooKeeperFailed(f"{request.what}: ZooKeeper has not answered in time; commit again") from None
             raise RequestTimedOut(f"{request.what}: timed out; it may still be written") from None
 
     def _tell(self) -> None:

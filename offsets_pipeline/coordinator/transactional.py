@@ -17,7 +17,7 @@ from offsets_pipeline.coordinator.requests import (
     validated_group_id,
 )
 from offsets_pipeline.coordinator.transaction_handlers import BegunTransaction, BegunTransactions
-from offsets_pipeline.errors import ConcurrentTransactions, OffsetsError
+from offsets_pipeline.errors import ConcurrentTransactions, InvalidRequest, OffsetsError
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
@@ -92,7 +92,13 @@ class TransactionalCoordinator(CoordinatorCore):
         Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
         ending. Also raises the errors of `commit_offsets`, with two differences: InvalidGroupId for an empty group id
         too, and IllegalGeneration instead of StaleMemberEpoch, and instead of NoSuchGroup for an unknown group.
+        Raises InvalidRequest while commits go to ZooKeeper, which has no transactions.
         """
+        if self._zookeeper is not None:
+            raise InvalidRequest(
+                "cannot commit offsets in a transaction to ZooKeeper; set offsets_storage to kafka and "
+                "dual_commit_enabled to false"
+            )
         commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
         log_partition = self.partition_for(group_id)
         producer = (producer_id, producer_epoch)

@@ -20,9 +20,9 @@ from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from offsets_pipeline.delta import Snapshot
+    from offsets_pipeline.delta import Snapshot, StoredFile
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536
@@ -41,14 +41,20 @@ class OrderedLog:
     ``ends``: for each log partition that the time cuts off, the first record offset that is left out.
     """
 
-    def __init__(self, log: Snapshot, log_incarnation: int, as_of_ms: int | None) -> None:
-        """Read the log partition and record offset of all rows.
+    def __init__(
+        self,
+        log: Snapshot,
+        log_incarnation: int,
+        as_of_ms: int | None,
+        log_partitions: Collection[int] | None = None,
+    ) -> None:
+        """Read the log partition and record offset of all rows, or of the rows of ``log_partitions``.
 
         ``as_of_ms``: in each log partition, leave out the first record with a later timestamp and all records after it.
 
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
-        self._files = _LogFiles(log, log_incarnation)
+        self._files = _LogFiles(log, log_incarnation, log_partitions)
         self.ends: dict[int, int] = {}
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
@@ -87,13 +93,20 @@ class OrderedLog:
 class _LogFiles:
     """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
-    def __init__(self, log: Snapshot, log_incarnation: int) -> None:
+    def __init__(self, log: Snapshot, log_incarnation: int, log_partitions: Collection[int] | None) -> None:
         self._folder = TableFolder(log.folder, LOG)
         self._log_incarnation = log_incarnation
-        self._files = log.files()
+        self._log_partitions = log_partitions
+        self._files = [file for file in log.files() if self._may_hold(file)]
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def _may_hold(self, file: StoredFile) -> bool:
+        """Whether a file may hold rows of the log partitions, by its statistics."""
+        if self._log_partitions is None or "log_partition" not in file.lowest:
+            return True
+        return any(file.lowest["log_partition"] <= at <= file.highest["log_partition"] for at in self._log_partitions)
 
     def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
         """Yield the blocks of a file with log_partition and record_offset, and record_timestamp for ``as_of_ms``."""
@@ -117,7 +130,7 @@ class _LogFiles:
                     else _as(batch[field.name], field.type)
                     for field in schema
                 ]
-                rest.append(self._of_incarnation(pa.Table.from_arrays(arrays, schema=schema)))
+                rest.append(self._wanted(pa.Table.from_arrays(arrays, schema=schema)))
                 while sum(each.num_rows for each in rest) > _BLOCK_ROWS:
                     together = pa.concat_tables(rest)
                     yield together.slice(0, _BLOCK_ROWS)
@@ -126,8 +139,11 @@ class _LogFiles:
         if last.num_rows:  # yield after closing the file: a log may have many files, mostly of one block
             yield last
 
-    def _of_incarnation(self, rows: pa.Table) -> pa.Table:
+    def _wanted(self, rows: pa.Table) -> pa.Table:
         wanted = pc.equal(rows["log_incarnation"], self._log_incarnation)
+        if self._log_partitions is not None:
+            of_partitions = pc.is_in(rows["log_partition"], pa.array(list(self._log_partitions), pa.int32()))
+            wanted = pc.and_(wanted, of_partitions)
         return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.offset_reset.broker_positions import ask_broker
-from offsets_pipeline.offset_reset.positions import Position, TimedOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.broker_positions import ask_broker
+from offsets_pipeline.topic_positions.positions import Position, TimedOffset
 from tests.kafka.broker_answers import TOPIC
 from tests.logs import CAPTURES, capture_partitions
 

@@ -69,7 +69,10 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[lag]\n", "[lag] is not a section; did you mean log? known are log, fold, coordinator, topic, spark"),
+        (
+            "[lag]\n",
+            "[lag] is not a section; did you mean log? known are log, fold, coordinator, zookeeper, topic, spark",
+        ),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
         (
             "[log]\noffset_partitions = 3\n",

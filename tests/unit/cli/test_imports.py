@@ -22,12 +22,17 @@ SPARK = {"pyspark", "delta", "py4j"}
 WITHOUT_SPARK = {
     "answers": {"describe", "log-info"},
     "export_command": {"export-segments"},
+    "lag_command": {"lag"},
+    "fetch_command": {"fetch"},
+    "sample_command": {"sample-topic-offsets"},
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
+    "zookeeper_command": {"import-zookeeper"},
     "import_command": {"import-checkpoint"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
-    "connect_changes": {f"connect {name}" for name in ("stop", "pause", "resume", "alter", "reset")},
+    "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
+    "connect_serve": {"connect serve"},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},

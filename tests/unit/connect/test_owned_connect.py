@@ -370,13 +370,13 @@ def test_a_stopped_connector_takes_no_flush_and_its_offsets_stay_queued(backing:
 
 def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore) -> None:
     management = OffsetManagement(backing.log)
-    for request in (
-        lambda: management.alter("x", [{"partition": A, "offset": {"p": 5}}]),
-        lambda: management.reset("x"),
-        lambda: management.offsets("x"),
-        lambda: management.set_target_state("x", STOPPED),
+    for request, message in (
+        (lambda: management.alter("x", [{"partition": A, "offset": {"p": 5}}]), "Connector x not found"),
+        (lambda: management.reset("x"), "Connector x not found"),
+        (lambda: management.offsets("x"), "Connector x not found"),
+        (lambda: management.set_target_state("x", STOPPED), "Unknown connector x"),
     ):
-        with pytest.raises(NoSuchConnector, match=r"^Connector x not found$"):
+        with pytest.raises(NoSuchConnector, match=f"^{message}$"):
             request()
     assert management.target_states() == {}
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import ClientMissing, MalformedFile, NoSuchPath, UnknownTopicOrPartition
-from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
-from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset, read_positions
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset, read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
