@@ -8,6 +8,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from offsets_pipeline.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
 from offsets_pipeline.broker.connection import NONE, or_none
+from offsets_pipeline.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.errors import NonEmptyGroup
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
 
-    connection, answer = cluster.ask_coordinators([group_id], ask, "commit offsets")[group_id]
+    connection, answer = ask_coordinators(cluster, [group_id], ask, "commit offsets")[group_id]
     for topic in answer.topics:
         for each in topic.partitions:
             if each.error_code in _HAS_MEMBERS:
@@ -83,7 +84,7 @@ def fetch_group_offsets(
                 answers[some[0]] = answer.error_code, answer.topics
         return answers
 
-    found = cluster.ask_coordinators(group_ids, ask, "fetch the offsets")
+    found = ask_coordinators(cluster, group_ids, ask, "fetch the offsets")
     return {
         group_id: {
             (topic.name, each.partition_index): (

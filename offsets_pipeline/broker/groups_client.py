@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from offsets_pipeline.broker.broker_errors import GROUP_ID_NOT_FOUND
+from offsets_pipeline.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.broker.messages import ConsumerGroupDescribeRequest
 from offsets_pipeline.record.wire import uuid_to_text
 
@@ -112,7 +113,7 @@ def describe_classic_groups(cluster: Cluster, group_ids: Collection[str]) -> dic
             for each in connection.send(DescribeGroupsRequest(groups=some)).groups
         }
 
-    found = cluster.ask_coordinators(group_ids, ask, "describe group")
+    found = ask_coordinators(cluster, group_ids, ask, "describe group")
     return {
         group_id: DescribedClassicGroup(
             state=each.group_state,
@@ -147,7 +148,7 @@ def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> di
             ).groups
         }
 
-    found = cluster.ask_coordinators(group_ids, ask, "describe group")
+    found = ask_coordinators(cluster, group_ids, ask, "describe group")
     return {group_id: _consumer_group(each) for group_id, each in found.items() if each is not None}
 
 

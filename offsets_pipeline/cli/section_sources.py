@@ -56,6 +56,9 @@ def ingest_segments(
     return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
+PARTITIONS_OF_NEW_STORE = click.option(
+    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
+)
 KAFKA_OPTION = click.option(
     "--option",
     "options",
@@ -140,9 +143,7 @@ def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
 @click.option(
     "--dump", type=PATH, metavar="FILE", help="Text dump in place of ZooKeeper: a line PATH VALUE for each node."
 )
-@click.option(
-    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
-)
+@PARTITIONS_OF_NEW_STORE
 @format_option()
 def import_zookeeper(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ImportOptions
     """Copy the offsets of Kafka's first consumers from ZooKeeper into an owned store.
@@ -197,14 +198,16 @@ def sample_topic_offsets(
     metavar="NAME",
     help="Name of a Kafka source, or its number in the query, from 0. May be repeated (default: all).",
 )
-def import_checkpoint(store: str, settings: Settings, path: str, group: str, sources: tuple[str, ...]) -> int:
+@PARTITIONS_OF_NEW_STORE
+def import_checkpoint(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ImportOptions
     """Commit the Kafka offsets in a Spark query's checkpoint to an owned store.
 
     Commits the end offsets of each completed batch, with the batch's time. Running it again adds only newer batches.
+    Creates the store if it does not exist.
     """
     from offsets_pipeline.cli import import_command
 
-    return import_command.import_checkpoint(store, settings, path, group, sources)
+    return import_command.import_checkpoint(store, settings, import_command.ImportOptions(**options))
 
 
 @command(
@@ -226,15 +229,13 @@ def import_checkpoint(store: str, settings: Settings, path: str, group: str, sou
     help="Time between two snapshots: seconds, or a duration such as PT5M.",
 )
 @click.option("--available-now", "--once", "available_now", is_flag=True, help="End after one snapshot.")
-@click.option(
-    "--offsets-partitions", type=int, default=50, show_default=True, metavar="N", help="Log partitions of a new store."
-)
+@PARTITIONS_OF_NEW_STORE
 @KAFKA_OPTION
 def snapshot(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - SnapshotOptions
     """Append the changes of a cluster's groups to a snapshot store, at intervals.
 
     Asks the Admin API for all groups, their members and offsets: for clusters whose __consumer_offsets cannot be read.
-    Runs until SIGTERM or Ctrl-C.
+    Adds positions of topics, too, as sample-topic-offsets. Runs until SIGTERM or Ctrl-C.
     """
     from offsets_pipeline.cli import snapshot_command
 

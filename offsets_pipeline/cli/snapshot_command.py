@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog
+from offsets_pipeline.topic_positions.position_sampler import PositionSampler
+from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -25,12 +27,12 @@ class SnapshotOptions:
     bootstrap_server: str
     interval_ms: int
     available_now: bool
-    offsets_partitions: int
+    offsets_partitions: int | None
     options: tuple[str, ...]
 
 
 def snapshot(store: str, settings: Settings, options: SnapshotOptions) -> int:
-    """Append the changes of a cluster's groups; returns the exit status.
+    """Append the changes of a cluster's groups, and positions of its topics; returns the exit status.
 
     After a retriable error, such as a broker that is away, the next snapshot tries again.
     """
@@ -38,16 +40,21 @@ def snapshot(store: str, settings: Settings, options: SnapshotOptions) -> int:
     clock = SystemClock()
     with Cluster(kafka) as cluster, ExitStack() as opened:
         log: SnapshotLog | None = None
+        positions: PositionSampler
 
         def run() -> tuple[int, int]:
-            nonlocal log
+            nonlocal log, positions
             if log is None:
                 found = SnapshotLog.open_snapshots(
                     store, cluster.cluster_id(), options.offsets_partitions, settings, clock
                 )
                 log = opened.enter_context(found)
+                sampler = PositionSampler(kafka, table_of(log.store.location), settings.lag.sample_topics, clock)
+                positions = opened.enter_context(closing(sampler))
             groups = take_snapshot(cluster, log.group_ids())
-            return len(groups), log.append(groups)
+            records = log.append(groups)
+            positions.sample()
+            return len(groups), records
 
         for groups, records in repeated(run, None if options.available_now else options.interval_ms, clock):
             if records or options.available_now:

@@ -52,7 +52,7 @@ def _values(cluster: Cluster, group_types: dict[str, str]) -> dict[str, GroupVal
         cluster, [group_id for group_id, kind in group_types.items() if kind == CONSUMER]
     )
     if any(each.members for each in consumer.values()):
-        counts = {each.topic_id: len(each.partitions) for each in cluster.topics().values() if each.topic_id}
+        counts = {each.topic_id: len(each.partitions) for each in cluster.topics(None).values() if each.topic_id}
         values |= {group_id: consumer_values(each, counts) for group_id, each in consumer.items()}
     else:
         values |= {group_id: consumer_values(each, {}) for group_id, each in consumer.items()}

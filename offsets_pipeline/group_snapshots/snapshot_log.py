@@ -53,7 +53,7 @@ class SnapshotLog(CoordinatorCore):
 
     @classmethod
     def open_snapshots(
-        cls, location: str, cluster_id: str | None, offsets_partitions: int, settings: Settings, clock: Clock
+        cls, location: str, cluster_id: str | None, offsets_partitions: int | None, settings: Settings, clock: Clock
     ) -> Self:
         """Open the log, of a new store if there is none.
 
@@ -66,11 +66,17 @@ class SnapshotLog(CoordinatorCore):
         try:
             properties = properties_of(folder)
         except NoSuchStore:
-            create_tables(folder, StoreProperties(SNAPSHOT, offsets_partitions, cluster_id))
+            count = offsets_partitions or settings.log.offsets_partitions
+            create_tables(folder, StoreProperties(SNAPSHOT, count, cluster_id))
             properties = properties_of(folder)
         if properties.kind != SNAPSHOT:
             raise StoreMismatch(
                 f"cannot write snapshots to {location}: it is a store of the kind {properties.kind}; name a new folder"
+            )
+        if offsets_partitions not in {None, properties.offsets_partitions}:
+            raise StoreMismatch(
+                f"{location} has {properties.offsets_partitions} log partitions, not {offsets_partitions}; leave out "
+                "--offsets-partitions"
             )
         if cluster_id is not None and properties.cluster_id not in {None, cluster_id}:
             raise StoreMismatch(
