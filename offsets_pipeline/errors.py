@@ -51,6 +51,10 @@ class NoSuchPath(OffsetsError):
     """An input file or folder does not exist."""
 
 
+class TargetNotWritable(OffsetsError):
+    """The output file cannot be written."""
+
+
 class TargetNotEmpty(OffsetsError):
     """The output path is not an empty local folder."""
 
@@ -123,6 +127,20 @@ class BadConnectRequest(OffsetsError):
 
 class ConnectorStopped(OffsetsError):
     """A task writes offsets of a connector that is STOPPED."""
+
+
+class TaskFenced(OffsetsError):
+    """Another instance of a source task has started since, with a higher epoch."""
+
+    kafka_name = "PRODUCER_FENCED"
+
+
+class OffsetsLost(OffsetsError):
+    """A target table has rows of a flush whose source offsets are nowhere any more."""
+
+
+class SourceFileTruncated(OffsetsError):
+    """A source file is shorter than the position up to which it was read."""
 
 
 class FlushInProgress(OffsetsError):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.lag, questions.fetch, questions.log_info, questions.sql),
         *(questions.create_views, questions.export_segments),
+        *(questions.report, questions.serve),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
         *(coordinator.expire_offsets, section_connect.connect),
         *(upkeep.maintain, upkeep.clean_log),

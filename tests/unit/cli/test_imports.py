@@ -29,10 +29,13 @@ WITHOUT_SPARK = {
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
     "import_command": {"import-checkpoint"},
+    "snapshot_command": {"snapshot"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
     "connect_serve": {"connect serve"},
+    "report_command": {"report"},
+    "serve_command": {"serve"},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
