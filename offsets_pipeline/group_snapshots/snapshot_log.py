@@ -24,10 +24,11 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.group_snapshots.described_records import GroupValues
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState
@@ -100,18 +101,16 @@ class SnapshotLog(CoordinatorCore):
         by_partition: dict[int, dict[str, GroupSnapshot]] = {}
         for group_id, group in groups.items():
             by_partition.setdefault(partition_for(group_id, n), {})[group_id] = group
-        requests = []
-        for log_partition in range(n):
-            here = by_partition.get(log_partition, {})
-
-            def handler(now_ms: int, at: int = log_partition, here: Mapping[str, GroupSnapshot] = here) -> Outcome[int]:
-                records = list(_changes(self._partitions.state(at), here, now_ms))
-                return Outcome(records, len(records))
-
-            claims = {("partition", log_partition): EXCLUSIVE}
-            what = f"changes of log partition {log_partition}"
-            requests.append(self._submit(what, handler, lambda claims=claims: claims, _TIMEOUT_MS))
+        requests = [self._submit_changes(at, by_partition.get(at, {})) for at in range(n)]
         return sum(int(self._wait_for(request)) for request in requests)
+
+    def _submit_changes(self, log_partition: int, groups: Mapping[str, GroupSnapshot]) -> Request:
+        def handler(now_ms: int) -> Outcome[int]:
+            records = list(_changes(self._partitions.state(log_partition), groups, now_ms))
+            return Outcome(records, len(records))
+
+        claims: dict[Hashable, bool] = {("partition", log_partition): EXCLUSIVE}
+        return self._submit(f"changes of log partition {log_partition}", handler, lambda: claims, _TIMEOUT_MS)
 
     def _tick(self, now_ms: int) -> None:
         """Do nothing: there are no transactions."""

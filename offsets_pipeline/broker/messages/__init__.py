@@ -5,9 +5,9 @@ from __future__ import annotations
 from kafka.protocol.api_message import ApiMessage
 
 
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=__name__):
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]
     """Describes groups of KIP-848."""
 
 
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=__name__):
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]
     """The answer to `ConsumerGroupDescribeRequest`."""
