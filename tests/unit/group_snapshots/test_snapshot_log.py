@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -24,12 +25,16 @@ from offsets_pipeline.group_snapshots import group_snapshot
 from offsets_pipeline.group_snapshots.described_records import classic_values, consumer_values, streams_values
 from offsets_pipeline.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
 from offsets_pipeline.semantics.group_description import describe_group
+from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import MIRRORED, Store
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
 from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 MEMBER = DescribedClassicMember("m-1", None, "client", "/10.0.0.1", b"", b"")
@@ -207,3 +212,30 @@ def test_cluster_that_is_away_is_one_line(tmp_path: Path, capsys: pytest.Capture
     assert main(["snapshot", *at]) == 1
     assert capsys.readouterr().err.startswith("offsets: error: no broker answers at 127.0.0.1:1")
     assert not (tmp_path / "s").exists()
+
+
+def test_state_lag_and_past_of_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, times = tmp_path / "s", [NOW_MS + minute * 60_000 for minute in range(3)]
+    for at_ms, committed, end in zip(times, (1, 4, 4), (5, 9, 20), strict=True):
+        with opened(folder, at_ms) as log:
+            log.append({"g": GroupSnapshot("Classic", offsets(t=committed), CLASSIC)})
+        SampleWriter(table_of(str(folder)), "a test").write({("t", 0): (0, end)}, at_ms)
+
+    def asked(*command: str) -> dict[str, Any]:
+        assert main([*command, "--store", str(folder), "--format", "json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    lags = [asked("lag", "--at", str(at_ms + 1)) for at_ms in times]
+    assert [(each["current_offset"], each["log_end_offset"], each["lag"]) for each in lags] == [
+        (1, 5, 4),
+        (4, 9, 5),
+        (4, 20, 16),
+    ]
+    fold_log(Store(cast("SparkSession", None), str(folder), log.store.properties), Settings(), FixedClock(times[-1]))
+    (group,) = asked("describe", "--all-groups")["groups"].values()
+    assert (group["state"], [each["offset"] for each in group["offsets"]]) == ("Stable", [4])
+    assert (
+        main(["export-segments", "--store", str(folder), "--to", str(tmp_path / "to"), "--as-of", str(times[0])]) == 0
+    )
+    assert "2 records of 3 log partitions written" in capsys.readouterr().out  # those of the first snapshot
