@@ -33,6 +33,7 @@ WITHOUT_SPARK = {
     "zookeeper_command": {"import-zookeeper"},
     "restore_command": {"restore"},
     "import_command": {"import-checkpoint"},
+    "snapshot_command": {"snapshot"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
