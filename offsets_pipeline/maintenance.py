@@ -68,8 +68,7 @@ def maintain_store(
     for table in store.tables:
         folder = store.table(table.name)
         before = live(folder)
-        cleans = settings is not None and settings.log.history_hours and not store.properties.topic_kind.is_connect
-        if table is LOG and settings is not None and cleans:
+        if table is LOG and settings is not None and settings.log.history_hours:
             clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR)
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
