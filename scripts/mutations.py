@@ -145,7 +145,7 @@ MUTATIONS = [
         COMPACTION,
     ),
     Mutation(
-        "R6", BOTH, "semantics/survivors.py", "np.isin(last, self._unread)", "np.isin(last, self._unread[:0])", CLEANING
+        "R6", BOTH, "semantics/survivors.py", "np.isin(last, unread)", "np.isin(last, unread[:0])", CLEANING
     ),
     Mutation("R7", COLUMNS, "record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
     Mutation(
