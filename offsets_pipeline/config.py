@@ -1,8 +1,8 @@
 """Settings: typed, frozen, read from one TOML file.
 
 `conf/offsets.toml` has every setting with its default and a description; a test compares its defaults with this module.
-A missing setting has its default. An unknown setting, or a wrong type or value, raises ConfigError with the file, the
-setting, and the allowed values.
+A missing setting has its default. A name may be written with dots, as Kafka writes it: `offsets.retention.minutes`. An
+unknown setting, or a wrong type or value, raises ConfigError with the file, the setting, and the allowed values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -143,6 +143,15 @@ class LogSettings(_Section):
 
     history_hours: int = _setting(0, _WholeNumber(0, HOURS_MAX))
     """Hours of history that upkeep keeps in the log; it cleans older records. 0 keeps all."""
+
+    offsets_topic_num_partitions: InitVar[int | None] = None
+    """Kafka's name of `offsets_partitions`; it has precedence."""
+
+    def __post_init__(self, offsets_topic_num_partitions: int | None) -> None:
+        """Take `offsets_partitions` by either name, and check each value."""
+        if offsets_topic_num_partitions is not None:
+            object.__setattr__(self, "offsets_partitions", offsets_topic_num_partitions)
+        _Section.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,16 +362,23 @@ class KafkaSettings:
         return cls(dict(_flat(values)))
 
 
-def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested tables by their dotted names."""
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool):
-            yield prefix + name, str(value).lower()
-        elif isinstance(value, (str, int)):
-            yield prefix + name, str(value)
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            raise ConfigError(f"{prefix}{name}: it takes text, a whole number, true or false")
+            yield prefix + name, value
+
+
+def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in _leaves(values):
+        if isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, (str, int)):
+            yield name, str(value)
+        else:
+            raise ConfigError(f"{name}: it takes text, a whole number, true or false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +433,8 @@ _SECTIONS: Mapping[
     "lag": LagSettings,
     "spark": SparkSettings,
 }
+#: The two names of the number of log partitions: this project's and Kafka's.
+_PARTITIONS = frozenset({"offsets_partitions", "offsets_topic_num_partitions"})
 _KAFKA = "kafka"  # only Kafka knows the names of its options
 
 
@@ -467,11 +485,14 @@ def _from_document(document: Mapping[str, object]) -> Settings:
                 raise ConfigError(f"[{section}] {error}") from error
             continue
         names = [each.name for each in fields(_SECTIONS[section])]
-        for name in values:
-            if name not in names:
+        named = {name.replace(".", "_"): value for name, value in _leaves(values)}
+        for name in named:
+            if name not in names and (section != "log" or name not in _PARTITIONS):
                 raise ConfigError(f"[{section}] {name} is not a setting; {_known(name, names)}")
+        if named.keys() >= _PARTITIONS and len({named[name] for name in _PARTITIONS}) > 1:
+            raise ConfigError(f"[{section}] {' and '.join(sorted(_PARTITIONS))} differ; give one of them")
         try:
-            sections[section] = _SECTIONS[section](**values)
+            sections[section] = _SECTIONS[section](**cast("Any", named))
         except ConfigError as error:
             raise ConfigError(f"[{section}] {error}") from error
     return Settings(**cast("Any", sections))

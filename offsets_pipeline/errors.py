@@ -51,6 +51,10 @@ class NoSuchPath(OffsetsError):
     """An input file or folder does not exist."""
 
 
+class TargetNotWritable(OffsetsError):
+    """The output file cannot be written."""
+
+
 class TargetNotEmpty(OffsetsError):
     """The output path is not an empty local folder."""
 

@@ -455,6 +455,14 @@ MUTATIONS = [
         ("tests/unit/coordinator/test_loading.py",),
     ),
     Mutation(
+        "R29",
+        BOTH,
+        "lag/starting_offset.py",
+        "return position.earliest, ",
+        "return position.latest, ",
+        ("tests/unit/lag/test_starting_offset.py",),
+    ),
+    Mutation(
         "R30", ROWS, TOPIC_ROWS, "if row.producer_id is None else self.pending[row.producer_id]", "", CONNECT_TESTS
     ),
     Mutation("R30", ROWS, TOPIC_ROWS, "known.record_offset < record.record_offset", "True", CONNECT_TESTS),

@@ -40,6 +40,8 @@ DOCUMENTS = (
     "README.md",
     "docs/sources.md",
     "docs/questions.md",
+    "docs/lag.md",
+    "docs/report.md",
     "docs/operations.md",
     "docs/coordinator.md",
     "docs/connect.md",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     SOURCES,
     "offsets ingest-segments --store store /var/lib/kafka/data",
     "offsets ingest-segments --store store --offsets-partitions 50 __consumer_offsets-7",
+    "offsets ingest-segments --store store --offsets.topic.num.partitions 50 __consumer_offsets-7",
     "offsets ingest-segments --store connect --topic connect-offsets /var/lib/kafka/data",
 )
 @click.argument(
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--offsets-partitions",
+    "--offsets-topic-num-partitions",
+    "--offsets.topic.num.partitions",
+    "offsets_partitions",
     type=int,
     metavar="N",
     help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",

@@ -65,7 +65,8 @@ class Coordinator(ExpiringCoordinator):
 
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
         """Return the log partition of a group, and the coordinators that have it loaded."""
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         loaded_by = self._registry.who_has(log_partition, self._clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
 
@@ -151,16 +152,16 @@ class Coordinator(ExpiringCoordinator):
 
         Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration if ``member`` does not match the group.
         """
-        validated_group_id(group_id)
-        chosen = None if partitions is None else [validated_partition(where) for where in partitions]
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
+            chosen = None if partitions is None else [validated_partition(where) for where in partitions]
             state = self._state_for(group_id)
             found = commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
         return found if self._zookeeper is None else self._zookeeper.higher_of(group_id, chosen, found)
 
     def fetch_all_offsets(self, *, require_stable: bool = False) -> dict[str, dict[TopicPartition, FetchedOffset]]:
         """Return the committed offsets of every group in the loaded log partitions, by group id."""
-        with self._lock:
+        with self._answering():
             states = {state.log_partition: state for state in self._loaded_states()}
             found = {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
@@ -182,8 +183,9 @@ class Coordinator(ExpiringCoordinator):
         Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
         other offsets are deleted.
         """
-        validated_group_id(group_id, may_be_empty=False)
-        chosen = [validated_partition(where) for where in partitions]
+        with self._refusals.counted():
+            validated_group_id(group_id, may_be_empty=False)
+            chosen = [validated_partition(where) for where in partitions]
         kept: set[str] = set()
 
         def change(state: PartitionState, _now_ms: int) -> Outcome[int]:
@@ -228,8 +230,8 @@ class Coordinator(ExpiringCoordinator):
 
     def get_group(self, group_id: str) -> GroupDescription | None:
         """Return the group's description; None if there is no such group."""
-        validated_group_id(group_id)
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
             group = self._state_for(group_id).group(group_id)
             return None if group is None else group.description
 
@@ -261,7 +263,7 @@ class Coordinator(ExpiringCoordinator):
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
     ) -> list[GroupListing]:
         """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
-        with self._lock:
+        with self._answering():
             listings = [
                 GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
                 for state in self._loaded_states()
@@ -304,7 +306,9 @@ class Coordinator(ExpiringCoordinator):
         timeout_ms: int | None,
     ) -> tuple[Request, Future[None]]:
         """Submit a commit; returns the request, and the future of its answer."""
-        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+        with self._refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+            self._acks(acks)
         log_partition = self.partition_for(group_id)
         accepted: dict[TopicPartition, OffsetAndMetadata] = {}
         if self._zookeeper is not None:
@@ -354,7 +358,8 @@ class Coordinator(ExpiringCoordinator):
     def _submit_change(
         self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
     ) -> Request:
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         claims: dict[Hashable, bool] = {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE}
         return self._submit(
             f"{what} {group_id!r}",

@@ -38,14 +38,14 @@ class ExpiringCoordinator(TransactionalCoordinator):
 
     def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
         """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
-        validated_group_id(group_id)
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
             held = retention.holdings_of(self._state_for(group_id), group_id)
             return [] if held is None else retention.forecast(held, self._retention_ms(retention_ms)).expiries
 
     def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
         """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
-        with self._lock:
+        with self._answering():
             self._refuse_if_closed()
             self._catch_up()
             state = self._partitions.state(log_partition)

@@ -60,7 +60,8 @@ class TransactionalCoordinator(CoordinatorCore):
         """
         longest = self._settings.transaction_max_timeout_ms
         timeout = min(DEFAULT_TIMEOUT_MS, longest) if transaction_timeout_ms is None else transaction_timeout_ms
-        transaction_handlers.validate_timeout(timeout, longest)
+        with self._refusals.counted():
+            transaction_handlers.validate_timeout(timeout, longest)
         begun = BegunTransaction(producer_epoch, self._clock.now_ms(), timeout)
         self._refuse_while_ending(producer_id)
 
@@ -99,7 +100,8 @@ class TransactionalCoordinator(CoordinatorCore):
                 "cannot commit offsets in a transaction to ZooKeeper; set offsets_storage to kafka and "
                 "dual_commit_enabled to false"
             )
-        commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
+        with self._refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
         log_partition = self.partition_for(group_id)
         producer = (producer_id, producer_epoch)
         self._refuse_while_ending(producer_id)
@@ -213,7 +215,7 @@ class TransactionalCoordinator(CoordinatorCore):
 
     def _refuse_while_ending(self, producer_id: int, *, is_ending: bool = False) -> None:
         """Raise ConcurrentTransactions if the transaction is ending. Otherwise mark it as ending, if ``is_ending``."""
-        with self._lock:
+        with self._answering():
             if self._begun.is_ending(producer_id):
                 raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending; retry")
             if is_ending:

@@ -115,4 +115,5 @@ def _member(member: Member, names: dict[str, str]) -> MemberAnswer:
             f"{each.topic or names.get(each.topic_id or '', each.topic_id)}-{each.partition}"
             for each in member.assignment
         ),
+        subscribed_topics=member.subscribed_topics,
     )

@@ -78,9 +78,16 @@ class SamplerThread:
         self._thread.start()
 
     def close(self) -> None:
-        """End after the sample in progress; waits ten seconds at most."""
+        """End after the sample in progress; waits ten seconds at most. Does nothing before `start`."""
         self._stopped.set()
-        self._thread.join(_CLOSE_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_SECONDS)
+
+    def sample_once(self) -> None:
+        """Take one sample in this thread, in place of `start`."""
+        self._try(self._sample)
+        if self._sampler is not None:
+            self._try(self._sampler.close)
 
     def _run(self) -> None:
         for _ in due(self._interval_ms, self._clock, self._stopped):

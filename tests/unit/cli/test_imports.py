@@ -33,6 +33,8 @@ WITHOUT_SPARK = {
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
     "connect_serve": {"connect serve"},
+    "report_command": {"report"},
+    "serve_command": {"serve"},
 }
 WITH_SPARK = {
     "ingest_command": {"ingest-segments"},

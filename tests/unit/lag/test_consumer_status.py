@@ -9,7 +9,7 @@ import pytest
 
 from offsets_pipeline.lag.consumer_status import WindowCommit, group_status, partition_status
 
-# the six examples of Burrow's wiki, and its issues about STOP and REWIND, with ten commits a minute apart
+# ten commits, a minute apart
 MINUTES = range(0, 600, 60)
 NOW = 545
 

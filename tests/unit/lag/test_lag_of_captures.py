@@ -6,7 +6,6 @@ without them for a partition that is assigned and has no commit.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,8 @@ from tests.logs import CAPTURE_NAMES, CAPTURES, capture_partitions, capture_sema
 from tests.unit.lag.stores import folded_segments
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.describe import GroupAnswer
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.lag.time_lag import TimeLag, interpolated_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
+
+if TYPE_CHECKING:
+    import random
 
 DAY_MS = 86_400_000
 NOW_MS = 1_795_000_000_000
