@@ -180,6 +180,9 @@ class FoldSettings(_Section):
     upkeep_interval_ms: int = _setting(600_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
 
+    clean_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
+    """Whether upkeep beside a stream cleans the log, once per `history_hours` of [log], if that is set."""
+
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
