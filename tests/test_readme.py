@@ -167,6 +167,7 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
     assert '{"offsets": [{"partition": {"filename": "/no/such é.txt"}, "offset": {"position": 3}}' in output_of(
         "file-c"
     )
+    assert '"offset": {"position": 8}' in output_of("--connector inbox")
     assert output_of("altered.json").splitlines() == [
         "connector files is STOPPED in owned-connect",
         "The offsets for this connector have been altered successfully",
