@@ -20,6 +20,7 @@ from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.delta.store_folder import properties_of
 from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
 from offsets_pipeline.group_snapshots import group_snapshot
 from offsets_pipeline.group_snapshots.described_records import classic_values, consumer_values, streams_values
@@ -232,9 +233,12 @@ def test_state_lag_and_past_of_snapshots(tmp_path: Path, capsys: pytest.CaptureF
         (4, 9, 5),
         (4, 20, 16),
     ]
-    fold_log(Store(cast("SparkSession", None), str(folder), log.store.properties), Settings(), FixedClock(times[-1]))
-    (group,) = asked("describe", "--all-groups")["groups"].values()
-    assert (group["state"], [each["offset"] for each in group["offsets"]]) == ("Stable", [4])
+    for fold in (False, True):
+        if fold:
+            store = Store(cast("SparkSession", None), str(folder), properties_of(str(folder)))
+            fold_log(store, Settings(), FixedClock(times[-1]))
+        (group,) = asked("describe", "--all-groups")["groups"].values()
+        assert (group["state"], [each["offset"] for each in group["offsets"]]) == ("Stable", [4])
     assert (
         main(["export-segments", "--store", str(folder), "--to", str(tmp_path / "to"), "--as-of", str(times[0])]) == 0
     )
