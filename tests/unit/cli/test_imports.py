@@ -23,6 +23,7 @@ WITHOUT_SPARK = {
     "answers": {"log-info"},
     "describe_command": {"describe"},
     "groups_command": {"groups", "top"},
+    "cluster_command": {"name-cluster"},
     "sql_command": {"sql"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
