@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored"
 OWNED = "owned"
+#: A store whose log has the changes between two looks at a cluster's groups, not the cluster's own log.
+SNAPSHOT = "snapshot"
 #: Start of a location that is a schema of Spark's catalog.
 SCHEMA_PREFIX = "schema:"
 FORMAT_VERSION = "4"  # raise it with each change that older programs cannot read
