@@ -1,4 +1,4 @@
-"""Processes that read and fold a topic, as users start them, are killed while clients go on: no record is lost or twice.
+"""Processes that read and fold a topic, as users start them, are killed while clients go on.
 
 `make test` kills one process with both queries; `make test-long` kills processes of either query again and again.
 """
