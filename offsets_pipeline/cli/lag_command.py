@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.answer_times import told_time
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
@@ -64,7 +64,7 @@ def lag(options: LagOptions, settings: Settings) -> int:
     logged = LoggedGroups(reader, options.groups or None, at_ms)
     if at_ms is None:
         groups = describe_groups(reader, options.groups or None)
-        warn_of_unfolded(reader, options.store)
+        told_time(reader, options.store, settings)
     else:
         groups = logged.described()
     with ExitStack() as opened:

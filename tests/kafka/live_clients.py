@@ -78,10 +78,11 @@ class LiveClients:
     # --- topics
 
     def create_topic(self, name: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
-        """Create a topic."""
+        """Create a topic, and wait until the broker knows it."""
         topic = self._jvm.org.apache.kafka.clients.admin.NewTopic(name, partitions, self._short(1))
         topic.configs(dict(settings or {}))
         self._admin.createTopics([topic]).all().get()
+        wait_until(lambda: name in self.topics(), f"topic {name} is not there")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -296,6 +297,10 @@ class Consumer:
             return len(self._client.assignment()) >= partitions
 
         wait_until(assigned, "the consumer was not assigned its partitions")
+
+    def assigned(self) -> int:
+        """The number of partitions that it has."""
+        return int(self._client.assignment().size())
 
     def commit(self, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
         """Commit, and wait for it."""

@@ -74,15 +74,18 @@ def milliseconds(timestamp: datetime) -> int:
     return round(timestamp.timestamp() * 1000)
 
 
-def reference_answers(rows: dict[int, list[LogRow]], offsets_partitions: int) -> Answer:
-    """Output of `describe --all-groups` by the reference replay of these rows."""
+def reference_answers(rows: dict[int, list[LogRow]], offsets_partitions: int, *, has_topics: bool = False) -> Answer:
+    """Output of `describe --all-groups` by the reference replay of these rows.
+
+    ``has_topics``: the broker has the topics that the log names by id.
+    """
     groups: dict[str, Answer] = {}
     for at, of_partition in rows.items():
         state = replay(of_partition, at, offsets_partitions)
         values = last_values(of_partition, state)
         for group_id, group in state.groups.items():
             if group_id not in groups or state.answers(group_id):  # R1: a misplaced one only where there is no other
-                groups[group_id] = reference_group(group_id, group, values, state)
+                groups[group_id] = reference_group(group_id, group, values, state, has_topics=has_topics)
     return {"groups": groups}
 
 
@@ -100,7 +103,12 @@ def last_values(rows: Iterable[LogRow], state: Replayed) -> dict[tuple[str, int,
 
 
 def reference_group(
-    group_id: str, group: DecodedGroup, values: dict[tuple[str, int, str], bytes], state: Replayed
+    group_id: str,
+    group: DecodedGroup,
+    values: dict[tuple[str, int, str], bytes],
+    state: Replayed,
+    *,
+    has_topics: bool,
 ) -> Answer:
     described = describe_group(group.group_type, {name: values[group_id, *name] for name in group.records})
     offsets = [
@@ -109,9 +117,10 @@ def reference_group(
         if identity[0] == group_id
     ]
     answer = group_answer(group_id, described, offsets, state.offsets_partitions)
-    if group.group_type == CONSUMER:  # that broker has no topics of these ids
+    if group.group_type == CONSUMER:
         for member in answer["members"]:
-            member["assignment"] = []
+            held = [each.rpartition("-") for each in member["assignment"]] if has_topics else []
+            member["assignment"] = sorted(f"{state.topic_names[topic]}-{partition}" for topic, _, partition in held)
     return answer
 
 

@@ -20,7 +20,10 @@ PACKAGE = "offsets_pipeline"
 SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
-    "answers": {"describe", "log-info"},
+    "answers": {"log-info"},
+    "describe_command": {"describe"},
+    "groups_command": {"groups", "top"},
+    "sql_command": {"sql"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
     "fetch_command": {"fetch"},
@@ -28,7 +31,9 @@ WITHOUT_SPARK = {
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
+    "restore_command": {"restore"},
     "import_command": {"import-checkpoint"},
+    "snapshot_command": {"snapshot"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
@@ -40,7 +45,7 @@ WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
     "follow_command": {"ingest-topic", "follow"},
     "state_commands": {"fold", "reload", "verify"},
-    "sql_commands": {"sql", "create-views"},
+    "spark_commands": {"create-views"},
     "upkeep_commands": {"maintain", "clean-log"},
 }
 
