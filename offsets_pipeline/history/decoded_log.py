@@ -36,7 +36,7 @@ _NAMES = {each.value: "".join(part.capitalize() for part in each.name.split("_")
 def decoded_log(rows: pa.Table) -> pa.Table:
     """Rows of LOG_RECORDS, in the same order.
 
-    ``rows`` has the columns COPIED, key and value. The outcome of a record of a transaction is committed, aborted or open.
+    ``rows`` has the columns COPIED, key and value. The outcome is committed, aborted or open.
     """
     keys = rows["key"].combine_chunks()
     is_commit = are_commits(keys) & _mask(rows["control_type"].is_null())
@@ -101,7 +101,10 @@ def _record(key: bytes | None, value: bytes | None) -> dict[str, Any]:
         row["member_id"] = record_key_of(decoded) or None
         if value is not None:
             found = decode_value(decoded.record_type, value)
-            row |= {"value_version": found.version, "value_json": _as_json(_readable(decoded.record_type, found.fields))}
+            row |= {
+                "value_version": found.version,
+                "value_json": _as_json(_readable(decoded.record_type, found.fields)),
+            }
     except UnknownRecordType as error:
         return row | {"record_name": _UNKNOWN_TYPE, "problem": str(error)}
     except CorruptRecord as error:

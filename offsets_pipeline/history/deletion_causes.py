@@ -45,11 +45,13 @@ _LATE_MS = 5_000
 class Retention:
     """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
 
-    ``retention_ms`` is None if it is not known: the log of a broker does not tell it.
+    By default those of Kafka. A broker's log does not tell them. If they are not known for sure (``is_known``), a
+    deletion that fits them is an expiry, and one that does not fit may still be one.
     """
 
-    retention_ms: int | None = None
+    retention_ms: int = 10_080 * MS_PER_MINUTE
     check_interval_ms: int = 600_000
+    is_known: bool = False
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Causes:
             causes |= {where: (GROUP_REMOVED, left) for where in deletion.offsets if where not in deletion.deleted}
         known = self._expiries(deletion) if any(cause == EXPIRED for cause, _ in causes.values()) else {}
         return {
-            where: (cause, _because(known[where], deletion) if cause == EXPIRED and where in known else reason)
+            where: (cause, _because(known[where]) if cause == EXPIRED and where in known else reason)
             for where, (cause, reason) in causes.items()
         }
 
@@ -122,7 +124,8 @@ class Causes:
         if not possible:
             return UNKNOWN, "no known cause writes these records"
         listed = [_NAMES[each] for each in possible]
-        return UNKNOWN, f"{', '.join(listed[:-1])} and {listed[-1]} write the same records"
+        hint = "" if EXPIRED not in possible or self._retention.is_known else "; tell the broker's retention to decide"
+        return UNKNOWN, f"{', '.join(listed[:-1])} and {listed[-1]} write the same records{hint}"
 
     # --- retention
 
@@ -133,17 +136,26 @@ class Causes:
         expiries = self._expiries(deletion)
         if not all(expiries[where].rule.lets_expire for where in deletion.deleted):
             return False
-        if not self._fits_some_retention(deletion, expiries, now_ms):
+        known = self._retention.retention_ms if self._retention.is_known else None
+        if not self._fits(deletion, expiries, now_ms, known):
             return False
-        emptied = deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
+        emptied = (
+            deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
+        )
         gets_tombstone = emptied and not (self._semantics.is_classic and self._has_no_generation(deletion.group))
         return gets_tombstone == (deletion.removed_at is not None)  # R21
 
-    def _fits_some_retention(
-        self, deletion: GroupDeletion, expiries: Mapping[TopicPartition, Expiry], now_ms: int
+    def _fits(
+        self,
+        deletion: GroupDeletion,
+        expiries: Mapping[TopicPartition, Expiry],
+        now_ms: int,
+        retention_ms: int | None,
     ) -> bool:
-        """Whether a retention time exists by which exactly the deleted offsets are due; the known one, if it is known."""
-        own = [(where, now_ms - each.at_ms) for where, each in expiries.items() if _is_own(each) and each.at_ms is not None]
+        """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
+        own = [
+            (where, now_ms - each.at_ms) for where, each in expiries.items() if _is_own(each) and each.at_ms is not None
+        ]
         if any((age_ms < 0) if where in deletion.deleted else (age_ms > _SLACK_MS) for where, age_ms in own):
             return False
         ages = {
@@ -153,7 +165,6 @@ class Causes:
         }
         least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=None)
         highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=0)
-        retention_ms = self._retention.retention_ms
         if retention_ms is None:
             if least_deleted is None:
                 return True
@@ -163,18 +174,13 @@ class Causes:
         )
 
     def _is_run(self, deletion: GroupDeletion) -> bool:
-        """Whether the newest deleted offset became due since the expiry run before."""
-        expiries = self._expiries(deletion)
-        due = []
-        for where in deletion.deleted:
-            expiry = expiries[where]
-            if _is_own(expiry):
-                due.append(expiry.at_ms or 0)
-            elif self._retention.retention_ms is None:
-                return False
-            else:
-                due.append((expiry.at_ms or 0) + self._retention.retention_ms)
-        return (deletion.time_ms or 0) - max(due) <= self._retention.check_interval_ms + _LATE_MS
+        """Whether the deleted offsets are exactly those due, and the newest one became due since the run before."""
+        expiries, now_ms, retention_ms = self._expiries(deletion), deletion.time_ms or 0, self._retention.retention_ms
+        if not self._fits(deletion, expiries, now_ms, retention_ms):
+            return False
+        known = [expiries[where] for where in deletion.deleted]
+        due = max((each.at_ms or 0) + (0 if _is_own(each) else retention_ms) for each in known)
+        return now_ms - due <= self._retention.check_interval_ms + _LATE_MS
 
     def _expiries(self, deletion: GroupDeletion) -> dict[TopicPartition, Expiry]:
         """R18 and R19 for a retention time of 0: `at_ms` is where it counts from, or the time a commit names."""
@@ -203,7 +209,12 @@ class Causes:
     def _may_be_deleted_topic(self, deletion: GroupDeletion) -> bool:
         topics = deletion.topics
         held = {where for where in self._deletable(deletion) if where.topic in topics}
-        if self._is_owned or not deletion.deleted or topics & (deletion.topics_kept or set()) or held - deletion.deleted.keys():
+        if (
+            self._is_owned
+            or not deletion.deleted
+            or topics & (deletion.topics_kept or set())
+            or held - deletion.deleted.keys()
+        ):
             return False
         return self._removal_follows(deletion)
 
@@ -236,7 +247,7 @@ def _is_own(expiry: Expiry) -> bool:
     return expiry.basis is Basis.OWN
 
 
-def _because(expiry: Expiry, deletion: GroupDeletion) -> str:
+def _because(expiry: Expiry) -> str:
     """Why retention deleted the offset."""
     since = shown_time(expiry.at_ms or 0)
     if _is_own(expiry):

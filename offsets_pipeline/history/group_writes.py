@@ -33,7 +33,9 @@ class GroupWrites:
     def numbered(self, rows: pa.Table) -> pa.Table:
         """The next rows of the log partition, in record-offset order, with the column write."""
         count = rows.num_rows
-        tombstone = _mask(rows["value"].is_null()) & _mask(rows["control_type"].is_null()) & _mask(rows["key"].is_valid())
+        tombstone = (
+            _mask(rows["value"].is_null()) & _mask(rows["control_type"].is_null()) & _mask(rows["key"].is_valid())
+        )
         at = pc.fill_null(rows["record_timestamp"].cast(pa.int64()), -1).to_numpy()
         same = np.zeros(count, dtype=np.bool_)
         same[1:] = tombstone[1:] & tombstone[:-1] & (at[1:] == at[:-1])

@@ -34,7 +34,9 @@ LOG_RECORDS = Table(
         *_PLACE,
         _RECORD_TIMESTAMP,
         Column("record_type", _SHORT, "R5; null for a control record, and for a key without a type"),
-        Column("record_name", _TEXT, "name of the record type; ControlRecord, Unknown (R6) or Corrupt (R6)", nullable=False),
+        Column(
+            "record_name", _TEXT, "name of the record type; ControlRecord, Unknown (R6) or Corrupt (R6)", nullable=False
+        ),
         Column("tombstone", _FLAG, "the record has no value", nullable=False),
         Column("group_id", _TEXT, "the group"),
         Column("topic", _TEXT, "of an offset commit: the topic"),
@@ -47,7 +49,9 @@ LOG_RECORDS = Table(
         Column("topic_id", _TEXT, "of an offset commit: the topic's id, where it holds one"),
         Column("member_id", _TEXT, "of a member's record: the member; of type 16: the regular expression"),
         Column("key_json", _TEXT, "all fields of the key as JSON; bytes in base64"),
-        Column("value_json", _TEXT, "of any other record than a commit: all fields of the value as JSON; bytes in base64"),
+        Column(
+            "value_json", _TEXT, "of any other record than a commit: all fields of the value as JSON; bytes in base64"
+        ),
         Column("value_version", _SHORT, "version of the value"),
         Column("producer_id", _LONG, "of a record of a transaction and of a control record"),
         Column("producer_epoch", _SHORT, "epoch of the producer"),

@@ -20,6 +20,7 @@ from offsets_pipeline.semantics.transactions import ABORTED, COMMITTED, OPEN, en
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from offsets_pipeline.history.completeness import Completeness
     from offsets_pipeline.history.log_history import Incarnation
 
 _OUTCOMES = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open"}
@@ -75,12 +76,21 @@ def history_tables(
 
 
 def histories(
-    history: LogHistory, retention: Retention, group_ids: Collection[str] | None
+    history: LogHistory,
+    retention: Retention,
+    group_ids: Collection[str] | None,
+    *,
+    repeats: bool = False,
+    completeness: dict[tuple[int, int], Completeness] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
-    """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name."""
+    """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
+
+    ``repeats``: show what a later log incarnation has again, too. ``completeness`` gets an entry for each log
+    incarnation and log partition that was read.
+    """
     causes = Causes(history.semantics, retention, is_owned=history.is_owned)
     names = history.topic_names()
-    shown: dict[int, Shown] | None = defaultdict(set) if len(history.incarnations) > 1 else None
+    shown: dict[int, Shown] | None = None if repeats or len(history.incarnations) == 1 else defaultdict(set)
     for incarnation in history.incarnations:
         watched: dict[int, PartitionHistory] = {}
         waiting = 0
@@ -97,6 +107,11 @@ def histories(
                     shown=None if shown is None else shown[partition],
                 )
             watched[partition].add(rows)
+            if completeness is not None:
+                place = incarnation.number, partition
+                if place not in completeness:
+                    completeness[place] = history.completeness(incarnation, partition)
+                completeness[place].add(rows)
             waiting += rows.num_rows
             if group_ids is None and waiting >= _PENDING_ROWS:
                 waiting = 0
@@ -131,7 +146,10 @@ def _outcomes(
         rows = pa.concat_tables(parts).combine_chunks()
         outcome = pa.array([_OUTCOMES[each] for each in endings(rows).outcome.tolist()], pa.string())
         is_data = rows["control_type"].is_null()
-        outcomes[partition] = (rows["record_offset"].filter(is_data).to_numpy(), outcome.filter(is_data.combine_chunks()))
+        outcomes[partition] = (
+            rows["record_offset"].filter(is_data).to_numpy(),
+            outcome.filter(is_data.combine_chunks()),
+        )
     return outcomes
 
 
@@ -146,5 +164,3 @@ def with_outcome(rows: pa.Table, offsets: np.ndarray[tuple[int], np.dtype[np.int
 
 def _without_outcome(rows: pa.Table) -> pa.Table:
     return rows.append_column("outcome", pa.nulls(rows.num_rows, pa.string()))
-
-

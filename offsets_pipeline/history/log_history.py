@@ -12,6 +12,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION, 
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchTable
+from offsets_pipeline.history.completeness import Completeness
 from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -95,7 +96,7 @@ class LogHistory:
     def homes(self, group_ids: Collection[str] | None, incarnation: Incarnation) -> list[int] | None:
         """The log partitions that may hold records of groups (R1); None for all.
 
-        `modern` answers only from the log partition of R1. A log that is replayed as `classic` may hold a group anywhere.
+        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere.
         """
         if group_ids is None or self.semantics.is_classic:
             return None
@@ -111,9 +112,12 @@ class LogHistory:
         columns: Sequence[str] = COLUMNS,
     ) -> OrderedLog:
         """The rows of an incarnation in record-offset order. Raises as `OrderedLog`."""
-        return OrderedLog(
-            self.log, incarnation.number, as_of_ms, partitions=partitions, ends=ends, columns=columns
-        )
+        return OrderedLog(self.log, incarnation.number, as_of_ms, partitions=partitions, ends=ends, columns=columns)
+
+    def completeness(self, incarnation: Incarnation, partition: int) -> Completeness:
+        """Follows the rows of one log partition, to tell from where on its history is complete."""
+        cleaned_to, end = incarnation.cleaned_to.get(partition), incarnation.ends.get(partition, 0)
+        return Completeness(cleaned_to, end, is_owned=self.is_owned)
 
     def _incarnations(self, noted: list[dict[str, Any]]) -> list[Incarnation]:
         found = []

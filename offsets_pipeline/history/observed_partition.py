@@ -83,7 +83,7 @@ class ObservedPartition(PartitionState):
         holders: TopicHolders | None = None,
         topic_names: Mapping[str, str] | None = None,
     ) -> None:
-        """``holders`` gets all commits; None if another pass feeds it. ``topic_names``: names from outside of the log."""
+        """``holders`` gets all commits; None: another pass feeds it. ``topic_names``: names from outside of the log."""
         super().__init__(log_partition, offsets_partitions, semantics=semantics)
         self.commits: list[SeenCommit] = []
         self.changes: list[SeenGroup] = []
@@ -94,7 +94,9 @@ class ObservedPartition(PartitionState):
         self._origins: dict[int, _Origin] = {}
         self._known: dict[str, _Known] = {}
         self._open: dict[str, GroupDeletion] = {}  # of the current write, by group
-        self._removed: dict[str, GroupDeletion] = {}  # removed groups: the next record tells whether they were converted
+        self._removed: dict[
+            str, GroupDeletion
+        ] = {}  # removed groups: the next record tells whether they were converted
         self._rows: Iterator[tuple[int | None, int, str]] = iter(())
         self._now_ms: int | None = None
         self._write = -1
@@ -252,7 +254,9 @@ class ObservedPartition(PartitionState):
 
     # --- groups
 
-    def _owner(self, group_id: str, where: TopicPartition, offset: CommittedOffset) -> tuple[str, str | None, str | None]:
+    def _owner(
+        self, group_id: str, where: TopicPartition, offset: CommittedOffset
+    ) -> tuple[str, str | None, str | None]:
         return self._owners.of(group_id, self.groups.get(group_id), where, offset.topic_id)
 
     def _note_removed(self, group_id: str, group: Group | None, record_type: int) -> None:

@@ -43,7 +43,8 @@ def _names(keys: pa.Array, group_ids: Collection[str]) -> npt.NDArray[np.bool_]:
 def _decoded_names(keys: pa.Array, group_ids: Collection[str]) -> npt.NDArray[np.bool_]:
     encoded = keys.dictionary_encode()
     named = np.array([_group_of(key) in group_ids for key in encoded.dictionary.to_pylist()] + [False], dtype=np.bool_)
-    return named[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+    found: npt.NDArray[np.bool_] = named[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _group_of(key: bytes) -> str | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]
 
 #: What an earlier incarnation of the log showed already, of one log partition.
-Shown = set[tuple["Hashable", ...]]
+Shown = set[tuple[Any, ...]]
 
 
 class PartitionHistory:

@@ -23,8 +23,8 @@ _UNKNOWN: tuple[str, str | None, str | None] = (UNKNOWN, None, None)
 class PartitionOwners:
     """Member id, client id and host of the one member that an offset's partition is assigned to.
 
-    Every member may commit every offset, and so may an administrator while the group is empty. So a member is named only
-    if the partition is assigned to it alone. A member that still has to revoke a partition counts as well.
+    Every member may commit every offset, and so may an administrator while the group is empty. So a member is named
+    only if the partition is assigned to it alone. A member that still has to revoke a partition counts as well.
     """
 
     def __init__(self, topic_names: Mapping[str, str]) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.history.completeness import Completeness
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
@@ -29,6 +28,7 @@ from offsets_pipeline.semantics.group_types import SHARE
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from offsets_pipeline.history.completeness import Completeness
     from offsets_pipeline.history.log_history import LogHistory
 
 _RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
@@ -60,7 +60,7 @@ class PartitionAsOf:
 class StateAsOf:
     """Groups, visible offsets and pending commits, as rows of the state tables, and names of topic ids.
 
-    ``groups`` has the columns of `groups` that answers need, ``is_listed``, ``answers`` (R1) and ``hides_offsets`` (R14).
+    ``groups`` has columns of `groups`, ``is_listed``, ``answers`` (R1) and ``hides_offsets`` (R14).
     """
 
     groups: list[dict[str, Any]]
@@ -96,10 +96,14 @@ def state_as_of(
     replay = Replay(incarnation.offsets_partitions, semantics=history.semantics)
     found: dict[int, Completeness] = {}
     for partition, rows in log.runs():
-        found.setdefault(partition, _completeness(history, partition)).add(rows)
+        if partition not in found:
+            found[partition] = history.completeness(incarnation, partition)
+        found[partition].add(rows)
         replay.add(_as_input(rows if group_ids is None else of_groups(rows, group_ids)))
     state = _state(replay.effects(), history, group_ids)
-    cut = {at: end for at, end in log.ends.items() if at not in found or found[at].is_open or found[at].complete_from > end}
+    cut = {
+        at: end for at, end in log.ends.items() if at not in found or found[at].is_open or found[at].complete_from > end
+    }
     found |= _read_on(history, cut)
     for partition, known in sorted(found.items()):
         end = log.ends.get(partition, known.end)
@@ -109,17 +113,12 @@ def state_as_of(
 
 def _read_on(history: LogHistory, partitions: Collection[int]) -> dict[int, Completeness]:
     """From where on log partitions are complete, by all of their records: these are cut off before that position."""
-    found = {partition: _completeness(history, partition) for partition in partitions}
+    found = {partition: history.completeness(history.current, partition) for partition in partitions}
     columns = ("log_partition", "record_offset", "record_timestamp", "key", "control_type")
     if partitions:
         for partition, rows in history.read(history.current, partitions=partitions, columns=columns).runs():
             found[partition].add(rows)
     return found
-
-
-def _completeness(history: LogHistory, partition: int) -> Completeness:
-    current = history.current
-    return Completeness(current.cleaned_to.get(partition), current.ends.get(partition, 0), is_owned=history.is_owned)
 
 
 def _as_input(rows: pa.Table) -> pa.Table:
@@ -131,9 +130,7 @@ def _as_input(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=INPUT_SCHEMA)
 
 
-def _state(
-    effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Collection[str] | None
-) -> StateAsOf:
+def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Collection[str] | None) -> StateAsOf:
     by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     for batch in effects:
         if batch.num_rows and (kind := batch["kind"][0].as_py()) != PROGRESS:

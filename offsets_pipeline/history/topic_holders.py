@@ -1,4 +1,4 @@
-"""Which groups keep offsets of a topic: a group that keeps one after a deletion proves that the topic was not deleted."""
+"""Which groups keep offsets of a topic: a group that still has one proves that the topic was not deleted."""
 
 from __future__ import annotations
 

@@ -144,11 +144,12 @@ class _LogFiles:
         for group in range(parquet.num_row_groups):
             found = parquet.metadata.row_group(group)
             columns = (found.column(at) for at in range(found.num_columns))
-            bounds = next((each.statistics for each in columns if each.path_in_schema == "log_partition"), None)
-            is_known = bounds is not None and bounds.has_min_max
-            lowest = {"log_partition": bounds.min} if is_known else {}
-            highest = {"log_partition": bounds.max} if is_known else {}
-            if self._may_hold(lowest, highest):
+            bounds: Any = next((each.statistics for each in columns if each.path_in_schema == "log_partition"), None)
+            if (
+                bounds is None
+                or not bounds.has_min_max
+                or self._may_hold({"log_partition": bounds.min}, {"log_partition": bounds.max})
+            ):
                 wanted.append(group)
         return wanted
 

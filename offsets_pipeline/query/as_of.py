@@ -36,7 +36,9 @@ class AsOfAnswer:
     @property
     def complete_since_ms(self) -> int | None:
         """Answers about this time or later ones are exact, in ms since 1970; None: about every time."""
-        return max((each.complete_since_ms for each in self.partitions if each.complete_since_ms is not None), default=None)
+        return max(
+            (each.complete_since_ms for each in self.partitions if each.complete_since_ms is not None), default=None
+        )
 
 
 def offsets_as_of(

@@ -25,7 +25,7 @@ from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
 from tests.logs import CAPTURE_NAMES, capture_partitions
-from tests.unit.export.test_ordered import append
+from tests.unit.log.test_ordered_log import append
 
 if TYPE_CHECKING:
     from collections.abc import Callable
