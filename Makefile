@@ -20,6 +20,7 @@ PYTHON ?=
 STORE ?= store
 CAPTURE ?= tests/data/captures/4.2.0-kip848
 JAR_SETS ?= delta
+SERVER_SETS := kafka kafka-3.9 kafka-0.10 zookeeper connect spark-kafka
 JOBS ?= 2
 ARGS ?=
 export STORE CAPTURE
@@ -65,18 +66,20 @@ $(DONE)/spark: $(wildcard $(JAR_SETS:%=conf/jars/%/*)) conf/log4j2.properties sc
 	touch $@
 
 # Its own folder, made anew, so that no JAR of an older set is left on a broker's class path.
-$(DONE)/kafka: $(wildcard conf/jars/kafka/* conf/jars/kafka-3.9/*) scripts/fetch_jars.py $(DONE)/packages
-	@echo "kafka: the JARs of brokers (63 MB) into $(VENV)/kafka and $(VENV)/kafka-3.9"
-	rm -rf $(VENV)/kafka $(VENV)/kafka-3.9
-	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka
-	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka-3.9 kafka-3.9
+$(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*) conf/jars/kafka-tools/*) scripts/fetch_jars.py $(DONE)/packages
+	@echo "kafka: the JARs of brokers, Kafka Connect, ZooKeeper and Spark's Kafka source (104 MB) into $(VENV): $(SERVER_SETS)"
+	for set in $(SERVER_SETS); do
+		rm -rf "$(VENV)/$$set"
+		$(BIN)/python scripts/fetch_jars.py --into "$(VENV)/$$set" "$$set"
+	done
+	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka-tools
 	touch $@
 
 .PHONY: setup
 setup: check $(DONE)/packages $(DONE)/project $(DONE)/spark ## the environment in .venv; needs Python 3.11, Java 17, and the network once
 
 .PHONY: kafka
-kafka: setup $(DONE)/kafka ## JARs of real Kafka brokers, which tests ask and `make bench` measures; needs the network once
+kafka: setup $(DONE)/kafka ## JARs of real Kafka brokers, Kafka Connect and ZooKeeper, which tests ask and `make bench` measures; needs the network once
 
 .PHONY: run
 run: setup ## a real broker's log, from its segment files to the table of current offsets (STORE=store)

@@ -147,11 +147,9 @@ def measure_idle(prober: Committer, address: str, store: str, folder: Path, opti
         await_offset(store, options.probes + 1, threading.Event())
         time.sleep(_SETTLE_SECONDS)
         tree = ProcessTree(process.pid)
-        before = tree.cpu_seconds()
-        time.sleep(options.idle)
+        cores = tree.cpu_seconds(time.sleep, options.idle) / options.idle
         if process.poll() is not None:
             sys.exit("follow: error: `offsets follow` ended")
-        cores = (tree.cpu_seconds() - before) / options.idle
         print(
             f"idle for {options.idle} s, `offsets follow` takes {cores:.3f} of a core and {tree.memory_mib():,.0f} MiB"
         )
@@ -211,6 +209,8 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=5, metavar="N", help="probes of these that do not count")
     parser.add_argument("--idle", type=int, default=600, metavar="SECONDS", help="time without a commit; 0: none")
     options = parser.parse_args()
+    if options.probes - options.warm_up < 2:
+        parser.error("--probes is to be at least two more than --warm-up")
     if not KAFKA_JARS.is_dir():
         sys.exit(f"follow: error: no broker in {KAFKA_JARS}: run `make kafka`")
     with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-follow-") as folder:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PROC = Path("/proc")
 # fields of /proc/PID/stat behind the name of the program, which may have spaces
-_PARENT, _TIMES = 1, slice(11, 15)
+_PARENT, _TIMES = 1, slice(11, 13)
 
 
 @dataclass(frozen=True)
@@ -17,11 +21,24 @@ class ProcessTree:
 
     pid: int
 
-    def cpu_seconds(self) -> float:
-        """Processor time so far, with that of descendants that have ended."""
+    def cpu_seconds(self, wait: Callable[[float], object], samples: int) -> float:
+        """Processor time that the processes take while `wait(1.0)` runs so often.
+
+        It sums the growth of each process: what a process took that ends, and that its parent does not wait for, would
+        else be subtracted. Not counted: the last part of a second of a process that ends.
+        """
+        known = self._ticks()
+        total = 0
+        for _ in range(samples):
+            wait(1.0)
+            now = self._ticks()
+            total += sum(ticks - known.get(pid, 0) for pid, ticks in now.items())
+            known = now
+        return total / os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> dict[int, int]:
         stats = _stats()
-        ticks = sum(int(ticks) for pid in self._pids(stats) for ticks in stats[pid][_TIMES])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return {pid: sum(int(ticks) for ticks in stats[pid][_TIMES]) for pid in self._pids(stats) if pid in stats}
 
     def memory_mib(self) -> float:
         """Memory in MiB now: the proportional set size, so pages that processes share count once."""

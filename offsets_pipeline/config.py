@@ -1,8 +1,8 @@
 """Settings: typed, frozen, read from one TOML file.
 
 `conf/offsets.toml` has every setting with its default and a description; a test compares its defaults with this module.
-A missing setting has its default. An unknown setting, or a wrong type or value, raises ConfigError with the file, the
-setting, and the allowed values.
+A missing setting has its default. A name may be written with dots, as Kafka writes it: `offsets.retention.minutes`. An
+unknown setting, or a wrong type or value, raises ConfigError with the file, the setting, and the allowed values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -26,6 +26,8 @@ CONF_PATH = Path("conf/offsets.toml")
 
 _INT32_MAX = 2**31 - 1
 HOURS_MAX = 24 * 366 * 1000
+_ZOOKEEPER_SERVER = r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(:\d{1,5})?"
+_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*)?"
 _MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: timestamps stay in range
 
 
@@ -73,6 +75,23 @@ class _Text:
 
     def accepts(self, value: object) -> bool:
         return isinstance(value, str) and self._pattern.fullmatch(value) is not None
+
+
+class _AnyText:
+    allowed = "text"
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, str)
+
+
+class _Pattern:
+    allowed = "a regular expression"
+
+    def accepts(self, value: object) -> bool:
+        try:
+            return isinstance(value, str) and re.compile(value) is not None
+        except re.error:
+            return False
 
 
 _Value = TypeVar("_Value")
@@ -124,6 +143,15 @@ class LogSettings(_Section):
 
     history_hours: int = _setting(0, _WholeNumber(0, HOURS_MAX))
     """Hours of history that upkeep keeps in the log; it cleans older records. 0 keeps all."""
+
+    offsets_topic_num_partitions: InitVar[int | None] = None
+    """Kafka's name of `offsets_partitions`; it has precedence."""
+
+    def __post_init__(self, offsets_topic_num_partitions: int | None) -> None:
+        """Take `offsets_partitions` by either name, and check each value."""
+        if offsets_topic_num_partitions is not None:
+            object.__setattr__(self, "offsets_partitions", offsets_topic_num_partitions)
+        _Section.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +237,55 @@ class CoordinatorSettings(_Section):
     transaction_max_timeout_ms: int = _setting(900_000, _WholeNumber(1, _INT32_MAX))
     """Largest timeout of a transaction; after this time a transaction that its process left open is aborted."""
 
+    offsets_storage: Literal["kafka", "zookeeper"] = _setting("kafka", _OneOf("kafka", "zookeeper"))
+    """Where commits go: to the log, or to ZooKeeper, as old consumers' `offsets.storage` says."""
+
+    dual_commit_enabled: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether commits go to the log and to ZooKeeper, whatever `offsets_storage` is."""
+
+    @property
+    def commits_to_log(self) -> bool:
+        """Whether all commits go to the log."""
+        return self.offsets_storage == "kafka" or self.dual_commit_enabled
+
+    @property
+    def uses_zookeeper(self) -> bool:
+        """Whether commits go to ZooKeeper."""
+        return self.offsets_storage == "zookeeper" or self.dual_commit_enabled
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperSettings(_Section):
+    """[zookeeper]: the connection to ZooKeeper. Names are those of a broker's settings zookeeper.*, with _ for dots.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    connect: str = _setting("", _Text(_ZOOKEEPER_CONNECT, "HOST:PORT[,HOST:PORT...][/chroot]"))
+    """Addresses of the servers, and the node below which Kafka keeps its nodes."""
+
+    session_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds after which ZooKeeper ends the session of a client that it does not hear."""
+
+    connection_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
+    """Milliseconds to wait for a connection, also for one that broke."""
+
+    digest: str = field(default="", repr=False, metadata={"rule": _AnyText()})  # may be a secret
+    """User and password of the authentication scheme `digest`, as USER:PASSWORD, ``env:NAME`` or ``file:PATH``."""
+
+    ssl_client_enable: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether the connection uses TLS."""
+
+    ssl_truststore_location: str = _setting("", _AnyText())
+    """PEM file with the certificates to trust; by default those of the system."""
+
+    ssl_keystore_location: str = _setting("", _AnyText())
+    """PEM file with the client's private key and its certificates."""
+
+    ssl_keystore_password: str = field(default="", repr=False, metadata={"rule": _AnyText()})
+    """Password of the private key: the text, ``env:NAME`` or ``file:PATH``."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings(_Section):
@@ -238,6 +315,33 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class LagSettings(_Section):
+    """[lag]: positions of topics, and the lag computed from them.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    sample_interval_ms: int = _setting(30_000, _WholeNumber(0, _INT32_MAX))
+    """Milliseconds between two samples of topics' positions that `follow` takes; 0 takes none."""
+
+    sample_topics: str = _setting(".*", _Pattern())
+    """Regular expression of the topics to sample; it must match the whole name."""
+
+    window_commits: int = _setting(10, _WholeNumber(1, 1_000))
+    """Number of commits from which the status of a partition is evaluated."""
+
+    metrics_groups: str = _setting(".*", _Pattern())
+    """Regular expression of the groups with metrics of their own; it must match the whole group id."""
+
+    metrics_max_series: int = _setting(10_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of series of one metric of groups; metrics of further groups are left out, with a warning."""
+
+    metrics_partitions: bool = _setting(default=False, rule=_TrueOrFalse())
+    """Whether metrics of groups are also told for each partition."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSettings:
     """[kafka]: options of Kafka's clients, except the address; names and values are Kafka's own.
 
@@ -255,16 +359,23 @@ class KafkaSettings:
         return cls(dict(_flat(values)))
 
 
-def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested tables by their dotted names."""
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool):
-            yield prefix + name, str(value).lower()
-        elif isinstance(value, (str, int)):
-            yield prefix + name, str(value)
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            raise ConfigError(f"{prefix}{name}: it takes text, a whole number, true or false")
+            yield prefix + name, value
+
+
+def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name, value in _leaves(values):
+        if isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, (str, int)):
+            yield name, str(value)
+        else:
+            raise ConfigError(f"{name}: it takes text, a whole number, true or false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,18 +403,35 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     fold: FoldSettings = field(default_factory=FoldSettings)
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
+    zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-_SECTIONS: Mapping[str, type[LogSettings | FoldSettings | CoordinatorSettings | TopicSettings | SparkSettings]] = {
+_SECTIONS: Mapping[
+    str,
+    type[
+        LogSettings
+        | FoldSettings
+        | CoordinatorSettings
+        | ZooKeeperSettings
+        | TopicSettings
+        | LagSettings
+        | SparkSettings
+    ],
+] = {
     "log": LogSettings,
     "fold": FoldSettings,
     "coordinator": CoordinatorSettings,
+    "zookeeper": ZooKeeperSettings,
     "topic": TopicSettings,
+    "lag": LagSettings,
     "spark": SparkSettings,
 }
+#: The two names of the number of log partitions: this project's and Kafka's.
+_PARTITIONS = frozenset({"offsets_partitions", "offsets_topic_num_partitions"})
 _KAFKA = "kafka"  # only Kafka knows the names of its options
 
 
@@ -354,11 +482,14 @@ def _from_document(document: Mapping[str, object]) -> Settings:
                 raise ConfigError(f"[{section}] {error}") from error
             continue
         names = [each.name for each in fields(_SECTIONS[section])]
-        for name in values:
-            if name not in names:
+        named = {name.replace(".", "_"): value for name, value in _leaves(values)}
+        for name in named:
+            if name not in names and (section != "log" or name not in _PARTITIONS):
                 raise ConfigError(f"[{section}] {name} is not a setting; {_known(name, names)}")
+        if named.keys() >= _PARTITIONS and len({named[name] for name in _PARTITIONS}) > 1:
+            raise ConfigError(f"[{section}] {' and '.join(sorted(_PARTITIONS))} differ; give one of them")
         try:
-            sections[section] = _SECTIONS[section](**values)
+            sections[section] = _SECTIONS[section](**cast("Any", named))
         except ConfigError as error:
             raise ConfigError(f"[{section}] {error}") from error
     return Settings(**cast("Any", sections))

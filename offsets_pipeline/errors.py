@@ -51,6 +51,10 @@ class NoSuchPath(OffsetsError):
     """An input file or folder does not exist."""
 
 
+class TargetNotWritable(OffsetsError):
+    """The output file cannot be written."""
+
+
 class TargetNotEmpty(OffsetsError):
     """The output path is not an empty local folder."""
 
@@ -81,6 +85,10 @@ class CommitUnknown(StorageFailed):
 
 class OptionNeedsAnother(OffsetsError):
     """An option of a command requires another option."""
+
+
+class ServiceUnavailable(OffsetsError):
+    """A service cannot start: its address cannot be bound, or a file of its token or of TLS cannot be used."""
 
 
 class InvalidTime(OffsetsError):
@@ -119,6 +127,20 @@ class BadConnectRequest(OffsetsError):
 
 class ConnectorStopped(OffsetsError):
     """A task writes offsets of a connector that is STOPPED."""
+
+
+class TaskFenced(OffsetsError):
+    """Another instance of a source task has started since, with a higher epoch."""
+
+    kafka_name = "PRODUCER_FENCED"
+
+
+class OffsetsLost(OffsetsError):
+    """A target table has rows of a flush whose source offsets are nowhere any more."""
+
+
+class SourceFileTruncated(OffsetsError):
+    """A source file is shorter than the position up to which it was read."""
 
 
 class FlushInProgress(OffsetsError):
@@ -199,6 +221,13 @@ class NotAuthorized(OffsetsError):
 
 class KafkaFailed(OffsetsError):
     """A broker answered with another error, or a Kafka client could not start."""
+
+
+class ZooKeeperFailed(OffsetsError):
+    """ZooKeeper did not answer in time, or refused a request."""
+
+    retriable = True
+    kafka_name = "UNKNOWN_SERVER_ERROR"
 
 
 class NoSuchTopic(OffsetsError):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.schemas import LATER_TABLES, LOG
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.log.clean import clean_log
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import TableFolder
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
@@ -65,7 +66,7 @@ def maintain_store(
     unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
     state_tables = {each.name: each for each in state_tables_of(store.properties.topic_kind)}
     done = []
-    for table in store.tables:
+    for table in _tables(store):
         folder = store.table(table.name)
         before = live(folder)
         cleans = settings is not None and settings.log.history_hours and not store.properties.topic_kind.is_connect
@@ -95,7 +96,7 @@ def maintain_beside_fold(
     unread = _first_unread_version([*store.checkpoints(), *own])
     compacted_by_fold = {each.name for each in state_tables_of(store.properties.topic_kind)}
     done = []
-    for table in store.tables:
+    for table in _tables(store):
         if is_stopping():
             break
         folder = store.table(table.name)
@@ -105,6 +106,11 @@ def maintain_beside_fold(
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))
     return done
+
+
+def _tables(store: Store) -> list[Table]:
+    """The tables of the store, also those that it got later."""
+    return [*store.tables, *(each for each in LATER_TABLES if store.has_later(each))]
 
 
 def _compact(folder: TableFolder, is_stopping: Callable[[], bool]) -> int:

@@ -20,7 +20,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LOG, TABLE_BY_NAME, Table, tables_of
+from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, tables_of
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
@@ -195,8 +195,14 @@ class Store:
             self._tables[name] = TableFolder(self.arrow_folder(name), TABLE_BY_NAME[name])
         return self._tables[name]
 
+    def has_later(self, table: Table) -> bool:
+        """Whether a table of LATER_TABLES has been written."""
+        return self.table(table.name).exists()
+
     def arrow_folder(self, name: str) -> str:
         """The table's folder as a path or a URI that Arrow understands."""
+        if name in {table.name for table in LATER_TABLES}:  # no catalog has these
+            return f"{arrow_folder(self.folder())}/{name}"
         if self.is_schema:
             return _arrow_folder(_in_catalog(self.spark, self.location, name))
         return f"{arrow_folder(self.location)}/{name}"

@@ -41,9 +41,12 @@ DOCUMENTS = (
     "docs/sources.md",
     "docs/questions.md",
     "docs/history.md",
+    "docs/lag.md",
+    "docs/report.md",
     "docs/operations.md",
     "docs/coordinator.md",
     "docs/connect.md",
+    "docs/checkpoints.md",
 )
 OFFSETS = ".venv/bin/offsets"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]

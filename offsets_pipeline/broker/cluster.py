@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
@@ -22,7 +22,7 @@ from offsets_pipeline.broker.broker_errors import (
 )
 from offsets_pipeline.broker.client_settings import client_settings
 from offsets_pipeline.broker.connection import Connection, Message, or_none
-from offsets_pipeline.errors import BrokerUnreachable, OffsetsError
+from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
+_GROUP_COORDINATOR = 0
+_COORDINATORS_BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
+#: A topic and a partition.
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,14 @@ class Cluster:
         """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
         return self._retried(lambda: self._metadata([name])[name])
 
+    def topics(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
+        """Id, partitions and leaders of these topics; None: of all topics.
+
+        Leaves out topics that do not exist, or that we may not describe.
+        """
+        wanted = None if names is None else sorted(names)
+        return {} if wanted == [] else self._retried(lambda: self._metadata(wanted, required=False))
+
     def topic_ids(self) -> dict[str, str | None]:
         """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
         found = self._retried(lambda: self._metadata(None))
@@ -185,6 +197,93 @@ class Cluster:
 
         return self._retried(ask_rest)
 
+    def ask_leaders_of_topics(
+        self,
+        places: Iterable[Place],
+        ask: Callable[[Connection, Mapping[str, TopicMetadata], list[Place]], Mapping[Place, tuple[int, _Answer]]],
+        action: str,
+    ) -> dict[Place, _Answer | OffsetsError]:
+        """Ask the leaders of partitions of many topics; an error takes the place of an answer that does not come.
+
+        Args:
+            places: partitions to ask about.
+            ask: sends one request, and returns an error code and an answer for each of its partitions.
+            action: what the request is for, as "list the offsets", for errors.
+
+        Raises an error only if the cluster does not answer at all.
+        """
+        wanted = set(places)
+        answers: dict[Place, _Answer | OffsetsError] = {}
+        failed: dict[Place, OffsetsError] = {}
+
+        def ask_rest() -> None:
+            failed.clear()
+            rest = sorted(wanted - answers.keys())
+            metadata = self._metadata(sorted({topic for topic, _ in rest}), required=False) if rest else {}
+            by_leader, without_leader = _by_leader_of_topics(metadata, rest)
+            for place in rest:
+                if place[0] not in metadata or place[1] not in metadata[place[0]].partitions:
+                    answers[place] = NoSuchTopic(f"{self.settings.at} has no partition {place[1]} of topic {place[0]}")
+            for topic, partition in without_leader:
+                failed[topic, partition] = unreachable(
+                    self.settings.at, f"partition {partition} of topic {topic} has no leader"
+                )
+            for node_id, at_node in by_leader.items():
+                try:
+                    connection = self._connection_to(node_id)
+                    told = ask(connection, metadata, at_node)
+                except BrokerUnreachable as error:
+                    failed.update(dict.fromkeys(at_node, error))
+                    continue
+                for place, (code, answer) in told.items():
+                    if code == NO_ERROR:
+                        answers[place] = answer
+                        continue
+                    error_ = broker_error(code, connection.at, f"{action} of topic {place[0]}", topic=place[0])
+                    (failed if code in STALE_METADATA or code in TRY_LATER else answers)[place] = error_
+            if failed:
+                raise _Retry(next(iter(failed.values())))
+
+        try:
+            self._retried(ask_rest)
+        except OffsetsError:
+            if not failed:
+                raise
+        return {**failed, **answers}
+
+    def ask_coordinators(
+        self,
+        group_ids: Iterable[str],
+        ask: Callable[[Connection, list[str]], Mapping[str, tuple[int, _Answer]]],
+        action: str,
+    ) -> dict[str, _Answer]:
+        """Ask the coordinator of each group, one request to each broker, and again where a coordinator has moved.
+
+        Args:
+            group_ids: groups to ask about.
+            ask: sends one request, and returns an error code and an answer for each group.
+            action: what the request is for, as "fetch the offsets", for errors.
+        """
+        wanted = set(group_ids)
+        answers: dict[str, _Answer] = {}
+
+        def ask_rest() -> dict[str, _Answer]:
+            self._metadata([])  # a coordinator may be a new broker
+            error: tuple[int, Connection, str] | None = None
+            for node_id, of_node in self._coordinators(sorted(wanted - answers.keys()), action).items():
+                connection = self._connection_to(node_id)
+                for group_id, (code, answer) in ask(connection, of_node).items():
+                    if code == NO_ERROR:
+                        answers[group_id] = answer
+                    else:
+                        error = error or (code, connection, group_id)
+            if error is not None:
+                code, connection, group_id = error
+                self.check(code, connection, f"{action} of group {group_id}", needs="READ on the group")
+            return answers
+
+        return self._retried(ask_rest)
+
     def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
         """Ask every broker that is up."""
 
@@ -236,8 +335,11 @@ class Cluster:
             time.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
 
-    def _metadata(self, names: list[str] | None) -> dict[str, TopicMetadata]:
-        """Ask any broker for the brokers and these topics; None: all topics."""
+    def _metadata(self, names: list[str] | None, *, required: bool = True) -> dict[str, TopicMetadata]:
+        """Ask any broker for the brokers and these topics; None: all topics.
+
+        Leaves out topics with an error if they are not ``required``.
+        """
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         connection = self._any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
@@ -249,11 +351,27 @@ class Cluster:
         found = {}
         for topic in answer.topics:
             action = f"read topic {topic.name}"
+            if topic.error_code and not required:
+                continue
             if names is not None and topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 raise broker_error(topic.error_code, connection.at, action, topic=topic.name)
             if names is not None:
                 self.check(topic.error_code, connection, action, topic=topic.name)
             found[topic.name] = _topic_metadata(topic)
+        return found
+
+    def _coordinators(self, group_ids: list[str], action: str) -> dict[int, list[str]]:
+        """The groups of each broker that is a group coordinator."""
+        connection = self._any_connection()
+        request = FindCoordinatorRequest(key_type=_GROUP_COORDINATOR)
+        found: dict[int, list[str]] = {}
+        batched = connection.version_of(request) >= _COORDINATORS_BATCHED_SINCE
+        for keys in [group_ids] if batched else [[group_id] for group_id in group_ids]:
+            request = FindCoordinatorRequest(key=keys[0], key_type=_GROUP_COORDINATOR, coordinator_keys=keys)
+            answer = connection.send(request)
+            for key, each in [(each.key, each) for each in answer.coordinators] if batched else [(keys[0], answer)]:
+                self.check(each.error_code, connection, f"{action} of group {key}", needs="DESCRIBE on the group")
+                found.setdefault(each.node_id, []).append(key)
         return found
 
     def _any_connection(self) -> Connection:
@@ -309,6 +427,23 @@ def _by_leader(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, 
         if leader is not None and leader.node_id is not None:
             found.setdefault(leader.node_id, []).append(partition)
     return found
+
+
+def _by_leader_of_topics(
+    metadata: Mapping[str, TopicMetadata], places: Iterable[Place]
+) -> tuple[dict[int, list[Place]], list[Place]]:
+    """Partitions of each leader, and partitions without one; leaves out those that do not exist."""
+    found: dict[int, list[Place]] = {}
+    without_leader = []
+    for topic, partition in places:
+        leader = metadata[topic].partitions.get(partition) if topic in metadata else None
+        if leader is None:
+            continue
+        if leader.node_id is None:
+            without_leader.append((topic, partition))
+        else:
+            found.setdefault(leader.node_id, []).append((topic, partition))
+    return found, without_leader
 
 
 def _topic_metadata(topic: Message) -> TopicMetadata:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
     from offsets_pipeline.broker.connection import Message
 
-_LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
-_NO_SESSION_EPOCH = -1
-_READ_UNCOMMITTED = 0
+LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
+NO_SESSION_EPOCH = -1
+READ_UNCOMMITTED = 0
 _PREFIX = struct.Struct(">qi5x")  # offset and length; the magic is the last byte
 _MOST_BYTES = 2**30  # of a fetch, whose limits are int32
 
@@ -113,7 +113,7 @@ class Fetcher:
     def _send(self, positions: Mapping[int, Position], limits: FetchLimits) -> dict[int, Message] | None:
         """The answers by partition; None if the metadata is stale."""
         # a broker older than topic ids, or metadata from one
-        max_version = None if self._topic.uuid is not None else _LAST_VERSION_WITH_NAMES
+        max_version = None if self._topic.uuid is not None else LAST_VERSION_WITH_NAMES
         answer = self._connection.send(
             self._request(positions, limits), max_version=max_version, wait_seconds=limits.max_wait_ms / 1000
         )
@@ -140,9 +140,9 @@ class Fetcher:
             max_wait_ms=limits.max_wait_ms,
             min_bytes=limits.min_bytes,
             max_bytes=limits.max_bytes,
-            isolation_level=_READ_UNCOMMITTED,
+            isolation_level=READ_UNCOMMITTED,
             session_id=0,
-            session_epoch=_NO_SESSION_EPOCH,
+            session_epoch=NO_SESSION_EPOCH,
             topics=[of_topic(topic=self._topic.name, topic_id=self._topic.uuid, partitions=partitions)],
             forgotten_topics_data=[],
             rack_id="",  # with a rack a leader may refer us to a follower

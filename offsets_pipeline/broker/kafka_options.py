@@ -6,18 +6,16 @@ package show *** in its place.
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.secret_values import referred_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _PREFIX = "kafka."
-_ENVIRONMENT, _FILE = "env:", "file:"
 _HIDDEN = "***"
 _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
 _NO_SECRETS = (".location", ".type", ".url")
@@ -58,21 +56,8 @@ class KafkaOptions:
             self._values[name] = self._resolved(name, value)
 
     def _resolved(self, name: str, value: str) -> str:
-        if value.startswith(_ENVIRONMENT):
-            variable = value.removeprefix(_ENVIRONMENT)
-            found = os.environ.get(variable)
-            if found is None:
-                raise ConfigError(
-                    f"cannot read the Kafka option {name}: the environment variable {variable} is not set; set it"
-                )
-        elif value.startswith(_FILE):
-            path = value.removeprefix(_FILE)
-            try:
-                found = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not text"
-                raise ConfigError(f"cannot read the Kafka option {name} from the file {path}: {reason}") from None
-        else:
+        found = referred_secret(f"the Kafka option {name}", value)
+        if found is None:
             if value and any(part in name for part in _SECRET_NAMES) and not name.endswith(_NO_SECRETS):
                 self._secrets |= _parts(name, value)
             return value

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.connection import Connection, Message
 
 EARLIEST, LATEST = -2, -1
-_CONSUMER = -1  # replica id
+#: Replica id of a consumer.
+CONSUMER = -1
 
 _Answer = TypeVar("_Answer")
 
@@ -66,7 +67,7 @@ def list_offsets(
             for partition, epoch in leader_epochs.items()
         ]
         return ListOffsetsRequest(
-            replica_id=_CONSUMER,
+            replica_id=CONSUMER,
             isolation_level=int(isolation),
             topics=[of_topic(name=topic, partitions=wanted)],
             timeout_ms=int(cluster.settings.request_seconds * 1000),
@@ -102,7 +103,7 @@ def epoch_ends(cluster: Cluster, topic: str, leader_epochs: Mapping[int, int]) -
             )
             for partition, epoch in known_epochs.items()
         ]
-        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
+        return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=[of_topic(topic=topic, partitions=wanted)])
 
     def answer(found: Message) -> tuple[int, EpochEnd]:
         return found.partition, EpochEnd(or_none(found.leader_epoch), or_none(found.end_offset))

@@ -54,9 +54,12 @@ def show_groups(groups: Mapping[str, GroupAnswer], format_: str, *, members: boo
         write_json({"groups": groups})
     elif members:
         write_rows(
-            ["group", "member", "instance", "client", "host", "assignment"],
+            ["group", "member", "instance", "client", "host", "assignment", "subscribed_topics"],
             [
-                [name, each.member_id, each.instance_id, each.client_id, each.host, " ".join(each.assignment)]
+                [
+                    *(name, each.member_id, each.instance_id, each.client_id, each.host, " ".join(each.assignment)),
+                    " ".join(each.subscribed_topics or ()),
+                ]
                 for name, group in groups.items()
                 for each in group.members
             ],

@@ -1,14 +1,15 @@
-"""`offsets connect stop`, `pause`, `resume`, `alter` and `reset`, on an owned store."""
+"""`offsets connect config`, `stop`, `pause`, `resume`, `alter` and `reset`, on an owned store."""
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.output import write_json
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
-from offsets_pipeline.errors import MalformedFile, NoSuchPath
+from offsets_pipeline.connect.request_bodies import offsets_of, settings_of
+from offsets_pipeline.errors import BadConnectRequest, NoSuchPath
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +24,8 @@ def set_state(store: str, connector: str, state: str) -> int:
 
 
 def alter(store: str, connector: str, file: Path) -> int:
-    """Add and replace offsets; returns the exit status. Raises MalformedFile, NoSuchConnector, BadConnectRequest."""
-    offsets = _offsets(file)
+    """Add and replace offsets; returns the exit status. Raises NoSuchConnector, BadConnectRequest, NoSuchPath."""
+    offsets = offsets_of(*_read(file))
     with ConnectLog.open(store) as log:
         message = OffsetManagement(log).alter(connector, offsets)
     sys.stdout.write(f"{message}\n")
@@ -39,24 +40,28 @@ def reset(store: str, connector: str) -> int:
     return 0
 
 
-def _offsets(file: Path) -> list[dict[str, Any]]:
-    """The offsets of a request; ``-`` is stdin. Raises MalformedFile, NoSuchPath."""
+def configure(store: str, connector: str, file: Path | None) -> int:
+    """Configure a connector, or without a file show its configuration; returns the exit status.
+
+    Raises NoSuchConnector, BadConnectRequest, NoSuchPath.
+    """
+    settings = None if file is None else settings_of(*_read(file))
+    with ConnectLog.open(store) as log:
+        management = OffsetManagement(log)
+        if settings is None:
+            write_json(management.info(connector)["config"])
+        else:
+            created, _ = management.put_config(connector, settings)
+            sys.stdout.write(f"connector {connector} is {'created' if created else 'configured'} in {store}\n")
+    return 0
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """The text of a file, and its name for errors; ``-`` is stdin. Raises NoSuchPath, BadConnectRequest."""
     name = "stdin" if str(file) == "-" else str(file)
     try:
-        document = json.loads(sys.stdin.read() if name == "stdin" else file.read_text(encoding="utf-8"))
+        return sys.stdin.read() if name == "stdin" else file.read_text(encoding="utf-8"), name
     except OSError as error:
         raise NoSuchPath(f"cannot read {name}: {error.strerror}; name a readable file") from None
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(f"{name} is not JSON: {error}") from None
-    offsets = document.get("offsets") if isinstance(document, dict) else None
-    if not isinstance(offsets, list) or not all(map(_is_offset, offsets)):
-        raise MalformedFile(
-            f'{name} does not hold offsets: write {{"offsets": [{{"partition": {{...}}, "offset": {{...}}}}]}}'
-        )
-    return offsets
-
-
-def _is_offset(each: object) -> bool:
-    if not isinstance(each, dict) or each.keys() != {"partition", "offset"}:
-        return False
-    return isinstance(each["partition"], dict) and isinstance(each["offset"], dict | None)
+    except UnicodeDecodeError as error:
+        raise BadConnectRequest(f"{name} is not JSON: not UTF-8 at position {error.start}") from None

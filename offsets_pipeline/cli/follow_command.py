@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,23 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.opened import start_spark
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.stream.follow import Follower
+from offsets_pipeline.topic_positions.position_sampler import PositionSampler, SamplerThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.store import Store
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,34 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
         ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
+        sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
         watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
-        with batches_counted(spark, metrics):
+        with batches_counted(spark, metrics), ExitStack() as ends:
+            if sampling is not None and not options.available_now:
+                sampling.start()
+                ends.callback(sampling.close)
             if follower is None:
                 read = ingest.run(available_now=options.available_now)
             else:
                 metrics.add("offsets_records_folded_total", 0)
                 read = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
+        if sampling is not None and options.available_now:
+            sampling.sample_once()
     sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)
+
+
+def _sampling(
+    store: Store, kafka: KafkaOptions, settings: Settings, clock: Clock, warn: Callable[[str], None]
+) -> SamplerThread | None:
+    """Samples of topics' positions into the store; None if the settings or the kind of its topic want none."""
+    if not settings.lag.sample_interval_ms or store.properties.topic_kind.is_connect:
+        return None
+    table = store.table(TOPIC_OFFSETS.name)
+    return SamplerThread(
+        lambda: PositionSampler(kafka, table, settings.lag.sample_topics, clock),
+        settings.lag.sample_interval_ms,
+        clock,
+        warn,
+    )

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from offsets_pipeline.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -64,7 +66,7 @@ def _in_csv(value: object) -> object:
     """Return a number unchanged; escape text that is not printable, and put a ' before a formula."""
     if value is None or isinstance(value, (int, float, Decimal)):
         return value
-    text = _escaped(str(value))
+    text = printable(str(value))
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
@@ -102,12 +104,5 @@ def _is_number(value: object) -> bool:
 def _shown(value: object) -> str:
     if value is None or value == "":
         return _NOTHING
-    text = _escaped(str(value))
+    text = printable(str(value))
     return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - len(_CUT)] + _CUT
-
-
-def _escaped(text: str) -> str:
-    """Escape each character that is not printable, such as NUL or a change of direction, as Python does."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli.answers import warn_of_unfolded
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
@@ -14,7 +15,6 @@ from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.observability.warnings import warn
-from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
 from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
 from offsets_pipeline.offset_reset.plan import (
@@ -30,8 +30,9 @@ from offsets_pipeline.offset_reset.plan import (
     plan_reset,
 )
 from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
-from offsets_pipeline.offset_reset.positions import read_positions
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.topic_positions.positions import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.offset_reset.plan import GroupOffsets, PlannedOffset, ResetPlan
-    from offsets_pipeline.offset_reset.positions import Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.topic_positions.positions import Positions
 
 _COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset")
 #: Commits of all groups wait together, so the last of many needs long.
@@ -94,12 +95,12 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
             ) from None
         reader = StateReader(options.store)
         warn_of_unfolded(reader, options.store)
-        plan = _plan(options, scenario, mirrored_group_offsets(reader, group_ids))
+        plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         return _status(plan, {})
     partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}
     with Coordinator.open(store, settings, partitions=partitions, housekeeping=False) as coordinator:
-        plan = _plan(options, scenario, owned_group_offsets(coordinator, group_ids))
+        plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
     _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], "--execute commits it")
     return _status(plan, failed)
@@ -147,11 +148,15 @@ def _to_time(time_ms: int) -> ToTime:
     return ToTime(min(max(0, time_ms), MAX_OFFSET))
 
 
-def _plan(options: ResetOptions, scenario: Scenario, standings: Mapping[str, GroupOffsets]) -> ResetPlan:
-    return plan_reset(standings, scenario, options.topics or None, _positions(options, scenario, standings))
+def _plan(
+    options: ResetOptions, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
+) -> ResetPlan:
+    return plan_reset(standings, scenario, options.topics or None, _positions(options, settings, scenario, standings))
 
 
-def _positions(options: ResetOptions, scenario: Scenario, standings: Mapping[str, GroupOffsets]) -> Positions | None:
+def _positions(
+    options: ResetOptions, settings: Settings, scenario: Scenario, standings: Mapping[str, GroupOffsets]
+) -> Positions | None:
     if options.positions is not None:
         return read_positions(Path(options.positions))
     if options.bootstrap_server is None:
@@ -163,11 +168,11 @@ def _positions(options: ResetOptions, scenario: Scenario, standings: Mapping[str
     else:
         topics = {where.topic for standing in standings.values() for where in standing.offsets}
     config = options.command_config
+    given = settings.kafka.options if config is None else read_client_properties(Path(config))
     return ask_broker(
-        options.bootstrap_server,
+        KafkaOptions(options.bootstrap_server, given),
         topics,
         scenario.time_ms if isinstance(scenario, ToTime) else None,
-        None if config is None else read_client_properties(Path(config)),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from offsets_pipeline.cli.command import CONNECT, FILE, Command, command
 from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import ADDRESS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +91,71 @@ def alter(store: str, settings: Settings, connector: str, offsets: Path) -> int:
     return connect_changes.alter(store, connector, offsets)
 
 
+@command(
+    CONNECT,
+    "offsets connect config --store owned --connector files --settings files.json",
+    "offsets connect config --store owned --connector files",
+    name="config",
+)
+@CONNECTOR
+@click.option(
+    "--settings",
+    "file",
+    metavar="FILE",
+    type=FILE,
+    help="JSON object of settings, as PUT /connectors/C/config takes it. - is stdin. Without it, show the settings.",
+)
+def configure(store: str, settings: Settings, connector: str, file: Path | None) -> int:  # noqa: ARG001
+    """Configure a connector of an owned store, or show its settings.
+
+    Creates the connector if it does not exist. Secrets must be references such as ${file:/run/secrets/db:password}.
+    """
+    from offsets_pipeline.cli import connect_changes
+
+    return connect_changes.configure(store, connector, file)
+
+
+@command(
+    CONNECT,
+    "offsets connect serve --store owned",
+    "offsets connect serve --store owned --cluster-id lab --listen 8083",
+    "offsets connect serve --store owned --listen 0.0.0.0:8083 --token-file /run/secrets/connect-token "
+    "--tls-certificate server.pem --tls-key server.key",
+    name="serve",
+)
+@click.option(
+    "--listen",
+    type=ADDRESS,
+    default="127.0.0.1:8083",
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Address. One that is not a loopback address needs --token-file or --tls-client-ca.",
+)
+@click.option("--cluster-id", metavar="ID", help="Create the store if it does not exist, for this cluster.")
+@click.option("--token-file", type=FILE, metavar="FILE", help="Require the bearer token in this file.")
+@click.option("--tls-certificate", type=FILE, metavar="FILE", help="Serve HTTPS with this certificate, in PEM.")
+@click.option("--tls-key", type=FILE, metavar="FILE", help="The certificate's key, in PEM without a password.")
+@click.option(
+    "--tls-client-ca", type=FILE, metavar="FILE", help="Require client certificates of this authority, in PEM."
+)
+@click.option(
+    "--max-request-bytes",
+    type=click.IntRange(1),
+    default=1_048_576,
+    show_default=True,
+    metavar="N",
+    help="Limit of a request's body.",
+)
+def serve(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401, ARG001 - ServeOptions
+    """Serve the REST interface of Kafka Connect for an owned store.
+
+    Runs until SIGTERM or Ctrl-C.
+    """
+    from offsets_pipeline.cli import connect_serve
+
+    return connect_serve.serve(store, connect_serve.ServeOptions(**options))
+
+
 @command(CONNECT, "offsets connect reset --store owned --connector files", name="reset")
 @CONNECTOR
 def reset(store: str, settings: Settings, connector: str) -> int:  # noqa: ARG001
@@ -103,5 +169,5 @@ stop = _of_state("stop", "Give a connector of an owned store the state STOPPED: 
 pause = _of_state("pause", "Give a connector of an owned store the state PAUSED.", "PAUSED")
 resume = _of_state("resume", "Give a connector of an owned store the state RUNNING.", "RUNNING")
 
-for each in (list_connectors, describe_connector, stop, pause, resume, alter, reset):
+for each in (list_connectors, describe_connector, configure, stop, pause, resume, alter, reset, serve):
     connect.add_command(each)

@@ -98,7 +98,9 @@ def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
     help="CSV in place of a broker. Header: topic,partition,earliest,latest, then times; a time's column has the "
     "offset of the first record at or after it.",
 )
-@click.option("--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (librdkafka).")
+@click.option(
+    "--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client (default: setting [kafka])."
+)
 @click.option("--execute", is_flag=True, help="Commit the offsets.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan (default).")
 @format_option(help_="Format of the plan; csv is the format of --export.")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
-from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE
+from offsets_pipeline.cli.output import format_option
+from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE, every_option, position_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     SOURCES,
     "offsets ingest-segments --store store /var/lib/kafka/data",
     "offsets ingest-segments --store store --offsets-partitions 50 __consumer_offsets-7",
+    "offsets ingest-segments --store store --offsets.topic.num.partitions 50 __consumer_offsets-7",
     "offsets ingest-segments --store connect --topic connect-offsets /var/lib/kafka/data",
 )
 @click.argument(
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--offsets-partitions",
+    "--offsets-topic-num-partitions",
+    "--offsets.topic.num.partitions",
+    "offsets_partitions",
     type=int,
     metavar="N",
     help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
@@ -119,3 +124,85 @@ def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
     from offsets_pipeline.cli import follow_command
 
     return follow_command.read_topic(store, settings, follow_command.TopicOptions(**options), fold=True)
+
+
+@command(
+    SOURCES,
+    "offsets import-zookeeper --store owned --zookeeper zookeeper.example.com:2181/kafka",
+    "offsets import-zookeeper --store owned --dump consumers.txt",
+    exclusive=[("--zookeeper", "--dump")],
+    required=[("--zookeeper", "--dump")],
+)
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT[/CHROOT]",
+    help="Servers of ZooKeeper, separated by commas. The section [zookeeper] of the settings has digest and TLS.",
+)
+@click.option(
+    "--dump", type=PATH, metavar="FILE", help="Text dump in place of ZooKeeper: a line PATH VALUE for each node."
+)
+@click.option(
+    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
+)
+@format_option()
+def import_zookeeper(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ImportOptions
+    """Copy the offsets of Kafka's first consumers from ZooKeeper into an owned store.
+
+    Creates the store if it does not exist. Running it again adds what is missing or newer in ZooKeeper, and keeps what
+    was committed to the store since. Running consumers are shown, not stored as members.
+    """
+    from offsets_pipeline.cli import zookeeper_command
+
+    return zookeeper_command.import_zookeeper(store, settings, zookeeper_command.ImportOptions(**options))
+
+
+@command(
+    SOURCES,
+    "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092",
+    "offsets sample-topic-offsets --store store --bootstrap-server localhost:9092 --every 30",
+    "offsets sample-topic-offsets --store store --positions positions.csv",
+    exclusive=[("--bootstrap-server", "--positions"), ("--positions", "--every")],
+    required=[("--bootstrap-server", "--positions")],
+)
+@position_options
+@click.option("--topics", metavar="PATTERN", help="Regular expression of topics (default: setting sample_topics).")
+@every_option()
+def sample_topic_offsets(
+    store: str,
+    settings: Settings,
+    topics: str | None,
+    every: int | None,
+    **of_positions: Any,  # noqa: ANN401 - PositionOptions
+) -> int:
+    """Add log start and log end of topics to the store: lag in seconds is computed from them. Starts no Spark.
+
+    `offsets follow` does this, too, every sample_interval_ms of the settings.
+    """
+    from offsets_pipeline.cli import lag_command, sample_command
+
+    where = lag_command.PositionOptions(**of_positions)
+    return sample_command.sample_topic_offsets(store, settings, where, topics, every)
+
+
+@command(
+    SOURCES,
+    "offsets import-checkpoint /data/checkpoints/billing --group billing --store owned",
+    "offsets import-checkpoint s3://bucket/checkpoints/joined --source orders --group joined-orders --store owned",
+)
+@click.argument("path", metavar="PATH", type=PATH, help="checkpointLocation of a Structured Streaming query.")
+@click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME",
+    help="Name of a Kafka source, or its number in the query, from 0. May be repeated (default: all).",
+)
+def import_checkpoint(store: str, settings: Settings, path: str, group: str, sources: tuple[str, ...]) -> int:
+    """Commit the Kafka offsets in a Spark query's checkpoint to an owned store.
+
+    Commits the end offsets of each completed batch, with the batch's time. Running it again adds only newer batches.
+    """
+    from offsets_pipeline.cli import import_command
+
+    return import_command.import_checkpoint(store, settings, path, group, sources)

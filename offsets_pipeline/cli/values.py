@@ -153,3 +153,26 @@ def every_option(default: str | None = None) -> Callable[[Callable[..., int]], C
         flag_value=_NO_DURATION,
         help=f"{help_} (default: setting {default}).",
     )
+
+
+def position_options(run: Callable[..., int]) -> Callable[..., int]:
+    """The options that say where positions of topics come from: `--bootstrap-server`, `--positions`, `--option`."""
+    for option in reversed((
+        click.option("--bootstrap-server", metavar="HOST:PORT", help="Brokers that have the topics."),
+        click.option(
+            "--positions",
+            type=click.Path(readable=False),
+            metavar="FILE",
+            help="CSV file or Delta table with positions. Header: topic,partition,log_start_offset,log_end_offset,"
+            "sampled_at, or that of reset-offsets.",
+        ),
+        click.option(
+            "--option",
+            "options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",
+        ),
+    )):  # fmt: skip
+        run = option(run)
+    return run

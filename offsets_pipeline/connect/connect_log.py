@@ -143,12 +143,12 @@ class ConnectLog:
         self._appender.submit(request)
         return request
 
-    def call(self, what: str, handler: Handler, claims: Mapping[Hashable, bool]) -> Any:  # noqa: ANN401 - the response
+    def call(self, what: str, handler: Handler, claims: Mapping[Hashable, bool], timeout_ms: float = TIMEOUT_MS) -> Any:  # noqa: ANN401 - the response
         """Submit a request and wait for its response. Raises its error, or RequestTimedOut."""
-        request = self.submit(what, handler, claims)
+        request = self.submit(what, handler, claims, timeout_ms)
         done: Future[Any] = request.done
         try:
-            return done.result(TIMEOUT_MS / 1000)
+            return done.result(timeout_ms / 1000)
         except FutureTimeoutError:
             if done.cancel():
                 raise RequestTimedOut(f"{what}: timed out; it was not written") from None

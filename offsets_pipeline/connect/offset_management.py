@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.connect.connect_keys import canonical_json, offset_key
+from offsets_pipeline.connect.connect_log import TIMEOUT_MS
+from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_record, validated_config
 from offsets_pipeline.connect.connector_offsets import source_answer
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of, target_state_record
 from offsets_pipeline.coordinator.appender import EXCLUSIVE
@@ -31,11 +33,13 @@ _NOT_STOPPED = (
 class OffsetManagement:
     """Requests about connectors; a connector exists from its first record on.
 
-    Each method raises NoSuchConnector for an unknown connector, RequestTimedOut, CoordinatorNotAvailable.
+    Each method raises NoSuchConnector for an unknown connector, RequestTimedOut, CoordinatorNotAvailable. A request
+    waits up to ``timeout_ms`` for its append.
     """
 
-    def __init__(self, log: ConnectLog) -> None:
+    def __init__(self, log: ConnectLog, timeout_ms: float = TIMEOUT_MS) -> None:
         self._log = log
+        self._timeout_ms = timeout_ms
 
     def target_states(self) -> dict[str, str]:
         """The target state of each connector, by name."""
@@ -54,11 +58,46 @@ class OffsetManagement:
 
         return source_answer(self._log.read(found))
 
+    def info(self, connector: str) -> dict[str, Any]:
+        """The answer to `GET /connectors/{connector}`. No tasks run here."""
+
+        def found() -> dict[str, str] | None:
+            self._require(connector)
+            return config_of(self._log, connector)
+
+        return _info(connector, self._log.read(found))
+
+    def status(self, connector: str, worker_id: str) -> dict[str, Any]:
+        """The answer to `GET /connectors/{connector}/status`: the target state, at any worker."""
+
+        def found() -> str:
+            self._require(connector, f"No status found for connector {connector}")
+            return target_state_of(self._log, connector)
+
+        state = self._log.read(found)
+        connector_state = {"state": state, "worker_id": worker_id}
+        return {"name": connector, "connector": connector_state, "tasks": [], "type": SOURCE}
+
+    def put_config(self, connector: str, settings: Mapping[str, str | None]) -> tuple[bool, dict[str, Any]]:
+        """Create or configure a connector, as `PUT /connectors/{connector}/config`.
+
+        Returns whether this is its first configuration, and the answer. Idempotent. Raises BadConnectRequest for wrong
+        settings, and for secrets in clear.
+        """
+        config = validated_config(connector, settings)
+
+        def handler(_: int) -> Outcome[bool]:
+            known = config_of(self._log, connector)
+            return Outcome([] if known == config else [config_record(self._log, config)], known is None)
+
+        created = bool(self._call(f"the configuration of connector {connector}", connector, handler))
+        return created, _info(connector, config)
+
     def set_target_state(self, connector: str, state: str) -> None:
         """Give a connector the state RUNNING, PAUSED or STOPPED. Idempotent."""
 
         def handler(_: int) -> Outcome[None]:
-            self._require(connector)
+            self._require(connector, f"Unknown connector {connector}")
             is_new = target_state_of(self._log, connector) != state
             return Outcome([target_state_record(self._log, connector, state)] if is_new else [], None)
 
@@ -106,7 +145,7 @@ class OffsetManagement:
         return str(self._call(f"a reset of offsets of connector {connector}", connector, handler))
 
     def _call(self, what: str, connector: str, handler: Callable[[int], Outcome[Any]]) -> Any:  # noqa: ANN401
-        return self._log.call(what, handler, {claim_of(connector): EXCLUSIVE})
+        return self._log.call(what, handler, {claim_of(connector): EXCLUSIVE}, self._timeout_ms)
 
     def _record(self, connector: str, key: bytes, value: bytes | None) -> Record:
         return Record(self._log.store.partition_for(connector), key, value)
@@ -114,14 +153,18 @@ class OffsetManagement:
     def _exists(self, connector: str) -> bool:
         return next(self._log.records(connector), None) is not None
 
-    def _require(self, connector: str) -> None:
+    def _require(self, connector: str, otherwise: str | None = None) -> None:
         if not self._exists(connector):
-            raise NoSuchConnector(f"Connector {connector} not found")
+            raise NoSuchConnector(otherwise or f"Connector {connector} not found")
 
     def _require_stopped(self, connector: str) -> None:
         self._require(connector)
         if target_state_of(self._log, connector) != STOPPED:
             raise BadConnectRequest(_NOT_STOPPED.format(connector=connector))
+
+
+def _info(connector: str, config: dict[str, str] | None) -> dict[str, Any]:
+    return {"name": connector, "config": config or {"name": connector}, "tasks": [], "type": SOURCE}
 
 
 class OffsetManagementClient:

@@ -30,11 +30,11 @@ from offsets_pipeline.record.corrupt import UnwritableRecord
 from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from offsets_pipeline.config import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
-    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetCommit
+    from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 #: The default of a broker's `message.max.bytes`. A broker appends the records of one request as one batch.
 MAX_REQUEST_BYTES = 1_048_588
 _MAX_OFFSET = 2**63 - 1
+_MAX_TIME_MS = _MAX_OFFSET // 1000  # the tables hold microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def commit_offsets(
     A partition with too long metadata gets no record, and the outcome has the error OffsetMetadataTooLarge. The other
     partitions are committed, as in Kafka.
 
-    Raises the errors of `validate_member`, InvalidRequest for an invalid retention time, OffsetOutOfRange,
-    InvalidCommitOffsetSize.
+    Raises the errors of `validate_member`, InvalidRequest for an invalid retention time or commit timestamp,
+    OffsetOutOfRange, InvalidCommitOffsetSize.
     """
     validate_member(state, request.group_id, request.member, transactional=producer is not None)
     expire_timestamp_ms = _expire_timestamp_ms(request.retention_time_ms, now_ms)
@@ -78,7 +79,13 @@ def commit_offsets(
             raise OffsetOutOfRange(
                 f"{offset.offset!r} is not an offset for {where.topic}-{where.partition}: it takes 0 to 2^63-1"
             )
-        if len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes:  # R24
+        at_ms = offset.commit_timestamp_ms
+        if at_ms is not None and not 0 <= at_ms <= _MAX_TIME_MS:
+            raise InvalidRequest(
+                f"commit_timestamp_ms={at_ms!r} is not allowed for {where.topic}-{where.partition}: "
+                "it takes ms since 1970"
+            )
+        if _is_too_large(offset, settings):  # R24
             too_large.append(where)
             continue
         try:
@@ -102,6 +109,25 @@ def commit_offsets(
             f"a commit of {len(records)} offsets takes {size} bytes, at most {MAX_REQUEST_BYTES} are allowed; split it"
         )
     return Outcome(records, None, _too_large(too_large, len(records), settings))
+
+
+def accepted_offsets(request: OffsetCommit, settings: CoordinatorSettings) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets of a commit whose metadata are not too long (R24)."""
+    return {where: each for where, each in request.offsets.items() if not _is_too_large(each, settings)}
+
+
+def lowered_offsets(
+    state: PartitionState, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return those of the offsets that are lower than the committed offset in the log."""
+    held = state.offsets_of(group_id)
+    return {
+        where: each for where, each in offsets.items() if where in held and each.offset < held[where].committed_offset
+    }
+
+
+def _is_too_large(offset: OffsetAndMetadata, settings: CoordinatorSettings) -> bool:
+    return len(offset.metadata.encode("utf-8", "replace")) > settings.offset_metadata_max_bytes
 
 
 def _expire_timestamp_ms(retention_time_ms: int | None, now_ms: int) -> int | None:

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.coordinator import commits, deletion, expiration, groups
+from offsets_pipeline.coordinator import commits, deletion, groups
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.core import ACKS_NONE
+from offsets_pipeline.coordinator.expiring import ExpiringCoordinator
 from offsets_pipeline.coordinator.requests import (
     NOBODY,
     GroupMetadata,
     MemberOfGroup,
     OffsetCommit,
+    Outcome,
     as_offsets,
     validated_group_id,
     validated_partition,
 )
-from offsets_pipeline.coordinator.transactional import TransactionalCoordinator
-from offsets_pipeline.errors import NoSuchGroup, OffsetsError
-from offsets_pipeline.semantics import retention
+from offsets_pipeline.errors import GroupSubscribedToTopic, NoSuchGroup, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
     from concurrent.futures import Future
 
     from offsets_pipeline.coordinator.appender import Request
     from offsets_pipeline.coordinator.commits import FetchedOffset
-    from offsets_pipeline.coordinator.expiration import Expired
     from offsets_pipeline.coordinator.loading import LoadStatus
     from offsets_pipeline.coordinator.registry import Instance
-    from offsets_pipeline.coordinator.requests import OffsetsByPartition, Outcome
+    from offsets_pipeline.coordinator.requests import OffsetAndMetadata, OffsetsByPartition
     from offsets_pipeline.semantics.group_description import GroupDescription
-    from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
-    from offsets_pipeline.semantics.retention import ExpiredGroup, Expiry, GroupForecast
-
-_LOG = logging.getLogger(__name__)
+    from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +53,7 @@ class GroupListing:
     protocol_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryReport:
-    """The groups with expired offsets in one log partition. After an ``error`` the next run expires the rest (R22)."""
-
-    log_partition: int
-    groups: list[ExpiredGroup]
-    error: Exception | None = None
-
-
-class Coordinator(TransactionalCoordinator):
+class Coordinator(ExpiringCoordinator):
     """The groups and offsets of an owned store. Open it with `open`. It is thread-safe.
 
     A call on groups or offsets first catches up with the log's end. Any number of processes may load the same log
@@ -80,7 +65,8 @@ class Coordinator(TransactionalCoordinator):
 
     def find_coordinator(self, group_id: str) -> FoundCoordinator:
         """Return the log partition of a group, and the coordinators that have it loaded."""
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         loaded_by = self._registry.who_has(log_partition, self._clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
 
@@ -104,9 +90,9 @@ class Coordinator(TransactionalCoordinator):
         RebalanceInProgress (R25); OffsetMetadataTooLarge, after the other partitions are committed; OffsetOutOfRange,
         UnknownTopicOrPartition, InvalidCommitOffsetSize, InvalidRequest, InvalidRequiredAcks.
         """
-        request = self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)
+        request, done = self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)
         if self._acks(acks) != ACKS_NONE:
-            self._wait_for(request)
+            self._wait_for(request, done)
 
     def commit_offsets_async(
         self,
@@ -119,7 +105,37 @@ class Coordinator(TransactionalCoordinator):
         timeout_ms: int | None = None,
     ) -> Future[None]:
         """Run `commit_offsets` without waiting; returns a future. Commits of a group are appended in order."""
-        return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms).done
+        return self._commit(group_id, offsets, member, retention_time_ms, acks, timeout_ms)[1]
+
+    def commit_offsets_if(
+        self,
+        group_id: str,
+        offsets: OffsetsByPartition,
+        is_wanted: Callable[[TopicPartition, CommittedOffset | None], bool],
+        *,
+        timeout_ms: int | None = None,
+    ) -> Future[set[TopicPartition]]:
+        """Commit those offsets for which ``is_wanted`` holds, given the committed offset in the log or None.
+
+        Asks right before the append, so no commit of another process is between. Never writes to ZooKeeper. Returns a
+        future of the committed partitions; its errors are those of `commit_offsets`.
+        """
+        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets))
+        log_partition = self.partition_for(group_id)
+
+        def handler(now_ms: int) -> Outcome[set[TopicPartition]]:
+            state = self._partitions.state(log_partition)
+            held = state.offsets_of(group_id)
+            wanted = {where: each for where, each in commit.offsets.items() if is_wanted(where, held.get(where))}
+            outcome = commits.commit_offsets(state, replace(commit, offsets=wanted), now_ms, self._settings)
+            return Outcome(outcome.records, set(wanted), outcome.error)
+
+        def claims() -> Mapping[Hashable, bool]:
+            return {**self._commit_claims(group_id), ("group", group_id): EXCLUSIVE}
+
+        request = self._submit(f"commit of group {group_id!r}", handler, claims, timeout_ms)
+        request.done.add_done_callback(self._counted(len(commit.offsets), acks=None))
+        return request.done
 
     def fetch_offsets(
         self,
@@ -136,21 +152,28 @@ class Coordinator(TransactionalCoordinator):
 
         Raises UnknownMemberId, StaleMemberEpoch or IllegalGeneration if ``member`` does not match the group.
         """
-        validated_group_id(group_id)
-        chosen = None if partitions is None else [validated_partition(where) for where in partitions]
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
+            chosen = None if partitions is None else [validated_partition(where) for where in partitions]
             state = self._state_for(group_id)
-            return commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
+            found = commits.fetch_offsets(state, group_id, chosen, member, require_stable=require_stable)
+        return found if self._zookeeper is None else self._zookeeper.higher_of(group_id, chosen, found)
 
     def fetch_all_offsets(self, *, require_stable: bool = False) -> dict[str, dict[TopicPartition, FetchedOffset]]:
         """Return the committed offsets of every group in the loaded log partitions, by group id."""
-        with self._lock:
-            return {
+        with self._answering():
+            states = {state.log_partition: state for state in self._loaded_states()}
+            found = {
                 group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
-                for state in self._loaded_states()
+                for state in states.values()
                 for group_id in state.groups
                 if state.group_with_offsets(group_id) and state.offsets_of(group_id)
             }
+        if self._zookeeper is not None:
+            for group_id in self._zookeeper.group_ids():
+                if self.partition_for(group_id) in states:
+                    found[group_id] = self._zookeeper.higher_of(group_id, None, found.get(group_id, {}))
+        return {group_id: offsets for group_id, offsets in found.items() if offsets}
 
     def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
@@ -160,12 +183,27 @@ class Coordinator(TransactionalCoordinator):
         Raises NoSuchGroup, NonEmptyGroup; InvalidGroupId for an empty group id too; GroupSubscribedToTopic, after the
         other offsets are deleted.
         """
-        validated_group_id(group_id, may_be_empty=False)
-        chosen = [validated_partition(where) for where in partitions]
-        deleted: int = self._change_group(
-            "delete offsets", group_id, lambda state, _: deletion.delete_offsets(state, group_id, chosen), timeout_ms
-        )
-        return deleted
+        with self._refusals.counted():
+            validated_group_id(group_id, may_be_empty=False)
+            chosen = [validated_partition(where) for where in partitions]
+        kept: set[str] = set()
+
+        def change(state: PartitionState, _now_ms: int) -> Outcome[int]:
+            group = state.group(group_id)
+            kept.update(where.topic for where in chosen if group is not None and group.is_subscribed_to(where.topic))
+            return deletion.delete_offsets(state, group_id, chosen)
+
+        deleted = 0
+        try:
+            deleted = self._change_group("delete offsets", group_id, change, timeout_ms)
+        except NoSuchGroup:
+            if self._zookeeper is None or not self._zookeeper.has_group(group_id):
+                raise
+        except GroupSubscribedToTopic:
+            if self._zookeeper is not None:
+                self._zookeeper.delete_offsets(group_id, (where for where in chosen if where.topic not in kept))
+            raise
+        return deleted if self._zookeeper is None else max(deleted, self._zookeeper.delete_offsets(group_id, chosen))
 
     def store_group(self, group: GroupMetadata, *, timeout_ms: int | None = None) -> None:
         """Store the complete metadata of a classic group.
@@ -192,14 +230,14 @@ class Coordinator(TransactionalCoordinator):
 
     def get_group(self, group_id: str) -> GroupDescription | None:
         """Return the group's description; None if there is no such group."""
-        validated_group_id(group_id)
-        with self._lock:
+        with self._answering():
+            validated_group_id(group_id)
             group = self._state_for(group_id).group(group_id)
             return None if group is None else group.description
 
     def remove_group(self, group_id: str, *, timeout_ms: int | None = None) -> int:
         """Delete a group and its offsets; returns the number of offsets (R26). Raises NoSuchGroup, NonEmptyGroup."""
-        return int(self._wait_for(self._remove(group_id, timeout_ms)))
+        return self._removed(group_id, self._remove(group_id, timeout_ms))
 
     def delete_groups(
         self, group_ids: Iterable[str], *, timeout_ms: int | None = None
@@ -216,7 +254,7 @@ class Coordinator(TransactionalCoordinator):
             try:
                 answers[group_id] = request if isinstance(request, OffsetsError) else None
                 if not isinstance(request, OffsetsError):
-                    self._wait_for(request)
+                    self._removed(group_id, request)
             except OffsetsError as error:
                 answers[group_id] = error
         return answers
@@ -225,7 +263,7 @@ class Coordinator(TransactionalCoordinator):
         self, *, states: Collection[str] = (), types: Collection[str] = (), protocol_types: Collection[str] = ()
     ) -> list[GroupListing]:
         """Return the groups in the loaded log partitions with these states, types and protocol types (empty: any)."""
-        with self._lock:
+        with self._answering():
             listings = [
                 GroupListing(group_id, group.group_type, group.description.state, group.description.protocol_type)
                 for state in self._loaded_states()
@@ -252,82 +290,6 @@ class Coordinator(TransactionalCoordinator):
                 answers[group_id] = error
         return answers
 
-    def forecast(self, group_id: str, retention_ms: int | None = None) -> list[Expiry]:
-        """Return when each offset of a group expires if no record follows, and by which rule (R18-R20)."""
-        validated_group_id(group_id)
-        with self._lock:
-            held = retention.holdings_of(self._state_for(group_id), group_id)
-            return [] if held is None else retention.forecast(held, self._retention_ms(retention_ms)).expiries
-
-    def forecast_partition(self, log_partition: int, retention_ms: int | None = None) -> list[GroupForecast]:
-        """Return the forecasts for the groups of a log partition and their offsets, if no record follows (R18-R21)."""
-        with self._lock:
-            self._refuse_if_closed()
-            self._catch_up()
-            state = self._partitions.state(log_partition)
-            holdings = (retention.holdings_of(state, group_id) for group_id in state.groups)
-            return [retention.forecast(each, self._retention_ms(retention_ms)) for each in holdings if each]
-
-    def expire(
-        self, log_partition: int, now_ms: int | None = None, *, timeout_ms: int | None = None
-    ) -> list[ExpiredGroup]:
-        """Append tombstones for the expired offsets and groups of a log partition (R18-R22); returns these groups.
-
-        The tombstones of one group are in one append, those of many groups in several. ``timeout_ms`` applies to each
-        append.
-        """
-        return [each for part in self._expire(log_partition, now_ms, timeout_ms) for each in part]
-
-    def try_to_expire(self, log_partition: int, now_ms: int | None = None) -> ExpiryReport:
-        """Run `expire`, but return an error in the report instead of raising it. The next run tries again (R22)."""
-        found: list[ExpiredGroup] = []
-        try:
-            for part in self._expire(log_partition, now_ms, None):
-                found += part
-        except OffsetsError as error:
-            return ExpiryReport(log_partition, found, error)
-        return ExpiryReport(log_partition, found)
-
-    def expire_loaded(self, now_ms: int | None = None) -> list[ExpiryReport]:
-        """Run `try_to_expire` for every loaded log partition. A failure of one does not stop the others (R22)."""
-        with self._lock:
-            loaded = [state.log_partition for state in self._partitions.loaded()]
-        return [self.try_to_expire(log_partition, now_ms) for log_partition in loaded]
-
-    def _expire(self, log_partition: int, now_ms: int | None, timeout_ms: int | None) -> Iterator[list[ExpiredGroup]]:
-        """Yield the groups with expired offsets, append by append, each after its append."""
-        group_ids: list[str] = []
-        done = 0
-
-        def handler(now: int) -> Outcome[Expired]:
-            state = self._partitions.state(log_partition)
-            if not done:  # the groups as of the first append
-                group_ids[:] = state.groups
-            at_ms = now if now_ms is None else now_ms
-            return expiration.expire(state, islice(group_ids, done, None), at_ms, self._retention_ms(None))
-
-        claims: dict[Hashable, bool] = {("partition", log_partition): EXCLUSIVE}
-        while True:
-            request = self._submit(f"expire log partition {log_partition}", handler, lambda: claims, timeout_ms)
-            expired: Expired = self._wait_for(request)
-            with self._lock:
-                self._counts.expired_offsets += sum(len(each.expired) for each in expired.groups)
-                self._counts.expired_groups += sum(each.is_removed for each in expired.groups)
-            yield expired.groups
-            done += expired.looked_at
-            if done >= len(group_ids):
-                return
-
-    def _expire_loaded(self, now_ms: int) -> None:
-        for report in self.expire_loaded(now_ms):
-            if report.error is not None:
-                _LOG.warning("cannot expire all offsets of log partition %s: %s", report.log_partition, report.error)
-
-    def _retention_ms(self, retention_ms: int | None) -> int:
-        if retention_ms is not None:
-            return retention_ms
-        return self._settings.offsets_retention_minutes * retention.MS_PER_MINUTE
-
     def _loaded_states(self) -> list[PartitionState]:
         """Catch up, and return the loaded states. Raises CoordinatorLoadInProgress if a log partition is loading."""
         self._refuse_if_closed()
@@ -342,23 +304,51 @@ class Coordinator(TransactionalCoordinator):
         retention_time_ms: int | None,
         acks: int | None,
         timeout_ms: int | None,
-    ) -> Request:
-        commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+    ) -> tuple[Request, Future[None]]:
+        """Submit a commit; returns the request, and the future of its answer."""
+        with self._refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id), as_offsets(offsets), member, retention_time_ms)
+            self._acks(acks)
         log_partition = self.partition_for(group_id)
+        accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        if self._zookeeper is not None:
+            self._zookeeper.refuse_names(group_id, commit.offsets)
 
         def handler(now_ms: int) -> Outcome[None]:
-            return commits.commit_offsets(self._partitions.state(log_partition), commit, now_ms, self._settings)
+            state = self._partitions.state(log_partition)
+            accepted.clear()  # of an earlier attempt to append
+            outcome = commits.commit_offsets(state, commit, now_ms, self._settings)
+            accepted.update(commits.accepted_offsets(commit, self._settings))
+            if self._settings.commits_to_log:
+                return outcome
+            # a fetch answers the higher offset: one below that of the log has to be in the log, too
+            lowered = replace(commit, offsets=commits.lowered_offsets(state, group_id, accepted))
+            return replace(outcome, records=commits.commit_offsets(state, lowered, now_ms, self._settings).records)
 
-        request = self._submit(
-            f"commit of group {group_id!r}", handler, lambda: self._commit_claims(group_id), timeout_ms, acks
-        )
-        request.done.add_done_callback(self._counted(len(commit.offsets), self._acks(acks)))
-        return request
+        what = f"commit of group {group_id!r}"
+        request = self._submit(what, handler, lambda: self._commit_claims(group_id), timeout_ms, acks)
+        done = request.done
+        if self._zookeeper is not None:
+            done = self._zookeeper.commit_after(done, what, group_id, lambda: accepted, request.deadline_ns)
+        done.add_done_callback(self._counted(len(commit.offsets), self._acks(acks)))
+        return request, done
 
     def _remove(self, group_id: str, timeout_ms: int | None) -> Request:
+        if self._zookeeper is not None:
+            self._zookeeper.refuse_active(group_id)
         return self._submit_change(
             "delete group", group_id, lambda state, _: deletion.delete_group(state, group_id), timeout_ms
         )
+
+    def _removed(self, group_id: str, request: Request) -> int:
+        """Wait for a removal, and remove the group from ZooKeeper; returns the number of deleted offsets."""
+        deleted = 0
+        try:
+            deleted = int(self._wait_for(request))
+        except NoSuchGroup:
+            if self._zookeeper is None or not self._zookeeper.has_group(group_id):
+                raise
+        return deleted if self._zookeeper is None else max(deleted, self._zookeeper.delete_group(group_id))
 
     def _change_group(
         self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
@@ -368,7 +358,8 @@ class Coordinator(TransactionalCoordinator):
     def _submit_change(
         self, what: str, group_id: str, change: Callable[[PartitionState, int], Outcome[Any]], timeout_ms: int | None
     ) -> Request:
-        log_partition = self.partition_for(validated_group_id(group_id))
+        with self._refusals.counted():
+            log_partition = self.partition_for(validated_group_id(group_id))
         claims: dict[Hashable, bool] = {("partition", log_partition): SHARED, ("group", group_id): EXCLUSIVE}
         return self._submit(
             f"{what} {group_id!r}",

@@ -5,71 +5,50 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
+from offsets_pipeline.coordinator.coordinator_metrics import coordinator_metrics
+from offsets_pipeline.coordinator.gauges import Counts, Gauges, Refusals
+from offsets_pipeline.coordinator.load_thread import LoadCallbacks, LoadThread
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
+from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
     LogMovedOn,
+    NotCoordinator,
     RequestTimedOut,
     UndecodableRecord,
+    ZooKeeperFailed,
 )
+from offsets_pipeline.observability.metrics import MetricsServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.coordinator.appender import Handler
+    from offsets_pipeline.coordinator.load_thread import OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.loading import Loading
+    from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 _LOG = logging.getLogger(__name__)
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 _TICK_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Gauges:
-    """Counters of a coordinator since it was opened, and the numbers of groups and offsets that it has loaded.
-
-    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
-    counts appends that another writer preceded. ``load_ms`` is the load time by log partition.
-    """
-
-    groups: int
-    offsets: int
-    commits: int
-    committed_offsets: int
-    expired_offsets: int
-    expired_groups: int
-    appends: int
-    appended_records: int
-    conflicts: int
-    lost: int
-    load_ms: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass
-class _Counts:
-    commits: int = 0
-    committed_offsets: int = 0
-    expired_offsets: int = 0
-    expired_groups: int = 0
-    lost: int = 0
 
 
 class CoordinatorCore:
@@ -87,8 +66,12 @@ class CoordinatorCore:
         self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
         self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
         self._registry = Registry(store.location, self.instance)
-        self._counts = _Counts()
+        self._counts = Counts()
+        self._refusals = Refusals()
+        self._metrics_server: MetricsServer | None = None
+        self._zookeeper = ZooKeeperOffsets(settings.zookeeper) if self._settings.uses_zookeeper else None
         self._closed = threading.Event()
+        self._loads = LoadThread()
         self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
 
     @classmethod
@@ -100,34 +83,62 @@ class CoordinatorCore:
         partitions: Collection[int] | None = None,
         clock: Clock | None = None,
         housekeeping: bool = True,
+        metrics_port: int | tuple[str, int] | None = None,
     ) -> Self:
         """Open the coordinator of an owned store, with these log partitions loaded (None: all).
 
         ``housekeeping`` starts a thread. It aborts overdue transactions, and expires offsets of the loaded log
         partitions every `offsets_retention_check_interval_ms`. Open the coordinator after a fork, never before it.
 
+        ``metrics_port`` serves metrics for Prometheus at this port of 127.0.0.1, or at this host and port, until
+        `close` (docs/metrics.md). Port 0 takes a free port; the property `metrics_port` has its number.
+
         Raises NoSuchStore, NotAStore, NotCoordinator (a mirrored store), UnsafeStorage, UnsupportedTable (only Spark
-        can read the log).
+        can read the log), MetricsUnavailable if the port cannot be bound.
         """
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
-        chosen = range(opened.properties.offsets_partitions) if partitions is None else partitions
-        loading = coordinator._partitions.begin_load(chosen)
-        coordinator._log.open(loading.tokens, loading.add)
-        coordinator._publish(loading)
-        coordinator._tell()
-        coordinator._appender.start()
-        if housekeeping:
-            coordinator._keeper.start()
+        if metrics_port is not None:
+            host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
+            coordinator._metrics_server = MetricsServer(coordinator_metrics(coordinator.gauges), host, port)
+        try:
+            coordinator._begin(partitions, housekeeping=housekeeping)
+        except BaseException:
+            coordinator._stop_metrics()
+            raise
         return coordinator
 
+    def _begin(self, partitions: Collection[int] | None, *, housekeeping: bool) -> None:
+        chosen = range(self.store.properties.offsets_partitions) if partitions is None else partitions
+        loading = self._partitions.begin_load(chosen)
+        self._log.open(loading.tokens, loading.add)
+        self._publish(loading)
+        self._tell()
+        self._appender.start()
+        if housekeeping:
+            self._keeper.start()
+
     def close(self) -> None:
-        """Append the waiting requests, then end. Idempotent."""
+        """Cancel loads, append the waiting requests, then end. Idempotent."""
         self._closed.set()
+        self._loads.close()
         self._appender.close()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
         if self._keeper.is_alive():
             self._keeper.join()
         self._registry.remove()
+        self._stop_metrics()
+
+    def _stop_metrics(self) -> None:
+        server, self._metrics_server = self._metrics_server, None
+        if server is not None:
+            server.close()
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port that serves metrics; None if there is none."""
+        return None if self._metrics_server is None else self._metrics_server.port
 
     def __enter__(self) -> Self:
         return self
@@ -137,26 +148,53 @@ class CoordinatorCore:
     ) -> None:
         self.close()
 
-    def load_partition(self, log_partition: int) -> None:
+    def load_partition(
+        self,
+        log_partition: int,
+        *,
+        wait: bool = True,
+        on_group_loaded: OnGroupLoaded | None = None,
+        on_partition_loaded: OnPartitionLoaded | None = None,
+    ) -> Future[list[int]]:
         """Load a log partition from the log, even if it is loaded already (R28).
 
-        Raises NotCoordinator if there is no such log partition, StoreReplaced, UnsupportedTable, UnexpectedActiveGroup,
-        UndecodableRecord if the setting `corrupt_records` is "fail".
-        """
-        self.load_partitions([log_partition])
+        With ``wait=False`` the call returns while the log partition is Loading. Such loads run one after another in a
+        thread of the coordinator. The future then has the errors, and as its result the loaded log partitions: none
+        that was unloaded or loaded again meanwhile. `close` cancels a load; it then fails with CoordinatorNotAvailable,
+        and the state before the load stays.
 
-    def load_partitions(self, log_partitions: Collection[int]) -> None:
-        """Load several log partitions in one pass over the log. Raises as `load_partition`."""
+        ``on_group_loaded(group_id, description)`` is called for each group, then ``on_partition_loaded(log_partition,
+        error)``, with the error None if the log partition was loaded.
+
+        Raises NotCoordinator if there is no such log partition, CoordinatorNotAvailable; with ``wait`` also
+        StoreReplaced, UnsupportedTable, UnexpectedActiveGroup, UndecodableRecord if the setting `corrupt_records` is
+        "fail".
+        """
+        return self.load_partitions(
+            [log_partition], wait=wait, on_group_loaded=on_group_loaded, on_partition_loaded=on_partition_loaded
+        )
+
+    def load_partitions(
+        self,
+        log_partitions: Collection[int],
+        *,
+        wait: bool = True,
+        on_group_loaded: OnGroupLoaded | None = None,
+        on_partition_loaded: OnPartitionLoaded | None = None,
+    ) -> Future[list[int]]:
+        """Load several log partitions in one pass over the log. Arguments and errors as of `load_partition`."""
+        callbacks = LoadCallbacks(on_group_loaded, on_partition_loaded)
         with self._lock:
+            self._refuse_if_closed()
             self._catch_up()
             loading = self._partitions.begin_load(log_partitions)
-        try:
-            self._load(loading)
-        except BaseException:
-            with self._lock:
-                self._partitions.give_up(loading)
-            raise
-        self._tell()
+        if wait:
+            done: Future[list[int]] = Future()
+            done.set_result(self._run_load(loading, callbacks))
+            return done
+        future = self._loads.submit(lambda: self._run_load(loading, callbacks))
+        future.add_done_callback(lambda ended: self._give_up(loading) if ended.cancelled() else None)
+        return future
 
     def unload_partition(self, log_partition: int) -> None:
         """Unload a log partition. A running load of it will not be published."""
@@ -190,6 +228,7 @@ class CoordinatorCore:
                 conflicts=figures.conflicts,
                 lost=counts.lost,
                 load_ms=self._partitions.load_ms(),
+                refused=self._refusals.by_error(),
             )
 
     def _catch_up(self) -> None:
@@ -212,29 +251,71 @@ class CoordinatorCore:
             self._partitions.give_up(loading)
             raise
 
-    def _load(self, loading: Loading) -> None:
+    def _run_load(self, loading: Loading, callbacks: LoadCallbacks) -> list[int]:
+        """Load, and call the callbacks. Returns the log partitions that are loaded now. Raises as `load_partition`."""
+        try:
+            loaded = self._load(loading)
+        except BaseException as error:
+            self._give_up(loading)
+            if isinstance(error, Exception):
+                for number in loading.tokens:
+                    callbacks.failed(number, error)
+            raise
+        self._tell()
+        for number in loading.tokens:
+            if number in loaded:
+                callbacks.loaded(number, self._descriptions(number))
+            else:
+                callbacks.failed(number, NotCoordinator(f"log partition {number} was unloaded, or another load began"))
+        return sorted(loaded)
+
+    def _load(self, loading: Loading) -> set[int]:
         for rows in self._log.load(loading.tokens):
+            self._refuse_if_closed()
             with self._lock:
                 if not self._partitions.wanted(loading):
-                    return
+                    return set()
             loading.add(rows)
-        self._publish(loading)
+        return self._publish(loading)
 
-    def _publish(self, loading: Loading) -> None:
-        loading.replay()
+    def _give_up(self, loading: Loading) -> None:
+        with self._lock:
+            self._partitions.give_up(loading)
+
+    def _descriptions(self, log_partition: int) -> Iterator[tuple[str, GroupDescription]]:
+        """Yield the groups of a log partition, each as it is now; none if the log partition is not loaded."""
+        with self._lock:
+            state = next((each for each in self._partitions.loaded() if each.log_partition == log_partition), None)
+            group_ids = [] if state is None else list(state.groups)
+        for group_id in group_ids:
+            with self._lock:
+                group = None if state is None else state.group(group_id)
+                description = None if group is None else group.description
+            if description is not None:
+                yield group_id, description
+
+    def _publish(self, loading: Loading) -> set[int]:
+        """Replay a load and publish its states; returns the published log partitions."""
+        loading.replay(self._refuse_if_closed)
         corrupt = next((state for state in loading.states.values() if state.quarantined), None)
         if corrupt is not None and self._stops_at_corrupt:
             offset, reason = next(iter(corrupt.quarantined.items()))
             raise UndecodableRecord(f"log partition {corrupt.log_partition}, record offset {offset}: {reason}")
         with self._lock:
             self._catch_up()
-            self._partitions.publish(loading)
+            return self._partitions.publish(loading)
 
     def _state_for(self, group_id: str) -> PartitionState:
         """Catch up, and return the state of a group's log partition. The caller holds the lock."""
         self._refuse_if_closed()
         self._catch_up()
         return self._partitions.state(self.partition_for(group_id))
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Hold the lock for a question. Counts an error as a refused request."""
+        with self._refusals.counted(), self._lock:
+            yield
 
     def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
@@ -279,24 +360,30 @@ class CoordinatorCore:
         deadline_ns = time.monotonic_ns() + timeout_ms * 1_000_000
         # R27: acks=1 waits for the commit, acks=all also for its fsync (docs/adr/0013)
         request = Request(what, handler, claims, deadline_ns, durable=self._acks(acks) == ACKS_ALL)
-        self._appender.submit(request)
+        request.done.add_done_callback(self._refusals.count_done)
+        with self._refusals.counted():
+            self._appender.submit(request)
         return request
 
-    def _wait_for(self, request: Request) -> Any:  # noqa: ANN401 - what its handler answers
-        """Return the response to a request. Raises its error, or RequestTimedOut."""
-        done: Future[Any] = request.done
+    def _wait_for(self, request: Request, answer: Future[Any] | None = None) -> Any:  # noqa: ANN401 - any response
+        """Return the response to a request, or ``answer``, which follows it. Raises its error, or RequestTimedOut."""
+        done: Future[Any] = answer or request.done
         left_ns = request.deadline_ns - time.monotonic_ns()
         try:
             return done.result(max(0, left_ns) / 1e9)
         except FutureTimeoutError:
-            if done.cancel():
+            if request.done.cancel():
                 raise RequestTimedOut(f"{request.what}: timed out; it was not written") from None
             if done.done():
                 return done.result()
+            if request.done.done():
+                raise ZooKeeperFailed(f"{request.what}: ZooKeeper has not answered in time; commit again") from None
             raise RequestTimedOut(f"{request.what}: timed out; it may still be written") from None
 
     def _tell(self) -> None:
         """Write to the registry which log partitions are loaded here."""
+        if self._closed.is_set():
+            return
         with self._lock:
             loaded = [state.log_partition for state in self._partitions.loaded()]
         try:

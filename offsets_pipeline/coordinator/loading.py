@@ -6,6 +6,7 @@ held, and replayed before the state is published.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,7 +22,9 @@ from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.table_replay import replay_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
+
+_LOG = logging.getLogger(__name__)
 
 
 class LoadStatus(Enum):
@@ -107,8 +110,10 @@ class Partitions:
         """Return the log partitions of a load that were not unloaded, nor loaded again, since it began."""
         return {number for number, token in loading.tokens.items() if self._is_current(number, token)}
 
-    def publish(self, loading: Loading) -> None:
-        """Publish the states of a load. Skips log partitions that were unloaded or loaded again since it began.
+    def publish(self, loading: Loading) -> set[int]:
+        """Publish the states of a load, and return their log partitions.
+
+        Skips log partitions that were unloaded or loaded again since the load began.
 
         Raises UnexpectedActiveGroup if the log removed a group that is active in the state before the load. Publishes
         nothing then, and the state before the load stays.
@@ -127,6 +132,7 @@ class Partitions:
             partition = self._partitions[number]
             partition.state, partition.status = loading.states[number], LoadStatus.LOADED
             partition.load_ms = (time.monotonic() - loading.begun) * 1000
+        return wanted
 
     def forget(self, loading: Loading) -> None:
         """Drop the states before the load, because the log no longer has all their records."""
@@ -167,7 +173,7 @@ class Loading:
         self.states = {number: PartitionState(number, offsets_partitions) for number in tokens}
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._compact_at_bytes = buffer_bytes
+        self._buffer_bytes = self._compact_at_bytes = buffer_bytes
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the log, in any order. Compacts them by raw key when they exceed the buffer (R10)."""
@@ -178,13 +184,21 @@ class Loading:
             # compacted rows grow with the number of keys; a doubled limit avoids a compaction at every call
             self._compact_at_bytes = max(self._compact_at_bytes, 2 * self._held_bytes)
 
-    def replay(self) -> None:
-        """Replay the added rows into `states`."""
+    def replay(self, check: Callable[[], None] = lambda: None) -> None:
+        """Replay the added rows into `states`. Calls ``check`` before each log partition; it may raise to cancel."""
+        if self._compact_at_bytes > self._buffer_bytes:
+            _LOG.warning(
+                "loading %s with a buffer larger (%d bytes) than configured offsets.load.buffer.size (%d bytes)",
+                _named(self.tokens),
+                self._compact_at_bytes,
+                self._buffer_bytes,
+            )
         if not self._held:
             return
         self._compact()
         rows = self._held[0].sort_by([("log_partition", "ascending"), ("record_offset", "ascending")])
         for number, state in self.states.items():
+            check()
             replay_table(state, rows.filter(pc.equal(rows["log_partition"], number)))
 
     def _compact(self) -> None:
@@ -198,6 +212,11 @@ def _compacted(rows: pa.Table) -> pa.Table:
     rows = rows.append_column("backfill", pa.repeat(pa.scalar(False), rows.num_rows))
     rows = rows.append_column("records", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
     return compact_early(rows, {}).select(names)
+
+
+def _named(log_partitions: Collection[int]) -> str:
+    first, last = min(log_partitions), max(log_partitions)
+    return f"log partition {first}" if first == last else f"{len(log_partitions)} log partitions ({first} to {last})"
 
 
 def _refuse_lost_groups(before: PartitionState | None, after: PartitionState) -> None:

@@ -48,7 +48,8 @@ def commit_record(
     """
     if expire_timestamp_ms is not None:
         version = _EXPIRING_VERSION
-    fields: Fields = {"offset": offset.offset, "metadata": offset.metadata, "commit_timestamp": now_ms}
+    commit_timestamp_ms = now_ms if offset.commit_timestamp_ms is None else offset.commit_timestamp_ms
+    fields: Fields = {"offset": offset.offset, "metadata": offset.metadata, "commit_timestamp": commit_timestamp_ms}
     if version == _EXPIRING_VERSION:
         fields["expire_timestamp"] = expire_timestamp_ms
     if version >= _LEADER_EPOCH_SINCE:

@@ -30,13 +30,15 @@ _MAX_PARTITION = 2**31 - 1
 class OffsetAndMetadata:
     """A consumer's commit for one partition: the next offset to read, and metadata of the consumer's choice.
 
-    ``topic_id`` is in Kafka's notation. Only values of version 4 store it.
+    ``topic_id`` is in Kafka's notation. Only values of version 4 store it. ``commit_timestamp_ms`` is the time of a
+    commit that was made elsewhere, in ms since 1970; None: the time of the append.
     """
 
     offset: int
     leader_epoch: int | None = None
     metadata: str = ""
     topic_id: str | None = None
+    commit_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from offsets_pipeline.coordinator.requests import (
     validated_group_id,
 )
 from offsets_pipeline.coordinator.transaction_handlers import BegunTransaction, BegunTransactions
-from offsets_pipeline.errors import ConcurrentTransactions, OffsetsError
+from offsets_pipeline.errors import ConcurrentTransactions, InvalidRequest, OffsetsError
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class TransactionalCoordinator(CoordinatorCore):
         """
         longest = self._settings.transaction_max_timeout_ms
         timeout = min(DEFAULT_TIMEOUT_MS, longest) if transaction_timeout_ms is None else transaction_timeout_ms
-        transaction_handlers.validate_timeout(timeout, longest)
+        with self._refusals.counted():
+            transaction_handlers.validate_timeout(timeout, longest)
         begun = BegunTransaction(producer_epoch, self._clock.now_ms(), timeout)
         self._refuse_while_ending(producer_id)
 
@@ -92,8 +93,15 @@ class TransactionalCoordinator(CoordinatorCore):
         Raises InvalidProducerEpoch, InvalidTxnState if no transaction is open, ConcurrentTransactions while it is
         ending. Also raises the errors of `commit_offsets`, with two differences: InvalidGroupId for an empty group id
         too, and IllegalGeneration instead of StaleMemberEpoch, and instead of NoSuchGroup for an unknown group.
+        Raises InvalidRequest while commits go to ZooKeeper, which has no transactions.
         """
-        commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
+        if self._zookeeper is not None:
+            raise InvalidRequest(
+                "cannot commit offsets in a transaction to ZooKeeper; set offsets_storage to kafka and "
+                "dual_commit_enabled to false"
+            )
+        with self._refusals.counted():
+            commit = OffsetCommit(validated_group_id(group_id, may_be_empty=False), as_offsets(offsets), member)
         log_partition = self.partition_for(group_id)
         producer = (producer_id, producer_epoch)
         self._refuse_while_ending(producer_id)
@@ -207,7 +215,7 @@ class TransactionalCoordinator(CoordinatorCore):
 
     def _refuse_while_ending(self, producer_id: int, *, is_ending: bool = False) -> None:
         """Raise ConcurrentTransactions if the transaction is ending. Otherwise mark it as ending, if ``is_ending``."""
-        with self._lock:
+        with self._answering():
             if self._begun.is_ending(producer_id):
                 raise ConcurrentTransactions(f"the transaction of producer {producer_id} is ending; retry")
             if is_ending:

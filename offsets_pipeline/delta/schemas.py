@@ -9,6 +9,7 @@ groups                  one row a group, described from its records (R33, R34)
 topics                  names of topic ids that the sources had (R35)
 connect_records         in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
 quarantine              what did not decode, with the reason and the raw bytes (R6)
+topic_offsets           positions of topics at many times, from which lag is computed; made with the first sample
 fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
 ======================  =============================================================================================
 
@@ -370,6 +371,27 @@ FOLD_PROGRESS = Table(
     },
 )
 
+TOPIC_OFFSETS = Table(
+    "topic_offsets",
+    "Log start and log end of topics' partitions at the times at which they were sampled. A sample without a row for a "
+    "partition found what the partition's last row says.",
+    (
+        Column("topic", _STRING, "the topic", nullable=False),
+        Column("partition", _INT, "the topic's partition", nullable=False),
+        Column("log_start_offset", _LONG, "offset of the first record", nullable=False),
+        Column("log_end_offset", _LONG, "offset of the next record: the high watermark", nullable=False),
+        Column("sampled_at", _TIMESTAMP, "when the partition had these offsets", nullable=False),
+        Column("source", _STRING, "broker or file that the sample came from", nullable=False),
+    ),
+    {
+        "delta.enableDeletionVectors": "false",
+        "delta.dataSkippingStatsColumns": "topic,partition",
+        "delta.checkpointInterval": "50",
+        "delta.deletedFileRetentionDuration": "interval 24 hours",
+        "delta.logRetentionDuration": "interval 24 hours",
+    },
+)
+
 #: In the order in which a store is created: the log last.
 TABLES = (
     LOG_PARTITIONS,
@@ -381,10 +403,12 @@ TABLES = (
     FOLD_PROGRESS,
     LOG,
 )
+#: Tables that a store gets when they are first written.
+LATER_TABLES = (TOPIC_OFFSETS,)
 _CONNECT_TABLES = (LOG_PARTITIONS, CONNECT_RECORDS, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
 
 #: The tables of stores of every kind.
-TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES)}
+TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *LATER_TABLES)}
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -73,6 +74,11 @@ class Snapshot:
         """The table's properties."""
         found: dict[str, str] = self.metadata["configuration"]
         return found
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the table's columns."""
+        return [field["name"] for field in json.loads(self.metadata["schemaString"])["fields"]]
 
     @property
     def unmet(self) -> str | None:

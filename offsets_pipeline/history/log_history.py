@@ -112,7 +112,7 @@ class LogHistory:
         columns: Sequence[str] = COLUMNS,
     ) -> OrderedLog:
         """The rows of an incarnation in record-offset order. Raises as `OrderedLog`."""
-        return OrderedLog(self.log, incarnation.number, as_of_ms, partitions=partitions, ends=ends, columns=columns)
+        return OrderedLog(self.log, incarnation.number, as_of_ms, partitions, ends=ends, columns=columns)
 
     def completeness(self, incarnation: Incarnation, partition: int) -> Completeness:
         """Follows the rows of one log partition, to tell from where on its history is complete."""

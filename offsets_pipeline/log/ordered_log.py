@@ -50,8 +50,8 @@ class OrderedLog:
         log: Snapshot,
         log_incarnation: int,
         as_of_ms: int | None,
+        log_partitions: Collection[int] | None = None,
         *,
-        partitions: Collection[int] | None = None,
         ends: Mapping[int, int] = _NO_ENDS,
         columns: Sequence[str] = RECORD_COLUMNS,
     ) -> None:
@@ -61,13 +61,13 @@ class OrderedLog:
             log: the snapshot.
             log_incarnation: the incarnation to read.
             as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
-            partitions: read these log partitions only; skips files and row groups by their statistics.
+            log_partitions: read these log partitions only; skips files and row groups by their statistics.
             ends: by log partition, a record offset from which on to leave out records.
             columns: the columns of a run.
 
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
-        self._files = _LogFiles(log, log_incarnation, partitions, columns)
+        self._files = _LogFiles(log, log_incarnation, log_partitions, columns)
         self.ends: dict[int, int] = dict(ends)
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
@@ -112,11 +112,11 @@ class _LogFiles:
     """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
     def __init__(
-        self, log: Snapshot, log_incarnation: int, partitions: Collection[int] | None, columns: Sequence[str]
+        self, log: Snapshot, log_incarnation: int, log_partitions: Collection[int] | None, columns: Sequence[str]
     ) -> None:
         self._folder = TableFolder(log.folder, LOG)
         self._log_incarnation = log_incarnation
-        self._partitions = None if partitions is None else sorted(partitions)
+        self._log_partitions = None if log_partitions is None else sorted(log_partitions)
         self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
         self._files = [file for file in log.files() if self._may_hold(file.lowest, file.highest)]
 
@@ -137,7 +137,7 @@ class _LogFiles:
         if not incarnation[0] <= self._log_incarnation <= incarnation[1]:
             return False
         first, last = lowest.get("log_partition", 0), highest.get("log_partition", _NEVER)
-        return self._partitions is None or any(first <= at <= last for at in self._partitions)
+        return self._log_partitions is None or any(first <= at <= last for at in self._log_partitions)
 
     def _row_groups(self, parquet: pq.ParquetFile) -> list[int]:
         wanted = []
@@ -178,8 +178,8 @@ class _LogFiles:
 
     def _wanted(self, rows: pa.Table) -> pa.Table:
         wanted = pc.equal(rows["log_incarnation"], self._log_incarnation)
-        if self._partitions is not None:
-            of_partitions = pc.is_in(rows["log_partition"], pa.array(self._partitions, pa.int32()))
+        if self._log_partitions is not None:
+            of_partitions = pc.is_in(rows["log_partition"], pa.array(self._log_partitions, pa.int32()))
             wanted = pc.and_(wanted, of_partitions)
         return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsets_pipeline.errors import MetricsUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,6 +59,26 @@ HELP: Mapping[str, Told] = {
     "offsets_batch_duration_seconds": Told("summary", "Duration of the batches of a query.", "query"),
     "offsets_batches_total": Told("counter", "Batches of a query.", "query"),
     "offsets_warnings_total": Told("counter", "Warnings; each is also printed on stderr."),
+    "offsets_coordinator_groups": Told("gauge", "Groups in the log partitions that the coordinator has loaded."),
+    "offsets_coordinator_offsets": Told("gauge", "Offsets in the log partitions that the coordinator has loaded."),
+    "offsets_coordinator_commits_total": Told("counter", "Commits that are in the log."),
+    "offsets_coordinator_committed_offsets_total": Told("counter", "Offsets of these commits."),
+    "offsets_coordinator_lost_commits_total": Told(
+        "counter", "Commits with acks=0 that were refused or not written; their callers got no error."
+    ),
+    "offsets_coordinator_expired_offsets_total": Told("counter", "Offsets that the coordinator expired."),
+    "offsets_coordinator_expired_groups_total": Told("counter", "Groups that the coordinator removed by expiration."),
+    "offsets_coordinator_appends_total": Told("counter", "Appends to the log; an append has many requests."),
+    "offsets_coordinator_appended_records_total": Told("counter", "Records of these appends."),
+    "offsets_coordinator_append_conflicts_total": Told(
+        "counter", "Appends that another writer preceded; each is retried."
+    ),
+    "offsets_coordinator_load_duration_seconds": Told(
+        "gauge", "Duration of the last load of a log partition.", "log_partition"
+    ),
+    "offsets_coordinator_refused_requests_total": Told(
+        "counter", "Requests that were answered with this error.", "error"
+    ),
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -67,7 +87,9 @@ Labels = tuple[tuple[str, str], ...]
 class Metrics:
     """Values by name and labels. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, collect: Callable[[Metrics], None] | None = None) -> None:
+        """``collect`` is called with these metrics before each `text`, to set values that change without an event."""
+        self._collect = collect
         self._lock = threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {}
 
@@ -83,13 +105,15 @@ class Metrics:
         with self._lock:
             self._values.setdefault(name, {})[tuple(sorted(labels.items()))] = value
 
-    def set_all(self, name: str, label: str, values: Mapping[int, float]) -> None:
+    def set_all(self, name: str, label: str, values: Mapping[int, float] | Mapping[str, float]) -> None:
         """Set a gauge for each value of one label, and drop all other series of that name."""
         with self._lock:
             self._values[name] = {((label, str(at)),): value for at, value in values.items()}
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
+        if self._collect is not None:
+            self._collect(self)
         with self._lock:
             lines = []
             for name, told in HELP.items():

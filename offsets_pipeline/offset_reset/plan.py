@@ -13,8 +13,8 @@ from offsets_pipeline.semantics.group_description import EMPTY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from offsets_pipeline.offset_reset.positions import Position, Positions
     from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.topic_positions.positions import Position, Positions
 
     #: Topics, each with some partitions, or None for all.
     Topics = Sequence[tuple[str, Sequence[int] | None]]

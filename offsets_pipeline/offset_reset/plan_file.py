@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import validated_group_id, validated_partition
 from offsets_pipeline.errors import InvalidGroupId, InvalidReset, MalformedFile, UnknownTopicOrPartition
-from offsets_pipeline.offset_reset.csv_file import malformed, number, read_rows
+from offsets_pipeline.topic_positions.csv_file import malformed, number, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

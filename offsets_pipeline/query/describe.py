@@ -37,13 +37,17 @@ class OffsetAnswer:
 
 @dataclass(frozen=True)
 class MemberAnswer:
-    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown."""
+    """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
+
+    ``subscribed_topics`` is None if the log does not tell them.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     assignment: list[str]
+    subscribed_topics: list[str] | None
 
 
 @dataclass
@@ -178,4 +182,5 @@ def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
             f"{each['topic'] or names.get(each['topic_id'], each['topic_id'])}-{each['partition']}"
             for each in member["assignment"] or ()
         ),
+        subscribed_topics=member["subscribed_topics"],
     )

@@ -5,6 +5,7 @@ current_offsets     one row per committed offset that a fetch answers (R10, R14)
 unstable_offsets    one row per pending commit that a read of stable offsets has to wait for (R17)
 consumer_groups     one row per listed group (R33, R34); a misplaced group has few columns (R1)
 group_members       one row per member and assigned partition; null topic if a member has no assignment
+consumer_lag        one row per committed offset, and per assigned partition without one (lag_view.py)
 log_records, ...    history_views.py: in a session only, not in a catalog
 ==================  =================================================================================================
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.history_views import history_views
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
-from offsets_pipeline.store import Store
+from offsets_pipeline.store import Store, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +65,7 @@ _VIEWS = {
     "group_members": """
         SELECT m.group_id, m.member.member_id, m.member.instance_id, m.member.client_id, m.member.client_host,
                m.member.session_timeout_ms, m.member.rebalance_timeout_ms, m.member.member_epoch,
+               m.member.subscribed_topics, m.member.subscribed_regex,
                coalesce(m.assigned.topic, t.topic, m.assigned.topic_id) AS topic, m.assigned.partition
         FROM (
             SELECT group_id, member, assigned
@@ -83,6 +86,8 @@ def register_views(spark: SparkSession, store: str) -> None:
     opened = Store.open(spark, store)
     for table in opened.tables:
         opened.read(table.name).createOrReplaceTempView(table.name)
+    if not opened.properties.topic_kind.is_connect:
+        spark.sql(f"SELECT * FROM {_samples(opened)} t").createOrReplaceTempView(TOPIC_OFFSETS.name)
     for name, query in _queries(opened).items():
         spark.sql(query).createOrReplaceTempView(name)
     if not opened.properties.topic_kind.is_connect:
@@ -119,4 +124,12 @@ def _queries(store: Store) -> dict[str, str]:
         newest = table.newest_in_spark(names[table.name], named, compacted_to_by(progress, table))
         names[table.name] = f"({newest})"
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
-    return {name: query.format(**names) for name, query in _VIEWS.items()}
+    queries = {name: query.format(**names) for name, query in _VIEWS.items()}
+    names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
+    names["steps"] = f"({STEPS.format(topic_offsets=_samples(store))})"
+    return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}
+
+
+def _samples(store: Store) -> str:
+    """The table `topic_offsets` in SQL; without it, an empty one."""
+    return sql_name(store.folder(), TOPIC_OFFSETS.name) if store.has_later(TOPIC_OFFSETS) else f"({NO_SAMPLES})"

@@ -69,7 +69,11 @@ class AssignedPartition:
 
 @dataclass(frozen=True)
 class Member:
-    """A member of a group. Timeouts in milliseconds; a field that the group type does not store is None."""
+    """A member of a group. Timeouts in milliseconds; a field that the group type does not store is None.
+
+    ``subscribed_topics`` are the names in the subscription, the topics that match ``subscribed_regex``, and for a
+    streams group the source topics of its topology (R18). None if the log does not tell them.
+    """
 
     member_id: str
     instance_id: str | None
@@ -172,6 +176,8 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
     target = records.get((types.target, ""), {})
     members = {name: value for (record_type, name), value in records.items() if record_type == types.member}
     current = {name: records.get((types.current, name), {}) for name in members}
+    matching = _topics_by_regex(records) if group_type == CONSUMER else {}
+    sources = topology_topics(records.get((RecordType.STREAMS_GROUP_TOPOLOGY, "")))
     group_epoch = group.get("epoch", 0)
     assignment_epoch = target.get("assignment_epoch", _NO_EPOCH)
     if not members:
@@ -193,7 +199,7 @@ def describe_group(group_type: str, values: Mapping[tuple[int, str], bytes]) -> 
         protocol=_server_assignor(members.values()) if group_type == CONSUMER else None,
         group_epoch=group_epoch,
         assignment_epoch=assignment_epoch,
-        members=[_member(name, members[name], current[name]) for name in sorted(members)],
+        members=[_member(name, members[name], current[name], matching, sources) for name in sorted(members)],
     )
 
 
@@ -211,8 +217,39 @@ def _server_assignor(members: Iterable[Fields]) -> str:
     return min(named, key=lambda name: (-named[name], name)) if named else DEFAULT_CONSUMER_ASSIGNOR
 
 
-def _member(member_id: str, member: Fields, current: Fields) -> Member:
+def _topics_by_regex(records: Mapping[tuple[int, str], Fields]) -> dict[str, list[str]]:
+    return {
+        regex: value["topics"]
+        for (record_type, regex), value in records.items()
+        if record_type == RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION
+    }
+
+
+def topology_topics(topology: Fields | None) -> list[str] | None:
+    """The source topics of a streams group's topology, repartition topics included; None without a topology."""
+    if topology is None:
+        return None
+    return sorted(
+        {
+            topic
+            for part in topology["subtopologies"]
+            for topic in [*part["source_topics"], *(each["name"] for each in part["repartition_source_topics"])]
+        }
+    )
+
+
+def _member(
+    member_id: str,
+    member: Fields,
+    current: Fields,
+    matching: Mapping[str, list[str]],
+    sources: list[str] | None,
+) -> Member:
     classic = member.get("classic_member_metadata")
+    regex = member.get("subscribed_topic_regex") or None
+    topics = member.get("subscribed_topic_names", sources)
+    if regex is not None and regex in matching:
+        topics = sorted({*(topics or ()), *matching[regex]})
     return Member(
         member_id=member_id,
         instance_id=member.get("instance_id"),
@@ -222,8 +259,8 @@ def _member(member_id: str, member: Fields, current: Fields) -> Member:
         session_timeout_ms=None if classic is None else classic["session_timeout_ms"],
         rebalance_timeout_ms=member.get("rebalance_timeout_ms"),
         member_epoch=current.get("member_epoch"),
-        subscribed_topics=member.get("subscribed_topic_names"),
-        subscribed_regex=member.get("subscribed_topic_regex") or None,
+        subscribed_topics=topics,
+        subscribed_regex=regex,
         assignment=[
             AssignedPartition(None, topic["topic_id"], partition)
             for topic in current.get("assigned_partitions") or []

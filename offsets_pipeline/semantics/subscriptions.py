@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.message_types import RecordType
-from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription
-from offsets_pipeline.semantics.group_types import CLASSIC, CONSUMER, STREAMS
+from offsets_pipeline.semantics.group_description import EMPTY, GroupDescription, topology_topics
+from offsets_pipeline.semantics.group_types import CLASSIC, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,13 +22,7 @@ def subscribed_topics(
         return _of_classic(group)
     if group_type == STREAMS:
         return _of_streams(group, records)
-    topics = {topic for member in group.members for topic in member.subscribed_topics or ()}
-    if group_type == CONSUMER:
-        for regex in {member.subscribed_regex for member in group.members if member.subscribed_regex}:
-            value = records.get((RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION, regex))
-            if value is not None:
-                topics.update(decode_value(RecordType.CONSUMER_GROUP_REGULAR_EXPRESSION, value).fields["topics"])
-    return frozenset(topics)
+    return frozenset(topic for member in group.members for topic in member.subscribed_topics or ())
 
 
 def _of_classic(group: GroupDescription) -> frozenset[str] | None:
@@ -43,8 +37,4 @@ def _of_streams(group: GroupDescription, records: Mapping[tuple[int, str], bytes
     value = records.get((RecordType.STREAMS_GROUP_TOPOLOGY, ""))
     if value is None or group.state == EMPTY:
         return frozenset()
-    return frozenset(
-        topic
-        for part in decode_value(RecordType.STREAMS_GROUP_TOPOLOGY, value).fields["subtopologies"]
-        for topic in [*part["source_topics"], *(each["name"] for each in part["repartition_source_topics"])]
-    )
+    return frozenset(topology_topics(decode_value(RecordType.STREAMS_GROUP_TOPOLOGY, value).fields) or ())

@@ -134,6 +134,7 @@ def test_members_have_a_line_each(store: str, offsets: Callable[..., str]) -> No
     }
     assert {(row["group"], row["member"], row["client"], row["host"]) for row in rows} == members
     assert len(rows) == len(members) > 0
+    assert {row["subscribed_topics"] for row in rows if row["group"] == "k-regex"} == {"rx-a rx-b"}
 
 
 def test_log_info_has_a_line_for_each_log_partition(store: str, offsets: Callable[..., str]) -> None:

@@ -27,10 +27,13 @@ from tests.kafka.broker_answers import Broker
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
+FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 _KAFKA_3_9_JARS = Path(sys.prefix) / "kafka-3.9"
-#: Class path of a broker of 4.2, and of its clients.
-KAFKA_4_2 = f"{KAFKA_JARS}/*"
+_CONNECT_JARS = Path(sys.prefix) / "connect"
+#: JARs of Spark's own Kafka source.
+SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
+#: Class path of a broker of 4.2, of its clients and of a Connect worker.
+KAFKA_4_2 = f"{KAFKA_JARS}/*:{_CONNECT_JARS}/*"
 # Messages of the classic group coordinator, which brokers up to 3.9 have.
 _CLASSIC_LOGGING = """
 logger.classic.name = kafka.coordinator.group.GroupMetadataManager
@@ -46,8 +49,14 @@ _MORE_SETTINGS = {
 
 def fetch_kafka() -> None:
     """Put the JARs where `make kafka` puts them, unless they are there."""
-    for name, place in (("kafka", KAFKA_JARS), ("kafka-3.9", _KAFKA_3_9_JARS)):
-        subprocess.run([sys.executable, str(_FETCH_JARS), "--into", str(place), name], check=True)
+    for name, place in (
+        ("kafka", KAFKA_JARS),
+        ("kafka-tools", KAFKA_JARS),
+        ("kafka-3.9", _KAFKA_3_9_JARS),
+        ("connect", _CONNECT_JARS),
+        ("spark-kafka", SPARK_KAFKA_JARS),
+    ):
+        subprocess.run([sys.executable, str(FETCH_JARS), "--into", str(place), name], check=True)
 
 
 def kafka_3_9() -> str:

@@ -185,6 +185,44 @@ class LiveClients:
             producer.send(self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, key, value))
         producer.close()
 
+    def send_at(self, topic: str, records: Iterable[tuple[int, int]]) -> None:
+        """Produce records with these partitions and timestamps, each in a batch of its own."""
+        producer = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
+            {"bootstrap.servers": self.address, "key.serializer": _STRING, "value.serializer": _STRING}
+        )
+        for partition, timestamp_ms in records:
+            record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(
+                topic, partition, timestamp_ms, None, "x"
+            )
+            producer.send(record).get()
+        producer.close()
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete a partition's records before an offset: its log start becomes this offset."""
+        where = self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+        # py4j finds no static method that shares its name with another method
+        lang, gateway = self._jvm.java.lang, self._kafka.gateway
+        types, values = gateway.new_array(lang.Class, 1), gateway.new_array(lang.Object, 1)
+        types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(str(before))
+        kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        what = kind.getMethod("beforeOffset", types).invoke(None, values)
+        self._admin.deleteRecords({where: what}).all().get()
+
+    def tool(self, *arguments: str) -> str:
+        """What kafka-consumer-groups prints."""
+        words = ["--bootstrap-server", self.address, *arguments]
+        java = self._kafka.gateway.new_array(self._jvm.String, len(words))
+        for index, word in enumerate(words):
+            java[index] = word
+        system, stream = self._jvm.java.lang.System, self._jvm.java.io.ByteArrayOutputStream()
+        before = system.out
+        system.setOut(self._jvm.java.io.PrintStream(stream, True))
+        try:
+            self._jvm.org.apache.kafka.tools.consumer.group.ConsumerGroupCommand.main(java)
+        finally:
+            system.setOut(before)
+        return str(stream.toString())
+
     def consumer(self, group_id: str, topics: Sequence[str] = (), **settings: str) -> Consumer:
         """A consumer that subscribes to these topics, if any; ``settings`` with `_` for a dot."""
         properties = {
@@ -281,6 +319,14 @@ class Transaction:
             group = self._jvm.org.apache.kafka.clients.consumer.ConsumerGroupMetadata(group)
         self._client.beginTransaction()
         self._client.sendOffsetsToTransaction(_offsets(self._jvm, offsets, ""), group)
+
+    def produce(self, topic: str, partition: int, count: int) -> None:
+        """Produce this number of records in a transaction of their own, and commit it."""
+        self._client.beginTransaction()
+        for number in range(count):
+            record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(topic, partition, None, str(number))
+            self._client.send(record)
+        self._client.commitTransaction()
 
     def commit(self) -> None:
         """End it with a commit."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.offset_reset.broker_positions import ask_broker
-from offsets_pipeline.offset_reset.positions import Position, TimedOffset
+from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.broker_positions import ask_broker
+from offsets_pipeline.topic_positions.positions import Position, TimedOffset
 from tests.kafka.broker_answers import TOPIC
 from tests.logs import CAPTURES, capture_partitions
 
@@ -24,21 +22,13 @@ TIME_MS = 1_795_201_235_000
 def test_broker_gives_first_and_last_offsets_and_offsets_for_times(kafka: KafkaJvm) -> None:
     offsets_partitions = capture_partitions(CAPTURE)
     with kafka.broker(CAPTURES / CAPTURE / "segments", offsets_partitions) as broker:
+        options = KafkaOptions(broker.address(), {})
         bounds, since = broker.bounds(), broker.offsets_since(TIME_MS)
-        found = ask_broker(broker.address(), {TOPIC, "no-such-topic"}, TIME_MS)
+        found = ask_broker(options, {TOPIC, "no-such-topic"}, TIME_MS)
         assert found.by_partition == {
             TopicPartition(TOPIC, at): Position(*bounds[at], (TimedOffset(TIME_MS, since[at]),)) for at in bounds
         }
         assert {each is None for each in since.values()} == {True, False}
-        assert ask_broker(broker.address(), {TOPIC}).of(TopicPartition(TOPIC, 0)) == Position(*bounds[0])
-        assert ask_broker(broker.address(), {"no-such-topic"}).by_partition == {}
+        assert ask_broker(options, {TOPIC}).of(TopicPartition(TOPIC, 0)) == Position(*bounds[0])
+        assert ask_broker(options, {"no-such-topic"}).by_partition == {}
         assert "no-such-topic" not in broker.topics()  # to ask for it does not make it
-
-
-def test_broker_that_does_not_answer_is_a_one_line_error() -> None:
-    with pytest.raises(BrokerUnreachable) as raised:
-        ask_broker("127.0.0.1:1", {"t"}, properties={"socket.timeout.ms": "1000"})
-    assert str(raised.value).startswith("the broker at 127.0.0.1:1 did not answer: ")
-    assert "\n" not in str(raised.value)
-    with pytest.raises(BrokerUnreachable, match=r"did not answer: .*no\.such\.property"):
-        ask_broker("127.0.0.1:1", {"t"}, properties={"no.such.property": "1"})

@@ -41,7 +41,7 @@ CAPTURES = ["4.2.0-kip848", "4.2.0-txn-open"]
 OFFSETS = "SELECT group_id, topic, partition, committed_offset, leader_epoch, metadata FROM {}current_offsets"
 GROUPS = "SELECT group_id, group_type, state, protocol_type, assignor, group_epoch, member_count FROM {}consumer_groups"
 MEMBERS = (
-    "SELECT group_id, member_id, instance_id, client_id, client_host, concat(topic, '-', partition) "
+    "SELECT group_id, member_id, instance_id, client_id, client_host, subscribed_topics, concat(topic, '-', partition) "
     "FROM {}group_members"
 )
 UNSTABLE = "SELECT DISTINCT group_id, topic, partition FROM {}unstable_offsets"
@@ -73,7 +73,8 @@ COLUMNS = {
     OFFSETS: "group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, metadata string",
     GROUPS: "group_id string, group_type string, state string, protocol_type string, assignor string, "
     "group_epoch int, member_count int",
-    MEMBERS: "group_id string, member_id string, instance_id string, client_id string, client_host string, held string",
+    MEMBERS: "group_id string, member_id string, instance_id string, client_id string, client_host string, "
+    "subscribed_topics array<string>, held string",
     UNSTABLE: "group_id string, topic string, partition int",
 }
 
@@ -95,7 +96,7 @@ def described(store: Path) -> dict[str, Rows]:
     groups = export_of(store)["groups"]
     offset = ("topic", "partition", "offset", "leader_epoch", "metadata")
     group = ("type", "state", "protocol_type", "assignor", "group_epoch")
-    member = ("member_id", "instance_id", "client_id", "host")
+    member = ("member_id", "instance_id", "client_id", "host", "subscribed_topics")
     return {
         OFFSETS: [(name, *(o[part] for part in offset)) for name, g in groups.items() for o in g["offsets"]],
         GROUPS: [(name, *(g[part] for part in group), len(g["members"])) for name, g in groups.items()],

@@ -48,6 +48,25 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     assert settings.spark.shuffle_partitions == Settings().spark.shuffle_partitions
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[log]\noffsets.topic.num.partitions = 7\n",
+        '[log]\n"offsets.topic.num.partitions" = 7\n',
+        "[log]\noffsets_topic_num_partitions = 7\n",
+        "[log]\noffsets_topic_num_partitions = 7\noffsets_partitions = 7\n",
+    ],
+)
+def test_number_of_log_partitions_has_kafkas_name_too(tmp_path: Path, text: str) -> None:
+    assert load_settings(written(tmp_path, text)) == Settings(log=LogSettings(offsets_partitions=7))
+    assert LogSettings(offsets_topic_num_partitions=7) == LogSettings(offsets_partitions=7)
+
+
+def test_settings_of_a_broker_keep_their_names_with_dots(tmp_path: Path) -> None:
+    settings = load_settings(written(tmp_path, "[coordinator]\noffsets.retention.minutes = 5\n"))
+    assert settings.coordinator.offsets_retention_minutes == 5
+
+
 def test_the_path_wins_over_the_environment_and_that_over_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,12 +88,21 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[lag]\n", "[lag] is not a section; did you mean log? known are log, fold, coordinator, topic, spark"),
+        (
+            "[logs]\n",
+            "[logs] is not a section; did you mean log? known are log, fold, coordinator, zookeeper, topic, lag, spark",
+        ),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
         (
             "[log]\noffset_partitions = 3\n",
             "[log] offset_partitions is not a setting; did you mean offsets_partitions?",
         ),
+        (
+            "[log]\noffsets_partitions = 50\noffsets.topic.num.partitions = 7\n",
+            "[log] offsets_partitions and offsets_topic_num_partitions differ; give one of them",
+        ),
+        ("[log]\noffsets.topic.num.partitions = 0\n", "[log] offsets_partitions: 0 is not allowed; it takes a whole"),
+        ("[fold]\noffsets.topic.num.partitions = 3\n", "[fold] offsets_topic_num_partitions is not a setting; known"),
         (
             "[log]\noffsets_partitions = true\n",
             "[log] offsets_partitions: true is not allowed; it takes a whole number from 1 to 2147483647",

@@ -24,6 +24,7 @@ def test_retriable_errors() -> None:
         "WriteConflict",
         "StorageFailed",
         "BrokerUnreachable",
+        "UNKNOWN_SERVER_ERROR",
         "NOT_COORDINATOR",
         "COORDINATOR_LOAD_IN_PROGRESS",
         "COORDINATOR_NOT_AVAILABLE",

@@ -42,7 +42,7 @@ def test_readme_has_each_command_as_the_help_has_it(root: Path) -> None:
 
 def test_help_lists_each_command_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    found = re.findall(r"^(?:(\w+):|  ([a-z]+(?:[ -][a-z]+)?)  .*)$", capsys.readouterr().out, re.MULTILINE)
+    found = re.findall(r"^(?:(\w+):|  ([a-z]+(?:[ -][a-z]+)*)  .*)$", capsys.readouterr().out, re.MULTILINE)
     listed: dict[str, list[str]] = {}
     for section, name in found:
         if section:

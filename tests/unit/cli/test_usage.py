@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SAID = {
     "": "missing command. See `offsets --help`.",
     "ingest-segments|--store|{store}|segments|--offsets-partitions|x": (
-        "invalid value for '--offsets-partitions': 'x' is "
+        "invalid value for '--offsets-partitions' / '--offsets-topic-num-partitions' / "
     ),
     "ingest-segments|--store|{store}": ("missing argument 'PATH...'"),
     "ingest-topic|--store|{store}": ("missing option '--bootstrap-server'"),
@@ -85,6 +85,13 @@ SAID = {
         "invalid value for '--retention-minutes': 'x' is not a valid integer"
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["offsets-partitions", "offsets.topic.num.partitions", "offsets-topic-num-partitions"])
+def test_number_of_log_partitions_has_kafkas_name_too(name: str) -> None:
+    command = offsets.commands["ingest-segments"]
+    context = command.make_context("ingest-segments", ["--store", "s", f"--{name}", "7", "segments"])
+    assert context.params["offsets_partitions"] == 7
 
 
 @pytest.mark.parametrize("line", SAID)

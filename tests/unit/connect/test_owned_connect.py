@@ -270,6 +270,27 @@ def test_a_flush_that_takes_too_long_is_cancelled_and_nothing_is_lost() -> None:
     assert list(backing.values.values()) == [b'{"p":2}']
 
 
+def test_a_flush_that_ctrl_c_interrupts_is_made_by_close() -> None:
+    backing, writer = in_memory()
+
+    class Interrupted(Future[None]):
+        """Ctrl-C while the task waits for the flush."""
+
+        def result(self, _: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    do_flush = writer.do_flush
+    writer.do_flush = lambda *_: Interrupted()  # type: ignore[method-assign]
+    committer = OffsetCommitter(writer)
+    committer.record(A, {"p": 1})
+    with pytest.raises(KeyboardInterrupt):
+        committer.commit()
+    writer.do_flush = do_flush  # type: ignore[method-assign]
+    backing.is_there = True
+    assert committer.close()
+    assert list(backing.values.values()) == [b'{"p":1}']
+
+
 def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore) -> None:
     writer = OffsetStorageWriter(backing, "files")
     committer = OffsetCommitter(writer)
@@ -370,13 +391,13 @@ def test_a_stopped_connector_takes_no_flush_and_its_offsets_stay_queued(backing:
 
 def test_changes_of_an_unknown_connector_are_refused(backing: OffsetBackingStore) -> None:
     management = OffsetManagement(backing.log)
-    for request in (
-        lambda: management.alter("x", [{"partition": A, "offset": {"p": 5}}]),
-        lambda: management.reset("x"),
-        lambda: management.offsets("x"),
-        lambda: management.set_target_state("x", STOPPED),
+    for request, message in (
+        (lambda: management.alter("x", [{"partition": A, "offset": {"p": 5}}]), "Connector x not found"),
+        (lambda: management.reset("x"), "Connector x not found"),
+        (lambda: management.offsets("x"), "Connector x not found"),
+        (lambda: management.set_target_state("x", STOPPED), "Unknown connector x"),
     ):
-        with pytest.raises(NoSuchConnector, match=r"^Connector x not found$"):
+        with pytest.raises(NoSuchConnector, match=f"^{message}$"):
             request()
     assert management.target_states() == {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
@@ -28,7 +28,10 @@ SECOND_ROW = {
 
 
 def opened(
-    store: Path | str, clock: FixedClock | None = None, partitions: Collection[int] | None = None, **settings: int
+    store: Path | str,
+    clock: FixedClock | None = None,
+    partitions: Collection[int] | None = None,
+    **settings: Any,  # noqa: ANN401 - of any type
 ) -> Coordinator:
     """A coordinator without its background thread, so that tests decide when it acts."""
     return Coordinator.open(

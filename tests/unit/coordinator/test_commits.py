@@ -322,3 +322,13 @@ def test_refused_asynchronous_commit_has_the_reason(coordinator: Coordinator) ->
     failed: Callable[[], object] = coordinator.commit_offsets_async("g", {("t", 0): -1}).result
     with pytest.raises(OffsetOutOfRange):
         failed()
+
+
+def test_commit_made_elsewhere_keeps_its_time(coordinator: Coordinator, store: Path) -> None:
+    then = NOW_MS - 86_400_000
+    offset = OffsetAndMetadata(5, commit_timestamp_ms=then)
+    coordinator.commit_offsets("g", {("t", 0): offset, ("t", 1): OffsetAndMetadata(6)})
+    (state,) = (state for state in references_of(store, 3).values() if state.current)
+    assert {identity[2]: each.commit_timestamp_ms for identity, each in state.current.items()} == {0: then, 1: NOW_MS}
+    with pytest.raises(InvalidRequest, match=r"commit_timestamp_ms=-1 is not allowed for t-0"):
+        coordinator.commit_offsets("g", {("t", 0): OffsetAndMetadata(5, commit_timestamp_ms=-1)})

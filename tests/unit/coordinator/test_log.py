@@ -258,6 +258,12 @@ def test_a_store_is_created_once(store: Path, tmp_path: Path) -> None:
         OwnedStore.create(store, 4)
     with pytest.raises(InvalidPartitionCount):
         OwnedStore.create(tmp_path / "none", 0)
+    with pytest.raises(InvalidPartitionCount, match="give offsets_partitions, such as Kafka's default 50"):
+        OwnedStore.create(tmp_path / "none")
+    with pytest.raises(InvalidPartitionCount, match=r"is 3 and offsets\.topic\.num\.partitions is 4, but"):
+        OwnedStore.create(tmp_path / "none", 3, offsets_topic_num_partitions=4)
+    named = OwnedStore.create(tmp_path / "named", offsets_topic_num_partitions=4)
+    assert named.properties.offsets_partitions == 4
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "photo.jpg").write_bytes(b"")
     with pytest.raises(NotAStore, match="it is not empty; name a new"):

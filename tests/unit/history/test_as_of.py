@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -129,17 +129,17 @@ def test_random_logs_at_random_positions_and_times(
         chosen, rows, times = random_rows(seed, 150, semantics)
         store = random_store(tmp_path / str(seed), rows, times, 3, semantics=semantics)
         for number in range(points):
+            at: dict[str, Any]
             if number % 2:
-                positions = some_positions(rows, chosen)
-                answer, point = offsets_as_of(store, positions=positions), cut_by_position(rows, positions)
+                at = {"positions": some_positions(rows, chosen)}
+                point = cut_by_position(rows, at["positions"])
             else:
-                time_ms = chosen.randrange(START_MS - 2000, START_MS + 60_000)
-                answer, point = offsets_as_of(store, time_ms=time_ms), cut_by_time(rows, times, time_ms)
+                at = {"time_ms": chosen.randrange(START_MS - 2000, START_MS + 60_000)}
+                point = cut_by_time(rows, times, at["time_ms"])
+            answer = offsets_as_of(store, **at)
             assert answered(answer) == expected(point, 3, semantics)
             group_ids = [*chosen.sample(MANY, 2), "no such group"]
-            one = offsets_as_of(
-                store, group_ids=group_ids, **({"positions": positions} if number % 2 else {"time_ms": time_ms})
-            )
+            one = offsets_as_of(store, group_ids=group_ids, **at)
             wanted = {name: each for name, each in answered(answer).items() if name in group_ids}
             assert answered(one) == wanted
 

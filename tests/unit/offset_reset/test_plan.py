@@ -20,8 +20,8 @@ from offsets_pipeline.offset_reset.plan import (
     ToTime,
     plan_reset,
 )
-from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset
 
 if TYPE_CHECKING:
     from offsets_pipeline.offset_reset.plan import ResetPlan

@@ -268,6 +268,16 @@ def test_consumer_member_is_described() -> None:  # R34, R35
     assert (second.member_epoch, second.assignment) == (None, [])
 
 
+def test_member_with_a_regular_expression_subscribes_to_the_topics_that_match() -> None:  # R18
+    values = {
+        (5, "m"): group_value(5, subscribed_topic_names=["u"], subscribed_topic_regex="t.*"),
+        (5, "n"): group_value(5, subscribed_topic_names=[], subscribed_topic_regex="x.*"),
+        (16, "t.*"): group_value(16, topics=["t1", "t2"]),
+        (16, "y.*"): group_value(16, topics=["y1"]),
+    }
+    assert [each.subscribed_topics for each in describe_group(CONSUMER, values).members] == [["t1", "t2", "u"], []]
+
+
 def test_share_member_is_described() -> None:  # R34
     held = [{"topic_id": TOPIC_ID, "partitions": [1]}]
     values = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsets_pipeline.clock import parse_time_ms
 from offsets_pipeline.coordinator.requests import validated_partition
 from offsets_pipeline.errors import InvalidTime, MalformedFile, UnknownTopicOrPartition
-from offsets_pipeline.offset_reset.csv_file import malformed, number, read_rows
+from offsets_pipeline.topic_positions.csv_file import malformed, number, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.errors import ClientMissing, MalformedFile, NoSuchPath, UnknownTopicOrPartition
-from offsets_pipeline.offset_reset.broker_positions import ask_broker, read_client_properties
-from offsets_pipeline.offset_reset.positions import Position, Positions, TimedOffset, read_positions
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.errors import (
+    BrokerUnreachable,
+    ConfigError,
+    MalformedFile,
+    NoSuchPath,
+    UnknownTopicOrPartition,
+)
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
+from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset, read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,12 +85,13 @@ def test_files_without_anything_are_refused(tmp_path: Path) -> None:
         read_positions(tmp_path / "none")
 
 
-def test_missing_client_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)  # as if it were not there
-    with pytest.raises(
-        ClientMissing, match="cannot ask a broker: confluent-kafka is not installed; run pip install confluent-"
-    ):
-        ask_broker("127.0.0.1:1", {"t"})
+def test_broker_that_does_not_answer_is_a_one_line_error() -> None:
+    options = KafkaOptions("127.0.0.1:1", {"socket.connection.setup.timeout.ms": "1000"})
+    with pytest.raises(BrokerUnreachable, match=r"^no broker answers at 127\.0\.0\.1:1 ") as raised:
+        ask_broker(options, {"t"})
+    assert "\n" not in str(raised.value)
+    with pytest.raises(ConfigError, match=r"the Kafka option no\.such\.property is not supported: remove it"):
+        ask_broker(KafkaOptions("127.0.0.1:1", {"no.such.property": "1"}), {"t"})
 
 
 def test_properties_of_a_client_are_read(tmp_path: Path) -> None:

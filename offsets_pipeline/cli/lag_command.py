@@ -1,0 +1,126 @@
+"""`offsets lag`: offsets behind, seconds behind, and status of groups. Imports no Spark."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
+from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, lag_rows, topics_of
+from offsets_pipeline.lag.logged_groups import LoggedGroups
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.topic_positions.position_samples import PositionSamples
+from offsets_pipeline.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.position_sources import PositionSource
+    from offsets_pipeline.query.state_reader import StateReader
+
+_STALE_INTERVALS = 3
+
+
+@dataclass(frozen=True)
+class PositionOptions:
+    """The options that say where positions come from."""
+
+    bootstrap_server: str | None
+    positions: str | None
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LagOptions:
+    """The options of the command."""
+
+    store: str
+    groups: tuple[str, ...]
+    at: str | None
+    summary: bool
+    format_: str
+    of_positions: PositionOptions
+
+
+def lag(options: LagOptions, settings: Settings) -> int:
+    """Show the lag of these groups, or of all; returns the exit status.
+
+    Raises NoSuchGroup for named groups that do not exist, after the others are shown.
+    """
+    clock = SystemClock()
+    at_ms = None if options.at is None else parse_time_ms(options.at)
+    reader = open_reader(options.store, settings)
+    logged = LoggedGroups(reader, options.groups or None, at_ms)
+    if at_ms is None:
+        groups = describe_groups(reader, options.groups or None)
+        warn_of_unfolded(reader, options.store)
+    else:
+        groups = logged.described()
+    with ExitStack() as opened:
+        source = position_source(
+            reader, options.of_positions, settings, topics_of(groups), opened, clock, at_ms, options.store
+        )
+        rows = lag_rows(
+            groups,
+            source,
+            lambda behind: LoggedGroups(reader, behind, at_ms).last_commits(settings.lag.window_commits),
+        )
+    shown: list[LagRow] | list[GroupLag] = group_lags(groups, rows) if options.summary else rows
+    kind = GroupLag if options.summary else LagRow
+    missing = [group_id for group_id in dict.fromkeys(options.groups) if group_id not in groups]
+    if shown or not missing:
+        write_rows([each.name for each in fields(kind)], map(astuple, shown), options.format_)
+    if missing:
+        named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
+        raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
+    return 0
+
+
+def position_source(
+    reader: StateReader,
+    options: PositionOptions,
+    settings: Settings,
+    topics: Collection[str],
+    opened: ExitStack,
+    clock: Clock,
+    at_ms: int | None,
+    store: str,
+) -> PositionSource:
+    """The positions of these topics, now or at a past time, from the broker, file or table that the options name."""
+    now_ms = clock.now_ms() if at_ms is None else at_ms
+    if options.positions is not None:
+        return SampledPositions(PositionSamples(read_sample_file(options.positions, now_ms, topics)), now_ms)
+    sampled = SampledPositions(read_samples(table_of(reader.location), topics), now_ms)
+    if options.bootstrap_server is None:
+        _warn_of_old_samples(sampled, settings.lag.sample_interval_ms, topics, store)
+        return sampled
+    # a broker's client takes long to import
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+    from offsets_pipeline.lag.broker_source import BrokerPositions
+
+    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
+    cluster = opened.enter_context(Cluster(kafka))
+    return BrokerPositions(cluster, topics, sampled, is_past=at_ms is not None)
+
+
+def _warn_of_old_samples(sampled: SampledPositions, interval_ms: int, topics: Collection[str], store: str) -> None:
+    newest_ms = sampled.newest_ms()
+    if newest_ms is None and topics:
+        warn(
+            f"{store} has no positions of these topics; add --bootstrap-server or --positions, or run "
+            f"`offsets sample-topic-offsets --store {shlex.quote(store)}`"
+        )
+    elif newest_ms is not None and sampled.at_ms - newest_ms > _STALE_INTERVALS * max(interval_ms, 1_000):
+        warn(f"the newest positions in {store} are of {shown_time(newest_ms)}; lag counts up to then")

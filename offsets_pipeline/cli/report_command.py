@@ -1,0 +1,64 @@
+"""`offsets report`: writes the report's page to a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.clock import SystemClock, parse_time_ms
+from offsets_pipeline.errors import TargetNotWritable
+from offsets_pipeline.report.collect import ReportOptions, collect_report
+from offsets_pipeline.report.page import page
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.report.model import Report
+
+
+@dataclass(frozen=True)
+class CoverageOptions:
+    """The options that `report` and `serve` share."""
+
+    rows: int
+    hours: int
+    stale_hours: int
+    within: int
+    retention_minutes: int | None
+
+    def of(self, settings: Settings) -> ReportOptions:
+        """Return what the report covers; the retention is by default that of the settings."""
+        minutes = self.retention_minutes
+        if minutes is None:
+            minutes = settings.coordinator.offsets_retention_minutes
+        return ReportOptions(self.rows, self.hours, self.stale_hours, self.within, minutes)
+
+
+def report(store: str, settings: Settings, html: Path, at: str | None, coverage: CoverageOptions) -> int:
+    """Write the page; returns the exit status. Raises TargetNotWritable, InvalidTime, and as `collect_report`."""
+    now_ms = SystemClock().now_ms() if at is None else parse_time_ms(at)
+    write_page(html, page(collected(store, settings, now_ms, coverage)))
+    sys.stdout.write(f"report of {store} written to {html}\n")
+    return 0
+
+
+def collected(store: str, settings: Settings, now_ms: int, coverage: CoverageOptions) -> Report:
+    """Return the report of a store, read anew."""
+    return collect_report(open_reader(store, settings), store, now_ms, coverage.of(settings))
+
+
+def write_page(path: Path, text: str) -> None:
+    """Replace a file atomically; - is stdout. Raises TargetNotWritable."""
+    if path == Path("-"):
+        sys.stdout.write(text)
+        return
+    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        half.write_text(text, encoding="utf-8")
+        half.replace(path)
+    except OSError as error:
+        half.unlink(missing_ok=True)
+        raise TargetNotWritable(f"cannot write the report to {path}: {error.strerror}; name another file") from error

@@ -1,0 +1,90 @@
+"""`offsets import-zookeeper`: copies consumers' offsets from ZooKeeper, or a dump of it, into an owned store."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.ingest.zookeeper_import import import_offsets
+from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.zookeeper.client import ZooKeeperClient
+from offsets_pipeline.zookeeper.consumer_nodes import group_ids, read_groups
+from offsets_pipeline.zookeeper.dump import read_dump
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.ingest.zookeeper_import import ImportedGroup
+    from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
+
+_COUNTS = ("group", "offsets", "imported", "up_to_date", "kept", "skipped")
+_WARNINGS = 20
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """The options of the command; one of ``zookeeper`` and ``dump`` is given."""
+
+    zookeeper: str | None
+    dump: str | None
+    offsets_partitions: int | None
+    format_: str
+
+
+def import_zookeeper(store: str, settings: Settings, options: ImportOptions) -> int:
+    """Import, and show the result of each group; returns the exit status."""
+    if options.zookeeper is None:
+        return _import(store, settings, options, read_dump(Path(str(options.dump))))
+    with ZooKeeperClient(replace(settings.zookeeper, connect=options.zookeeper)) as client:
+        return _import(store, settings, options, read_groups(client, group_ids(client, must_exist=True)))
+
+
+def _import(store: str, settings: Settings, options: ImportOptions, groups: Iterable[GroupNodes]) -> int:
+    # imported offsets go to the log, wherever commits go
+    to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
+    owned = _opened(store, settings, options.offsets_partitions)
+    with Coordinator.open(owned, replace(settings, coordinator=to_log), housekeeping=False) as coordinator:
+        results = list(import_offsets(coordinator, groups))
+    _show(results, options.format_)
+    skipped = [node for each in results for node in each.skipped]
+    for node in skipped[:_WARNINGS]:
+        warn(f"skipped {node.path}: {node.reason}")
+    if len(skipped) > _WARNINGS:
+        warn(f"skipped {len(skipped) - _WARNINGS} more nodes; --format json names all")
+    imported, up_to_date, kept = (sum(getattr(each, name) for each in results) for name in _COUNTS[2:5])
+    sys.stderr.write(
+        f"offsets: {imported} offsets of {len(results)} groups imported into {store}; {up_to_date} were up to date, "
+        f"{kept} have later commits, {len(skipped)} nodes skipped\n"
+    )
+    return 0
+
+
+def _opened(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:
+    try:
+        owned = OwnedStore.open(location)
+    except NoSuchStore:
+        return OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
+    return owned if offsets_partitions is None else OwnedStore.create(location, offsets_partitions)
+
+
+def _show(results: Iterable[ImportedGroup], format_: str) -> None:
+    """Print the groups with their registered consumers, which the import does not store as members."""
+    rows: list[list[Any]] = []
+    for each in results:
+        counts = (len(each.nodes.offsets), each.imported, each.up_to_date, each.kept, len(each.skipped))
+        ids, owners = each.nodes.consumer_ids, each.nodes.owners
+        if format_ == "json":
+            nodes = [node._asdict() for node in each.skipped]
+            rows.append([each.nodes.group_id, *counts, ids, owners, nodes])
+        else:
+            owned = " ".join(f"{where}={owner}" for where, owner in owners.items())
+            rows.append([each.nodes.group_id, *counts, " ".join(ids), owned])
+    more = ("skipped_nodes",) if format_ == "json" else ()
+    write_rows((*_COUNTS, "consumer_ids", "owners", *more), rows, format_)

@@ -1,0 +1,137 @@
+"""Configurations of connectors in an owned log: their validation, and secrets by reference only."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.connect.connector_offsets import connector_type
+from offsets_pipeline.coordinator.owned_log import Record
+from offsets_pipeline.errors import BadConnectRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from offsets_pipeline.connect.connect_log import ConnectLog
+
+SOURCE = "source"
+_INT_MAX = 2**31 - 1
+#: The characters that Java trims.
+_BLANKS = "".join(map(chr, range(33)))
+_NULL = "Null value can not be supplied as the configuration value."
+
+#: `${provider:path:key}` or `${provider:key}`, which a worker's ConfigProvider resolves.
+_REFERENCE = re.compile(r"\$\{[^{}:]+:[^{}]*\}")
+_SECRET_NAME = re.compile(
+    r"passw|passphrase|pwd|secret|credential|token(?!i[sz])|user[._-]?info|keystore[._-]key"
+    r"|(?:private|access|api|account|encryption|signing|shared|auth|sas)[._-]?key",
+    re.IGNORECASE,
+)
+#: Last words of names that say something about a secret, such as `token.endpoint.url`.
+_ABOUT_A_SECRET = re.compile(
+    r"(?:class|provider|type|enabled?|name|path|file|location|ur[li]|endpoint|ms|seconds|interval|timeout|max|min"
+    r"|count|size|length|limit)",
+    re.IGNORECASE,
+)
+_NO_SECRETS = frozenset({"", "true", "false"})
+_SECRET_VALUE = re.compile(
+    # a URL with a password
+    r"://[^/\s:@]*:[^/\s@]+@"
+    # name=value and "name": "value"
+    r"|(?:passw(?:or)?d|passphrase|pwd|secret|token|credential|(?:access|api|account|private)[._-]?key)\w{0,40}"
+    r"""(?:["']?\s*=\s*|["']\s*:\s*)["']?[^\s"';,&}]"""
+    # an authorization, a private key, tokens of known forms
+    r"|\b(?:Bearer|Basic)\s+[\w+/=.-]{8}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|\bAKIA[0-9A-Z]{16}\b|\beyJ[\w-]{10}|\bgh[pousr]_\w{30}|\bxox[abprs]-",
+    re.IGNORECASE,
+)
+
+
+def validated_config(connector: str, settings: Mapping[str, str | None]) -> dict[str, str]:
+    """The configuration to store for a connector: ``settings`` with the connector's name.
+
+    Raises BadConnectRequest, with Connect's message where Connect has one. No message has a value that may be secret.
+    """
+    name = settings.get("name") or connector
+    if name != connector:
+        raise BadConnectRequest(
+            f"Connector name configuration ({name}) doesn't match connector name in the URL ({connector})"
+        )
+    config = {name: value for name, value in settings.items() if value is not None} | {"name": connector}
+    if not config.get("connector.class"):
+        raise BadConnectRequest(f"Connector config of {connector} contains no connector type; name connector.class")
+    nulls = [_NULL for name, value in settings.items() if value is None and name != "name"]
+    wrong = [*nulls, *_wrong_name(connector), *_wrong_tasks_max(config), *_wrong_type(config), *_secrets(config)]
+    if wrong:
+        raise BadConnectRequest(
+            "\n".join([f"Connector configuration is invalid and contains the following {len(wrong)} error(s):", *wrong])
+        )
+    return config
+
+
+def looks_like_secret(name: str, value: str) -> bool:
+    """Whether a setting seems to hold a secret in clear, by its name or its value. References hide secrets."""
+    shown = _REFERENCE.sub("", value)
+    if _SECRET_VALUE.search(shown):
+        return True
+    last_word = re.split(r"[._-]", name)[-1]
+    is_secret = _SECRET_NAME.search(name) is not None and _ABOUT_A_SECRET.fullmatch(last_word) is None
+    return is_secret and shown.strip().lower() not in _NO_SECRETS
+
+
+def config_of(log: ConnectLog, connector: str) -> dict[str, str] | None:
+    """The configuration of a connector by the records that ``log`` has read; None without one."""
+    record = log.record(connector, _key(connector))
+    value: dict[str, Any] = {} if record is None or record.value is None else json.loads(record.value)
+    return value.get("properties")
+
+
+def config_record(log: ConnectLog, config: Mapping[str, str]) -> Record:
+    """The record that gives a connector this configuration, in the form of `config.storage.topic`."""
+    connector = config["name"]
+    value = json.dumps({"properties": config}, ensure_ascii=False, separators=(",", ":")).encode()
+    return Record(log.store.partition_for(connector), _key(connector), value)
+
+
+def _key(connector: str) -> bytes:
+    return f"connector-{connector}".encode()
+
+
+def _wrong_name(connector: str) -> Iterator[str]:
+    name = connector.strip(_BLANKS)
+    if not name:
+        yield "Invalid value  for configuration name: String may not be empty"
+    controls = [str(ord(each)) for each in name if ord(each) < 32 or 127 <= ord(each) < 160]
+    if controls:
+        yield (
+            f"Invalid value {name} for configuration name: String may not contain control sequences but had the "
+            f"following ASCII chars: {', '.join(controls)}"
+        )
+
+
+def _wrong_tasks_max(config: Mapping[str, str]) -> Iterator[str]:
+    text = config.get("tasks.max", "1").strip(_BLANKS)
+    if re.fullmatch(r"[+-]?\d{1,10}", text, re.ASCII) is None or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
+        yield f"Invalid value {text} for configuration tasks.max: Not a number of type INT"
+        yield "Invalid value null for configuration tasks.max: Value must be non-null"
+    elif int(text) < 1:
+        yield f"Invalid value {int(text)} for configuration tasks.max: Value must be at least 1"
+
+
+def _wrong_type(config: Mapping[str, str]) -> Iterator[str]:
+    if connector_type(config) != SOURCE:
+        yield (
+            f"Invalid value {config['connector.class']} for configuration connector.class: a sink connector keeps its "
+            "offsets in a consumer group; commit these to an owned store for groups"
+        )
+
+
+def _secrets(config: Mapping[str, str]) -> Iterator[str]:
+    for name, value in sorted(config.items()):
+        if looks_like_secret(name, value):
+            yield (
+                f"Invalid value [hidden] for configuration {name}: it looks like a secret; give a reference such as "
+                "${file:/run/secrets/db:password}"
+            )

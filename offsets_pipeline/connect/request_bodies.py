@@ -1,0 +1,77 @@
+"""Bodies of Connect's REST requests, also in files of the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from offsets_pipeline.errors import BadConnectRequest
+
+#: Levels of arrays and objects in a body.
+_MAX_DEPTH = 100
+
+
+def offsets_of(text: str, what: str) -> list[dict[str, Any]]:
+    """The pairs of ``partition`` and ``offset`` of an alteration; an offset of None deletes one.
+
+    ``what`` names the text in errors. Raises BadConnectRequest.
+    """
+    document = _parsed(text, what, json.JSONDecoder(parse_constant=_refuse))
+    offsets = None
+    if isinstance(document, dict) and document.keys() <= {"offsets"}:
+        offsets = [] if document.get("offsets") is None else document["offsets"]
+    if not isinstance(offsets, list) or not all(map(_is_offset, offsets)):
+        raise BadConnectRequest(
+            f'{what} does not hold offsets: write {{"offsets": [{{"partition": {{...}}, "offset": {{...}}}}]}}'
+        )
+    return [{"partition": each.get("partition"), "offset": each.get("offset")} for each in offsets]
+
+
+def settings_of(text: str, what: str) -> dict[str, str | None]:
+    """The settings of a connector: a JSON object of texts. As in Connect, numbers and booleans become texts.
+
+    ``what`` names the text in errors. Raises BadConnectRequest.
+    """
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
+    document = _parsed(text, what, decoder)
+    if not isinstance(document, dict) or not all(isinstance(value, str | bool | None) for value in document.values()):
+        raise BadConnectRequest(f'{what} does not hold settings: write {{"connector.class": "...", "name": "value"}}')
+    return {name: str(value).lower() if isinstance(value, bool) else value for name, value in document.items()}
+
+
+def _is_offset(each: object) -> bool:
+    if not isinstance(each, dict) or not each.keys() <= {"partition", "offset"}:
+        return False
+    partition, offset = each.get("partition"), each.get("offset")
+    # a null partition can be in the log, and be deleted
+    return isinstance(offset, dict | None) and (isinstance(partition, dict) or partition is offset is None)
+
+
+def _parsed(text: str, what: str, decoder: json.JSONDecoder) -> object:
+    try:
+        document = decoder.decode(text)
+        text.encode()
+        json.dumps(document, ensure_ascii=False).encode()  # a single surrogate cannot be stored
+    except (ValueError, RecursionError) as error:
+        raise BadConnectRequest(f"{what} is not JSON: {error}") from None
+    if _is_deeper(document, _MAX_DEPTH):
+        raise BadConnectRequest(f"{what} has more than {_MAX_DEPTH} levels of arrays and objects")
+    return document
+
+
+def _is_deeper(document: object, levels: int) -> bool:
+    level = [document]
+    for _ in range(levels + 1):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

@@ -1,0 +1,84 @@
+"""The figures of a coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.errors import OffsetsError, RequestTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
+
+_UNKNOWN_ERROR = "UNKNOWN_SERVER_ERROR"
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """Counters of a coordinator since it was opened, and the numbers of groups and offsets that it has loaded.
+
+    ``lost`` counts commits with acks=0 that were refused or not written; their callers get no error. ``conflicts``
+    counts appends that another writer preceded. ``load_ms`` is the load time by log partition. ``refused`` counts
+    requests that were answered with an error, by Kafka's name of the error.
+    """
+
+    groups: int
+    offsets: int
+    commits: int
+    committed_offsets: int
+    expired_offsets: int
+    expired_groups: int
+    appends: int
+    appended_records: int
+    conflicts: int
+    lost: int
+    load_ms: Mapping[int, float] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Counts:
+    """Counters that change under the coordinator's lock."""
+
+    commits: int = 0
+    committed_offsets: int = 0
+    expired_offsets: int = 0
+    expired_groups: int = 0
+    lost: int = 0
+
+
+class Refusals:
+    """Counts refused requests by the name of the error. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_error: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count an error that leaves the `with` block."""
+        try:
+            yield
+        except OffsetsError as error:
+            self._count(error)
+            raise
+
+    def count_done(self, done: Future[Any]) -> None:
+        """Count the error of a request that is done, if it has one. A cancelled request timed out."""
+        error = RequestTimedOut("cancelled") if done.cancelled() else done.exception()
+        if error is not None:
+            self._count(error)
+
+    def by_error(self) -> dict[str, int]:
+        """Return the counters by Kafka's name of the error, or by the name of its class."""
+        with self._lock:
+            return dict(self._by_error)
+
+    def _count(self, error: BaseException) -> None:
+        name = (error.kafka_name or type(error).__name__) if isinstance(error, OffsetsError) else _UNKNOWN_ERROR
+        with self._lock:
+            self._by_error[name] += 1

@@ -1,0 +1,1 @@
+"""Consumer lag: in offsets, in seconds, and as a status. Starts no Spark."""

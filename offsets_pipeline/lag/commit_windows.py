@@ -1,0 +1,152 @@
+"""The last commits of each offset, read from the log: the window that a consumer's status is evaluated from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.record.wire import encode_utf8
+from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
+from offsets_pipeline.semantics.partitioning import partitions_for
+from offsets_pipeline.semantics.transactions import COMMITTED, endings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import numpy.typing as npt
+
+    Int64s = npt.NDArray[np.int64]
+    Bools = npt.NDArray[np.bool_]
+
+_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
+_COMPACT_ROWS = 1_000_000
+_MANY_GROUPS = 50  # from here on it is quicker to decode all commits
+_TYPE_BYTES, _LENGTH_BYTES = 2, 2
+
+#: Group, topic and partition.
+Identity = tuple[str, str, int]
+
+
+class Commit(NamedTuple):
+    """A commit in the log: the offset, and the time of the commit in ms."""
+
+    offset: int
+    committed_ms: int
+
+
+class CommitWindows:
+    """Collects rows of the log, and returns the last visible commits of each offset.
+
+    ``size`` is the number of commits. A tombstone empties the window. Transactional commits count if they were
+    committed (R11). ``offsets_partitions`` is n of R1: misplaced commits do not count; None: they do (`classic`).
+    """
+
+    def __init__(self, size: int, group_ids: Collection[str] | None, offsets_partitions: int | None) -> None:
+        self._size = size
+        self._group_ids = None if group_ids is None or len(group_ids) > _MANY_GROUPS else group_ids
+        self._offsets_partitions = offsets_partitions
+        self._rows: list[pa.Table] = []
+        self._compacted = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows with the columns of the log, of any log partitions; those of one partition come in order."""
+        commits = of_groups(rows, self._group_ids) & are_commits(rows["key"])
+        is_control = np.asarray(rows["control_type"].is_valid().to_numpy(), dtype=np.bool_)
+        wanted = (commits & ~is_control) | is_control
+        self._rows.append(rows.select(_COLUMNS).filter(pa.array(wanted)))
+        held = sum(each.num_rows for each in self._rows)
+        if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
+            table = pa.concat_tables(self._rows).combine_chunks()
+            self._rows = [table.filter(pa.array(self._needed(table)))]
+            self._compacted = self._rows[0].num_rows
+
+    def _needed(self, table: pa.Table) -> Bools:
+        """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
+        plain = np.asarray(table["producer_id"].is_null().to_numpy(), dtype=np.bool_)
+        code = paired(codes_of(table["key"]), table["log_partition"].to_numpy())
+        needed = ~plain
+        rows = np.flatnonzero(plain)
+        rows = rows[np.lexsort((table["record_offset"].to_numpy()[rows], code[rows]))]
+        needed[rows[_rank_from_end(code[rows]) < self._size]] = True
+        return needed
+
+    def windows(self) -> dict[Identity, list[Commit]]:
+        """The last commits of each offset, in the order of the log."""
+        if not self._rows:
+            return {}
+        table = pa.concat_tables(self._rows).combine_chunks()
+        visible = _visible(table)
+        table = table.filter(pa.array(visible)).combine_chunks()
+        commits = parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
+        valid = np.flatnonzero(commits.valid)
+        partition, record_offset = (table[name].to_numpy()[valid] for name in ("log_partition", "record_offset"))
+        commits = commits.take(valid)
+        code = paired(codes_of(commits.identities()), partition)
+        order = np.lexsort((record_offset, code))
+        order = order[_since_tombstone(code[order], commits.tombstone[order])]
+        order = order[_rank_from_end(code[order]) < self._size]
+        return self._by_identity(commits.take(order), partition[order])
+
+    def _by_identity(
+        self, commits: CommitColumns, log_partition: npt.NDArray[np.int32]
+    ) -> dict[Identity, list[Commit]]:
+        group_ids = commits.group_ids().dictionary_encode()
+        names = group_ids.dictionary.to_pylist()
+        at_home = np.ones(len(log_partition), dtype=np.bool_)
+        codes = group_ids.indices.to_numpy(zero_copy_only=False)
+        if self._offsets_partitions is not None and len(names):
+            home = partitions_for(group_ids.dictionary, self._offsets_partitions)
+            at_home = home[codes] == log_partition  # R1
+        found: dict[Identity, list[Commit]] = {}
+        for code, topic, partition, offset, committed_ms, counts in zip(
+            codes.tolist(),
+            commits.topics().to_pylist(),
+            commits.partition.tolist(),
+            commits.committed_offset.tolist(),
+            commits.commit_timestamp_ms.tolist(),
+            at_home.tolist(),
+            strict=True,
+        ):
+            if counts:
+                found.setdefault((names[code], topic, partition), []).append(Commit(offset, committed_ms))
+        return found
+
+
+def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:
+    """Whether the key of each row is of one of these groups; None: of any. Keys start with type and group id (R5)."""
+    if group_ids is None:
+        return np.ones(rows.num_rows, dtype=np.bool_)
+    found = np.zeros(rows.num_rows, dtype=np.bool_)
+    for group_id in group_ids:
+        text = encode_utf8(group_id)
+        named = len(text).to_bytes(_LENGTH_BYTES, "big") + text
+        of_group = pc.binary_slice(rows["key"], _TYPE_BYTES, _TYPE_BYTES + len(named))
+        equal = pc.fill_null(pc.equal(of_group, pa.scalar(named, of_group.type)), fill_value=False)
+        found |= np.asarray(equal.to_numpy(), dtype=np.bool_)
+    return found
+
+
+def _visible(table: pa.Table) -> Bools:
+    """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12)."""
+    is_data = np.asarray(table["control_type"].is_null().to_numpy(), dtype=np.bool_)
+    at_once = pc.or_(table["producer_id"].is_null(), table["value"].is_null())
+    return is_data & (np.asarray(at_once.to_numpy(), dtype=np.bool_) | (endings(table).outcome == COMMITTED))
+
+
+def _rank_from_end(code: Int64s) -> Int64s:
+    """The number of rows after each row that have the same code; equal codes are neighbours."""
+    count = len(code)
+    last = np.append(np.flatnonzero(np.diff(code)), count - 1) if count else np.zeros(0, dtype=np.int64)
+    sizes = np.diff(last, prepend=-1)
+    return np.repeat(last, sizes) - np.arange(count)
+
+
+def _since_tombstone(code: Int64s, tombstone: Bools) -> Bools:
+    """Whether each row comes after the last tombstone of its code; equal codes are neighbours, in order."""
+    position = np.arange(len(code))
+    last_tombstone = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
+    return position > last_tombstone[position + _rank_from_end(code)]

@@ -1,0 +1,157 @@
+"""The data of the report's page. Times are milliseconds since 1970; None stands for what the store does not tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Point(NamedTuple):
+    """A value at a time; None: not known at that time, which interrupts a line."""
+
+    at_ms: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart, by time."""
+
+    name: str
+    points: list[Point]
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A group. ``lag`` sums the offsets behind of its partitions, ``lag_seconds`` is the largest of its partitions.
+
+    ``lag_unknown`` counts partitions without a known lag, for the reason ``lag_reason``. ``status`` is OK, WARN or ERR.
+    """
+
+    group: str
+    state: str
+    type: str
+    members: int
+    offsets: int
+    last_commit_ms: int | None
+    lag: int | None = None
+    lag_seconds: float | None = None
+    lag_unknown: int = 0
+    lag_reason: str | None = None
+    status: str | None = None
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """A commit of a lower offset than the one before."""
+
+    at_ms: int
+    group: str
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class StaleGroup:
+    """A group that has offsets and has not committed for long."""
+
+    group: str
+    state: str
+    offsets: int
+    last_commit_ms: int
+    idle_ms: int
+
+
+@dataclass(frozen=True)
+class ExpiringGroup:
+    """Offsets of a group that expire by one rule; ``held`` if an open transaction keeps them."""
+
+    group: str
+    offsets: int
+    first_ms: int
+    last_ms: int
+    rule: str
+    reason: str
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows of a table: the first ones, of ``total``."""
+
+    total: int = 0
+    missing: str | None = None
+    """Why there is nothing to show, if the store lacks the data."""
+
+
+@dataclass(frozen=True)
+class Groups(Section):
+    """Groups by lag, then by the time of their last commit."""
+
+    rows: list[GroupRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LagOverTime(Section):
+    """Lag of the groups with the largest lag."""
+
+    missing: str | None = "The lag is not known: the store has no positions of the topics."
+    series: list[Series] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CommitRates(Section):
+    """Committed offsets a minute, of the groups that commit most."""
+
+    missing: str | None = "The history of the commits is not known."
+    series: list[Series] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rewinds(Section):
+    """The latest rewinds."""
+
+    missing: str | None = "The history of the commits is not known."
+    rows: list[Rewind] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StaleGroups(Section):
+    """Groups without a commit for ``after_ms``, the longest first."""
+
+    after_ms: int = 0
+    rows: list[StaleGroup] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Expiring(Section):
+    """Offsets that expire within ``within_ms``, the soonest first, and their number by time."""
+
+    within_ms: int = 0
+    rows: list[ExpiringGroup] = field(default_factory=list)
+    by_time: Series = field(default_factory=lambda: Series("offsets that expire", []))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the page shows. The charts span ``from_ms`` to ``until_ms``."""
+
+    store: str
+    kind: str
+    made_ms: int
+    last_commit_ms: int | None
+    from_ms: int
+    until_ms: int
+    states: dict[str, int] = field(default_factory=dict)
+    """Number of groups by state."""
+    offsets: int = 0
+    warnings: list[str] = field(default_factory=list)
+    groups: Groups = field(default_factory=Groups)
+    lag_over_time: LagOverTime = field(default_factory=LagOverTime)
+    commit_rates: CommitRates = field(default_factory=CommitRates)
+    rewinds: Rewinds = field(default_factory=Rewinds)
+    stale: StaleGroups = field(default_factory=StaleGroups)
+    expiring: Expiring = field(default_factory=Expiring)

@@ -1,0 +1,324 @@
+"""The page of a report: HTML with its style and its charts, and no reference to anything outside of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.printable import printable
+from offsets_pipeline.report.charts import MAX_SERIES, NO_NAME, Bar, bar_chart, column_chart, line_chart
+from offsets_pipeline.report.model import Point
+from offsets_pipeline.report.scales import shown_duration, shown_number
+from offsets_pipeline.report.style import SCRIPT, STYLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from offsets_pipeline.report.model import GroupRow, Report, Series
+
+_MS_PER_SECOND = 1000
+_BARS = 15
+
+
+def page(report: Report, live_every_ms: int | None = None) -> str:
+    """Return the whole page. With ``live_every_ms`` it has a script that asks for `fragment` at this interval."""
+    title = f"Offsets of {printable(report.store)}"
+    script = "" if live_every_ms is None else f"<script>{SCRIPT}</script>"
+    every = "" if live_every_ms is None else f' data-every="{live_every_ms}"'
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"{every}>\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(is_live=live_every_ms is not None)}">\n'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="data:,">\n<style>{STYLE}</style>\n</head>\n<body>\n'
+        f'<a class="skip" href="#content">Skip to the report</a>\n<header>\n<h1>{escape(title)}</h1>\n'
+        f"{'' if live_every_ms is None else _live(live_every_ms)}</header>\n"
+        f'<main id="content">\n{fragment(report)}</main>\n'
+        "<footer>Made by offsets-pipeline. All times are in UTC.</footer>\n"
+        f"{script}</body>\n</html>\n"
+    )
+
+
+def policy(*, is_live: bool) -> str:
+    """Return the page's Content-Security-Policy: nothing but its own style, and its own script if it is live."""
+    rules = [
+        "default-src 'none'",
+        f"style-src {_hash(STYLE)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if is_live:
+        rules += [f"script-src {_hash(SCRIPT)}", "connect-src 'self'"]
+    return "; ".join(rules)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def fragment(report: Report) -> str:
+    """Return the contents of the page, which a live page replaces."""
+    return "".join(
+        (
+            _summary(report),
+            _groups(report),
+            _lag_over_time(report),
+            _commit_rates(report),
+            _rewinds(report),
+            _stale(report),
+            _expiring(report),
+        )
+    )
+
+
+def _live(every_ms: int) -> str:
+    return (
+        f'<p><label><input type="checkbox" id="live" checked> Update every {shown_duration(every_ms)}</label> '
+        '<span id="said" role="status"></span></p>\n'
+    )
+
+
+def _summary(report: Report) -> str:
+    states = ", ".join(f"{count:,} {state}" for state, count in report.states.items())
+    lags = [row.lag for row in report.groups.rows if row.lag is not None]
+    tiles = [
+        ("Groups", f"{report.groups.total:,}"),
+        ("By state", states or "none"),
+        ("Committed offsets", f"{report.offsets:,}"),
+        ("Last commit", "none" if report.last_commit_ms is None else _time(report.last_commit_ms)),
+        ("Largest lag", f"{max(lags):,}" if lags else "not known"),
+    ]
+    cells = "".join(
+        f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
+    )
+    notes = "".join(f'<p class="note">{escape(printable(each))}</p>\n' for each in report.warnings)
+    return (
+        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.made_ms)}.</p>\n'
+        f'{notes}<dl class="tiles">{cells}</dl>\n'
+    )
+
+
+def _groups(report: Report) -> str:
+    found = report.groups
+    bars = [Bar(row.group, row.lag, _lag_of(row)) for row in found.rows[:_BARS] if row.lag is not None and row.lag > 0]
+    if bars:
+        chart = _figure(
+            bar_chart(
+                "lag-bars",
+                "Groups with the largest lag",
+                "Offsets behind the log end: " + "; ".join(f"{bar.label} {bar.shown}" for bar in bars[:5]),
+                bars,
+            ),
+            "Lag: offsets behind the log end, summed over the partitions of a group.",
+        )
+    else:
+        chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
+    rows = [
+        [
+            _group(row.group),
+            escape(row.state),
+            f'<span class="{escape(row.status)}">{escape(row.status)}</span>' if row.status else "-",
+            f"{row.members:,}",
+            f"{row.offsets:,}",
+            "-" if row.lag is None else f"{row.lag:,}",
+            "-" if row.lag_seconds is None else shown_duration(row.lag_seconds * _MS_PER_SECOND),
+            "-" if row.last_commit_ms is None else _time(row.last_commit_ms),
+            _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}"),
+        ]
+        for row in found.rows
+    ]
+    columns = [
+        *("name:Group", "State", "Status", "n:Members", "n:Offsets", "n:Lag", "n:Lag in time", "t:Last commit"),
+        "name:Lag not known",
+    ]
+    return _section("groups", "Groups by lag", chart + _table("Groups by lag", columns, rows, found.total))
+
+
+def _lag_of(row: GroupRow) -> str:
+    if row.lag_seconds is None:
+        return f"{row.lag:,}"
+    return f"{shown_number(row.lag or 0)}, {shown_duration(row.lag_seconds * _MS_PER_SECOND)}"
+
+
+def _lag_over_time(report: Report) -> str:
+    found = report.lag_over_time
+    if found.missing is not None:
+        return _section("lag", "Lag over time", f"<p>{escape(found.missing)}</p>\n")
+    highest = {line.name: line for line in found.series[:MAX_SERIES]}
+    marks = [
+        Point(each.at_ms, value)
+        for each in report.rewinds.rows
+        if each.group in highest and (value := _value_at(highest[each.group], each.at_ms)) is not None
+    ]
+    marked = " A triangle marks a rewind." if marks else ""
+    chart = line_chart(
+        "lag-lines", "Lag over time", _described(found.series), found.series, (report.from_ms, report.until_ms), marks
+    )
+    caption = f"Lag of the groups with the largest lag, in offsets.{marked}"
+    return _section("lag", "Lag over time", _figure(chart, caption, found.series) + _data("lag", found.series))
+
+
+def _value_at(series: Series, at_ms: int) -> float | None:
+    return next((each.value for each in reversed(series.points) if each.at_ms <= at_ms), None)
+
+
+def _commit_rates(report: Report) -> str:
+    found = report.commit_rates
+    if found.missing is not None:
+        return _section("rates", "Commit rates", f"<p>{escape(found.missing)}</p>\n")
+    chart = line_chart(
+        "rate-lines", "Commit rates", _described(found.series), found.series, (report.from_ms, report.until_ms)
+    )
+    caption = "Offsets committed a minute, by the groups that commit most."
+    return _section("rates", "Commit rates", _figure(chart, caption, found.series) + _data("rates", found.series))
+
+
+def _rewinds(report: Report) -> str:
+    found = report.rewinds
+    if not found.rows:
+        return _section("rewinds", "Rewinds", f"<p>{escape(found.missing or 'No group went back.')}</p>\n")
+    rows = [
+        [
+            _time(row.at_ms),
+            _group(row.group),
+            _name(f"{row.topic}-{row.partition}"),
+            f"{row.from_offset:,}",
+            f"{row.to_offset:,}",
+            f"{row.from_offset - row.to_offset:,}",
+            _name(row.by or "unknown"),
+        ]
+        for row in found.rows
+    ]
+    columns = ["t:Time", "name:Group", "name:Partition", "n:From", "n:To", "n:Back by", "name:By"]
+    return _section("rewinds", "Rewinds", _table("Rewinds, the latest first", columns, rows, found.total))
+
+
+def _stale(report: Report) -> str:
+    found = report.stale
+    after = shown_duration(found.after_ms)
+    if not found.rows:
+        text = found.missing or f"Each group with offsets has committed within {after}."
+        return _section("stale", "Stale groups", f"<p>{escape(text)}</p>\n")
+    rows = [
+        [
+            _group(row.group),
+            escape(row.state),
+            f"{row.offsets:,}",
+            _time(row.last_commit_ms),
+            shown_duration(row.idle_ms),
+        ]
+        for row in found.rows
+    ]
+    columns = ["name:Group", "State", "n:Offsets", "t:Last commit", "n:Ago"]
+    caption = f"Groups without a commit for {after} or longer, the longest first"
+    return _section("stale", "Stale groups", _table(caption, columns, rows, found.total))
+
+
+def _expiring(report: Report) -> str:
+    found = report.expiring
+    within = shown_duration(found.within_ms)
+    if not found.rows:
+        text = found.missing or f"No offset expires within {within}."
+        return _section("expiring", "What expires soon", f"<p>{escape(text)}</p>\n")
+    chart = column_chart(
+        "expiry-columns",
+        "Offsets that expire",
+        f"Number of offsets that expire, by time, within {within}.",
+        found.by_time,
+        (report.made_ms, report.made_ms + found.within_ms),
+    )
+    rows = [
+        [
+            _group(row.group),
+            f"{row.offsets:,}",
+            _time(row.first_ms) + (", held" if row.held else " (due)" if row.first_ms <= report.made_ms else ""),
+            _time(row.last_ms),
+            _name(f"{row.rule}: {row.reason}"),
+        ]
+        for row in found.rows
+    ]
+    columns = ["name:Group", "n:Offsets", "t:First expires", "t:Last expires", "name:Why"]
+    caption = f"Offsets that expire within {within} if their groups commit no more, the soonest first"
+    figure = _figure(chart, "Offsets by the time of their expiry; the first column has those that are due.")
+    return _section("expiring", "What expires soon", figure + _table(caption, columns, rows, found.total))
+
+
+def _section(name: str, title: str, content: str) -> str:
+    return f'<section aria-labelledby="{name}-heading">\n<h2 id="{name}-heading">{title}</h2>\n{content}</section>\n'
+
+
+def _figure(chart: str, caption: str, series: Sequence[Series] = ()) -> str:
+    legend = "".join(
+        f'<li class="s{number}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
+        f"{_group(line.name)}</li>"
+        for number, line in enumerate(series[:MAX_SERIES])
+    )
+    listed = f'<ul class="legend">{legend}</ul>' if legend else ""
+    return (
+        f'<figure>{listed}<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">{chart}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+    )
+
+
+def _described(series: Sequence[Series]) -> str:
+    parts = []
+    for line in series[:MAX_SERIES]:
+        values = [each.value for each in line.points if each.value is not None]
+        if values:
+            parts.append(
+                f"{printable(line.name)}: last {shown_number(values[-1])}, highest {shown_number(max(values))}"
+            )
+    return "; ".join(parts) or "no values"
+
+
+def _data(name: str, series: Sequence[Series]) -> str:
+    """The numbers behind a chart, for readers who do not see it."""
+    rows = []
+    for line in series[:MAX_SERIES]:
+        values = [each.value for each in line.points if each.value is not None]
+        shown = [shown_number(value) for value in (values[0], values[-1], max(values))] if values else ["-"] * 3
+        rows.append([_group(line.name), *shown])
+    table = _table("Numbers of the chart", ["name:Group", "n:First", "n:Last", "n:Highest"], rows, len(rows))
+    return f'<details id="{name}-numbers"><summary>Numbers of the chart</summary>{table}</details>\n'
+
+
+def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], total: int) -> str:
+    """Return a table of cells in HTML. A column is its heading, with the class of its cells before a colon."""
+    classes = [name.partition(":")[0] if ":" in name else "" for name in columns]
+    rows = list(rows)
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{name.rpartition(":")[2]}</th>'
+        for name, kind in zip(columns, classes, strict=True)
+    )
+    body = "".join(
+        "<tr>" + "".join(f"<td{_class(kind)}>{cell}</td>" for cell, kind in zip(row, classes, strict=True)) + "</tr>\n"
+        for row in rows
+    )
+    more = f" ({len(rows):,} of {total:,})" if total > len(rows) else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}{more}</caption>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n"
+    )
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _group(name: str) -> str:
+    return _name(name or NO_NAME)
+
+
+def _name(text: str) -> str:
+    return escape(printable(text))
+
+
+def _time(at_ms: int) -> str:
+    iso = shown_time(at_ms)
+    if not iso.endswith("Z"):
+        return escape(iso)
+    return f'<time datetime="{iso}">{iso[:10]} {iso[11:19]}</time>'

@@ -1,0 +1,1 @@
+"""HTTP services: the REST interface of Kafka Connect for an owned store. No pyspark."""

@@ -1,0 +1,189 @@
+"""The REST interface of Kafka Connect for the connectors of an owned log: routes, status codes, errors (R32)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Route
+
+from offsets_pipeline.connect.offset_management import OffsetManagement
+from offsets_pipeline.connect.request_bodies import offsets_of, settings_of
+from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
+from offsets_pipeline.errors import (
+    BadConnectRequest,
+    CoordinatorNotAvailable,
+    NoSuchConnector,
+    OffsetsError,
+    in_one_line,
+)
+from offsets_pipeline.record.corrupt import CorruptRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.requests import Request
+
+    from offsets_pipeline.connect.connect_log import ConnectLog
+
+_LOG = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 1_048_576
+#: As long as a worker waits.
+_TIMEOUT_MS = 90_000
+_BODY_SECONDS = 30.0
+#: Header of an answer to a request whose body may not have been read: the server then reads no more of it.
+CLOSE = {"Connection": "close"}
+_STATUS_CODES: Mapping[type[OffsetsError], int] = {
+    NoSuchConnector: 404,
+    BadConnectRequest: 400,
+    CorruptRecord: 400,
+    CoordinatorNotAvailable: 503,
+}
+
+
+def json_response(content: object, status_code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, status_code, headers, media_type="application/json")
+
+
+def error_response(status_code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error in the form of Connect."""
+    return json_response({"error_code": status_code, "message": message}, status_code, headers)
+
+
+class ConnectService:
+    """Answers requests about the connectors of an open log. ``app`` is an ASGI application.
+
+    ``worker_id`` is the address of the service; statuses show it. Requests to the log run in threads.
+    """
+
+    def __init__(self, log: ConnectLog, worker_id: str, max_request_bytes: int = MAX_REQUEST_BYTES) -> None:
+        self._management = OffsetManagement(log, _TIMEOUT_MS)
+        self._worker_id = worker_id
+        self._max_request_bytes = max_request_bytes
+        states = {"stop": (STOPPED, 204), "pause": (PAUSED, 202), "resume": (RUNNING, 202)}
+        self.app = Starlette(
+            routes=[
+                Route("/connectors", self._connectors, methods=["GET"]),
+                Route("/connectors/{name}", self._connector, methods=["GET"]),
+                Route("/connectors/{name}/config", self._config, methods=["GET", "PUT"]),
+                Route("/connectors/{name}/offsets", self._offsets, methods=["GET", "PATCH", "DELETE"]),
+                Route("/connectors/{name}/status", self._status, methods=["GET"]),
+                *(
+                    Route(f"/connectors/{{name}}/{name}", self._change(state, code), methods=["PUT"])
+                    for name, (state, code) in states.items()
+                ),
+            ],
+            exception_handlers={
+                HTTPException: _http_error,
+                OffsetsError: _refused,
+                ClientDisconnect: _disconnected,
+                Exception: _failed,
+            },
+        )
+        self.app.router.redirect_slashes = False
+
+    async def _connectors(self, request: Request) -> Response:
+        expansions: dict[str, Callable[[str], object]] = {
+            "info": self._management.info,
+            "status": lambda connector: self._management.status(connector, self._worker_id),
+        }
+        wanted = [name for name in request.query_params.getlist("expand") if name in expansions]
+
+        def found() -> object:
+            names = list(self._management.target_states())
+            if "expand" not in request.query_params:
+                return names
+            return {name: {each: expansions[each](name) for each in wanted} for name in names}
+
+        return json_response(await run_in_threadpool(found))
+
+    async def _connector(self, request: Request) -> Response:
+        return json_response(await run_in_threadpool(self._management.info, _name(request)))
+
+    async def _config(self, request: Request) -> Response:
+        name = _name(request)
+        if request.method != "PUT":
+            info = await run_in_threadpool(self._management.info, name)
+            return json_response(info["config"])
+        settings = settings_of(await self._body(request), "the request")
+        created, info = await run_in_threadpool(self._management.put_config, name, settings)
+        return (
+            json_response(info, 201, {"Location": request.url.path.removesuffix("/config")})
+            if created
+            else (json_response(info))
+        )
+
+    async def _offsets(self, request: Request) -> Response:
+        name = _name(request)
+        if request.method == "PATCH":
+            offsets = offsets_of(await self._body(request), "the request")
+            return json_response({"message": await run_in_threadpool(self._management.alter, name, offsets)})
+        if request.method == "DELETE":
+            return json_response({"message": await run_in_threadpool(self._management.reset, name)})
+        return json_response(await run_in_threadpool(self._management.offsets, name))
+
+    async def _status(self, request: Request) -> Response:
+        return json_response(await run_in_threadpool(self._management.status, _name(request), self._worker_id))
+
+    def _change(self, state: str, status_code: int) -> Callable[[Request], Any]:
+        async def change(request: Request) -> Response:
+            await run_in_threadpool(self._management.set_target_state, _name(request), state)
+            return Response(status_code=status_code)
+
+        return change
+
+    async def _body(self, request: Request) -> str:
+        """The body of a request. Raises HTTPException 415 if it is not JSON, 413 if it is too long, 408 if too slow."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "HTTP 415 Unsupported Media Type", CLOSE)
+        read = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    read += part
+                    if len(read) > self._max_request_bytes:
+                        raise HTTPException(413, f"the request is longer than {self._max_request_bytes} bytes", CLOSE)
+        except TimeoutError:
+            raise HTTPException(408, f"the request took longer than {_BODY_SECONDS:.0f} seconds", CLOSE) from None
+        try:
+            return read.decode()
+        except UnicodeDecodeError as error:
+            raise BadConnectRequest(f"the request is not UTF-8 at position {error.start}") from None
+
+
+def _name(request: Request) -> str:
+    """The name of the connector in the path, whose segments the guard has left encoded and found valid."""
+    return unquote_to_bytes(request.path_params["name"]).decode()
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - see the handlers of the application
+    reason = error.detail if error.status_code not in (404, 405) else f"HTTP {error.status_code} {error.detail}"
+    return error_response(error.status_code, reason, error.headers)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    code = next((code for kind, code in _STATUS_CODES.items() if isinstance(error, kind)), 500)
+    if code >= 500:
+        _LOG.warning("cannot answer a request: %s", in_one_line(error))
+    return error_response(code, str(error))
+
+
+async def _disconnected(_: Request, __: Exception) -> Response:
+    return error_response(400, "the client has closed the connection")
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    _LOG.error("cannot answer a request", exc_info=error)
+    return error_response(500, "the request failed because of a defect; the log of the service has it")

@@ -1,0 +1,1 @@
+"""Kafka offsets of Structured Streaming queries: from checkpoints and progress events into groups, and back."""

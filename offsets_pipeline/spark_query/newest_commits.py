@@ -1,0 +1,114 @@
+"""A thread that commits the newest batch of each query to one target, and retries until that succeeds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import in_one_line
+from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
+
+if TYPE_CHECKING:
+    from offsets_pipeline.spark_query.commit_targets import CommitTarget
+    from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch
+
+_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
+
+
+class NewestCommits:
+    """Commits to one target, in a thread of its own, so that `add` never waits.
+
+    A failed commit is a warning. The thread retries it after 1 s, later after up to 30 s, with the newest batch of the
+    query. `flush` makes it retry at once.
+    """
+
+    def __init__(self, target: CommitTarget, group_id: str, backoff_seconds: float = _BACKOFF_SECONDS) -> None:
+        self._target = target
+        self._group_id = group_id
+        self._backoff_seconds = backoff_seconds
+        self._changed = threading.Condition()
+        self._newest: dict[str, CompletedBatch] = {}  # by query id: not committed yet
+        self._is_committing = False
+        self._closing = False
+        self._hurries = False  # a flush waits
+        self._failure: str | None = None
+        self._thread: threading.Thread | None = None
+
+    def add(self, query_id: str, batch: CompletedBatch) -> None:
+        """Commit this batch of a query in place of its older ones that wait. Does nothing after `close`."""
+        with self._changed:
+            if self._closing:
+                return
+            self._newest[query_id] = batch
+            if self._thread is None:  # here, for threads do not survive a fork
+                self._thread = threading.Thread(target=self._run, name="offsets-listener", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until all batches are committed; returns False if they are not after ``timeout_seconds``."""
+        with self._changed:
+            self._hurries = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not (self._newest or self._is_committing), timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Flush, then end the thread; returns whether all batches are committed. Idempotent."""
+        deadline = time.monotonic() + timeout_seconds
+        flushed = self.flush(timeout_seconds)
+        with self._changed:
+            first, self._closing = not self._closing, True
+            lost = sum(sum(map(len, batch.offsets.values())) for batch in self._newest.values())
+            self._changed.notify_all()
+        if first and lost:
+            warn(f"{lost} offsets of group {self._group_id} are not committed to {self._target.name}: the job ends")
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        return flushed
+
+    def _run(self) -> None:
+        backoff = self._backoff_seconds
+        while batches := self._next():
+            failed = None
+            for query_id, batch in batches.items():
+                try:
+                    for offsets in commits_of(batch, query_id, names_sources=False):
+                        self._target.commit(self._group_id, offsets)
+                except Exception as error:  # noqa: BLE001 - a listener must not fail its query
+                    failed = in_one_line(error)
+                    self._target.close()
+                    with self._changed:
+                        self._newest.setdefault(query_id, batch)  # unless a newer one has come meanwhile
+            self._tell(failed)
+            with self._changed:
+                self._is_committing = False
+                self._changed.notify_all()
+                if failed is None:
+                    backoff = self._backoff_seconds
+                else:
+                    self._changed.wait_for(lambda: self._closing or self._hurries, backoff)
+                    self._hurries = False
+                    backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
+        self._target.close()
+
+    def _next(self) -> dict[str, CompletedBatch]:
+        """Wait for batches to commit, and take them; none when the thread is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest or self._closing)
+            if self._closing:
+                return {}
+            batches, self._newest = self._newest, {}
+            self._is_committing = True
+            return batches
+
+    def _tell(self, failed: str | None) -> None:
+        """Warn about a failure once, and tell when commits succeed again."""
+        if failed == self._failure:
+            return
+        self._failure, before = failed, self._failure
+        if failed is not None:
+            warn(f"cannot commit offsets of group {self._group_id} to {self._target.name}: {failed}; will retry")
+        elif before is not None:
+            warn(f"commits offsets of group {self._group_id} to {self._target.name} again")

@@ -1,0 +1,160 @@
+"""`OffsetsListener`: commits the Kafka offsets of PySpark streaming queries to consumer groups.
+
+    spark.streams.addListener(OffsetsListener("localhost:9092", "billing"))
+
+Spark posts the progress of a batch after it has written the batch's file in `commits/` of the checkpoint. So a group is
+never ahead of a completed batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.coordinator.requests import validated_group_id
+from offsets_pipeline.errors import ConfigError, in_one_line
+from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
+from offsets_pipeline.spark_query.kafka_source_offsets import (
+    CompletedBatch,
+    parse_kafka_offsets,
+    refuse_shared_topics,
+)
+from offsets_pipeline.spark_query.newest_commits import NewestCommits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.spark_query.commit_targets import CommitTarget
+    from offsets_pipeline.spark_query.kafka_source_offsets import SourceOffsets
+
+#: HOST:PORT, or several separated by commas: bootstrap servers, no folder of a store.
+_BOOTSTRAP_SERVERS = re.compile(r"(?:[\w.+-]+://)?[^/,\s]+:\d+(?:\s*,\s*(?:[\w.+-]+://)?[^/,\s]+:\d+)*")
+_KAFKA_SOURCES = ("KafkaV2[", "KafkaSource[")  # descriptions of Spark's Kafka sources
+_BATCH_RAN = "addBatch"  # in the durations of a trigger
+_EXIT_SECONDS = 10.0
+
+
+class OffsetsListener(StreamingQueryListener):
+    """Commits the end offsets of each completed batch of the session's queries to a group without members.
+
+    Commits run in a thread: a query never waits for them, and never fails by them. A failed commit is a warning on
+    stderr, and is retried with the newest offsets. Call `close` at the end of the job to wait for the last commit;
+    else the end of the Python process waits up to 10 s.
+
+    Args:
+        store: the folder of an owned store, or bootstrap servers HOST:PORT[,HOST:PORT]; None: only
+            ``bootstrap_servers``.
+        group: the group, without members.
+        bootstrap_servers: commit to the consumer group of this cluster, too.
+        options: options of Kafka's clients for the cluster, as security.protocol.
+        query: only the query of this name; by default all queries of the session.
+        source: only the Kafka source with this number in its query, counted from 0; by default all.
+        settings: settings of the coordinator of the store.
+
+    Raises ConfigError for an option that this client does not support, or without store and bootstrap servers;
+    InvalidGroupId.
+    """
+
+    def __init__(
+        self,
+        store: str | Path | None,
+        group: str,
+        bootstrap_servers: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        query: str | None = None,
+        source: int | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        validated_group_id(group)
+        targets: list[CommitTarget] = []
+        addresses = [] if bootstrap_servers is None else [bootstrap_servers]
+        if isinstance(store, str) and _BOOTSTRAP_SERVERS.fullmatch(store):
+            addresses.append(store)
+        elif store is not None:
+            targets.append(StoreTarget(store, settings))
+        targets += [BrokerTarget(KafkaOptions(each, options or {})) for each in addresses]
+        if not targets:
+            raise ConfigError("an OffsetsListener has nowhere to commit to: give a store or bootstrap servers")
+        self._commits = [NewestCommits(target, group) for target in targets]
+        self._group = group
+        self._query = query
+        self._source = source
+        self._readers: dict[str, str] = {}  # id of the query that reads a topic
+        self._warned = ""
+        atexit.register(self.close)
+
+    def close(self, timeout_seconds: float = _EXIT_SECONDS) -> bool:
+        """Commit what waits, then stop; returns False if a commit has not succeeded in time. Idempotent."""
+        deadline = time.monotonic() + timeout_seconds
+        done = [each.close(max(0.0, deadline - time.monotonic())) for each in self._commits]
+        atexit.unregister(self.close)
+        return all(done)
+
+    def flush(self, timeout_seconds: float = _EXIT_SECONDS) -> bool:
+        """Wait until the batches so far are committed; returns False if they are not in time."""
+        deadline = time.monotonic() + timeout_seconds
+        return all(each.flush(max(0.0, deadline - time.monotonic())) for each in self._commits)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
+        """Do nothing: no batch is complete yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+        """Take the end offsets of a completed batch."""
+        try:
+            self._take(event.progress)
+        except Exception as error:  # noqa: BLE001 - a listener must not fail its query
+            self._warn(f"group {self._group} gets no offsets: {in_one_line(error)}")
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
+        """Let another query read the topics."""
+        query_id = str(event.id)
+        self._readers = {topic: reader for topic, reader in self._readers.items() if reader != query_id}
+
+    def _take(self, progress: StreamingQueryProgress) -> None:
+        if self._query not in {None, progress.name} or _BATCH_RAN not in progress.durationMs:
+            return
+        offsets: dict[str, SourceOffsets] = {}
+        for number, source in enumerate(progress.sources):
+            if source.description.startswith(_KAFKA_SOURCES) and self._source in {None, number}:
+                found = parse_kafka_offsets(source.endOffset or "")
+                if found:
+                    offsets[str(number)] = found
+        if offsets:
+            query_id = str(progress.id)
+            named = f"query {progress.name or query_id}"
+            refuse_shared_topics(offsets, named, "add a listener with source=NUMBER and a group for each")
+            self._refuse_second_reader(query_id, named, offsets)
+            for each in self._commits:
+                each.add(query_id, CompletedBatch(progress.batchId, None, offsets))
+
+    def _refuse_second_reader(self, query_id: str, named: str, sources: Mapping[str, SourceOffsets]) -> None:
+        """Raise ConfigError if another query reads one of the topics: a group has one offset for each partition."""
+        for topic in {where.topic for offsets in sources.values() for where in offsets}:
+            reader = self._readers.setdefault(topic, query_id)
+            if reader != query_id:
+                raise ConfigError(
+                    f"{named} reads topic {topic}, which query {reader} reads too; "
+                    "add a listener with query=NAME and a group for each"
+                )
+
+    def _warn(self, text: str) -> None:
+        """Warn, but not twice in a row with one text."""
+        if text != self._warned:
+            warn(text)
+        self._warned = text

@@ -1,0 +1,76 @@
+"""`starting_offsets`: where a group stands, as the option `startingOffsets` of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.errors import InvalidRequest, NoSuchOffset
+from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
+from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
+from offsets_pipeline.query.state_reader import StateReader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+#: Spark's numbers for the start and the end of a partition.
+_RESETS = {"earliest": -2, "latest": -1}
+
+
+def starting_offsets(
+    store: str | Path,
+    group: str,
+    topics: Collection[str] | Mapping[str, int],
+    missing: Literal["earliest", "latest", "none"] = "earliest",
+) -> str:
+    """The JSON for the option `startingOffsets` of Spark's Kafka source: the committed offsets of a group.
+
+    Spark asks for all partitions of the topics. So the JSON has all up to the last one with a committed offset, or up
+    to a given number of partitions; ``missing`` stands for those without a committed offset.
+
+    Args:
+        store: the folder of an owned store, or of a mirrored one: then as of its last fold.
+        group: the group.
+        topics: names of topics, or their numbers of partitions by name.
+        missing: "earliest", "latest", or "none": raise NoSuchOffset.
+
+    Raises NoSuchStore, NotAStore; NoSuchGroup for a share group; NoSuchOffset for a topic without a committed offset
+    whose number of partitions is not given; InvalidRequest for another value of ``missing``.
+    """
+    if missing not in {*_RESETS, "none"}:
+        raise InvalidRequest(f"missing={missing!r} is not allowed: it takes earliest, latest or none")
+    committed = _committed(str(store), group)
+    names = [topics] if isinstance(topics, str) else list(topics)
+    found: dict[str, dict[str, int]] = {}
+    for topic in names:
+        of_topic = {where.partition: offset for where, offset in committed.items() if where.topic == topic}
+        count = topics[topic] if isinstance(topics, Mapping) else 0
+        count = max([count, *(partition + 1 for partition in of_topic)])
+        if not count:
+            raise NoSuchOffset(
+                f"group {group} has no committed offset of topic {topic} in {store}; "
+                f"name the topic's number of partitions: {{{topic!r}: 6}}"
+            )
+        if missing == "none" and len(of_topic) < count:
+            without = next(partition for partition in range(count) if partition not in of_topic)
+            raise NoSuchOffset(f"group {group} has no committed offset for {topic}-{without} in {store}; commit one")
+        reset = _RESETS.get(missing, 0)
+        found[topic] = {str(partition): of_topic.get(partition, reset) for partition in range(count)}
+    return json.dumps(found)
+
+
+def _committed(location: str, group: str) -> Mapping[TopicPartition, int]:
+    reader = StateReader(location)
+    if reader.properties.kind != OWNED:
+        return mirrored_group_offsets(reader, [group])[group].offsets
+    store = OwnedStore.open(location)
+    partitions = {store.partition_for(group)}
+    with Coordinator.open(store, partitions=partitions, housekeeping=False) as coordinator:
+        return owned_group_offsets(coordinator, [group])[group].offsets

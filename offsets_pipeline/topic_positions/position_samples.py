@@ -1,0 +1,104 @@
+"""Samples: log start and log end of topics' partitions at several times, as columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Place = tuple[str, int]
+
+Int64s = npt.NDArray[np.int64]
+
+SAMPLE_SCHEMA = TOPIC_OFFSETS.arrow_schema()
+_US_OF_MS = 1_000
+
+
+class Sample(NamedTuple):
+    """Log start and log end of a partition at a time, in ms since 1970."""
+
+    log_start_offset: int
+    log_end_offset: int
+    sampled_ms: int
+
+
+class Series(NamedTuple):
+    """The samples of one partition, by time."""
+
+    sampled_ms: Int64s
+    log_start_offset: Int64s
+    log_end_offset: Int64s
+
+    def until(self, at_ms: int) -> Series:
+        """The samples up to a time."""
+        end = int(np.searchsorted(self.sampled_ms, at_ms, side="right"))
+        return Series(*(column[:end] for column in self))
+
+    def last(self) -> Sample | None:
+        """The last sample; None without samples."""
+        if not len(self.sampled_ms):
+            return None
+        return Sample(int(self.log_start_offset[-1]), int(self.log_end_offset[-1]), int(self.sampled_ms[-1]))
+
+
+class PositionSamples:
+    """Samples of many partitions."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        """``rows``: columns of the table `topic_offsets`, in any order; `source` may be missing."""
+        order = pc.sort_indices(rows, [(name, "ascending") for name in ("topic", "partition", "sampled_at")])
+        rows = rows.take(order)
+        partition = rows["partition"].to_numpy()
+        topic = rows["topic"].combine_chunks().dictionary_encode()
+        codes = topic.indices.to_numpy(zero_copy_only=False) if rows.num_rows else np.zeros(0, dtype=np.int32)
+        sampled_us = rows["sampled_at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+        self._columns = (
+            sampled_us // _US_OF_MS,
+            rows["log_start_offset"].to_numpy(),
+            rows["log_end_offset"].to_numpy(),
+        )
+        first = np.flatnonzero(np.append([True], (np.diff(codes) != 0) | (np.diff(partition) != 0)))
+        first = first[: len(codes)]
+        names = topic.dictionary.to_pylist()
+        ends = np.append(first[1:], len(codes))
+        self._slices: dict[Place, slice] = {
+            (names[codes[start]], int(partition[start])): slice(start, end)
+            for start, end in zip(first.tolist(), ends.tolist(), strict=False)
+        }
+
+    def series(self, place: Place) -> Series:
+        """The samples of a partition, by time; empty if it was never sampled."""
+        found = self._slices.get(place, slice(0, 0))
+        return Series(*(column[found] for column in self._columns))
+
+    def places(self) -> Iterable[Place]:
+        """The partitions that were sampled."""
+        return self._slices.keys()
+
+
+def sample_rows(positions: Mapping[Place, tuple[int, int]], sampled_ms: int, source: str) -> pa.Table:
+    """Log start and log end of partitions at one time, as rows of `topic_offsets`."""
+    samples = [(place, Sample(start, end, sampled_ms)) for place, (start, end) in sorted(positions.items())]
+    return rows_of(samples, source)
+
+
+def rows_of(samples: Iterable[tuple[Place, Sample]], source: str) -> pa.Table:
+    """Samples as rows of `topic_offsets`."""
+    samples = list(samples)
+    columns = [
+        pa.array([topic for (topic, _), _ in samples], pa.string()),
+        pa.array([partition for (_, partition), _ in samples], pa.int32()),
+        pa.array([each.log_start_offset for _, each in samples], pa.int64()),
+        pa.array([each.log_end_offset for _, each in samples], pa.int64()),
+        pa.array([each.sampled_ms * _US_OF_MS for _, each in samples], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        pa.array([source] * len(samples), pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SAMPLE_SCHEMA)

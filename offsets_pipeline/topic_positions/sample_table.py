@@ -1,0 +1,110 @@
+"""The table `topic_offsets` of a store: made with the first sample, appended to, read for some topics. No Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.filesystems import arrow_folder
+from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.errors import MalformedFile, NoSuchTable
+from offsets_pipeline.topic_positions.position_samples import SAMPLE_SCHEMA, PositionSamples, Sample, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    Place = tuple[str, int]
+
+_COLUMNS = ("topic", "partition", "log_start_offset", "log_end_offset", "sampled_at")
+_READ_SCHEMA = pa.schema([SAMPLE_SCHEMA.field(name).with_nullable(nullable=True) for name in _COLUMNS])
+#: Every partition gets a row this often, so that the newest sample of all is never far back.
+_FULL_EVERY_MS = 3_600_000
+
+
+def table_of(store: str) -> TableFolder:
+    """The table `topic_offsets` of the store in a folder; it may not exist yet."""
+    return TableFolder(f"{arrow_folder(store)}/{TOPIC_OFFSETS.name}", TOPIC_OFFSETS)
+
+
+def read_samples(table: TableFolder, topics: Collection[str] | None = None) -> PositionSamples:
+    """Return the samples of these topics, or of all (None); none if the table does not exist.
+
+    Raises MalformedFile if the table lacks a column of `topic_offsets`.
+    """
+    return PositionSamples(samples_of(table, topics))
+
+
+def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
+    """The rows of `read_samples`."""
+    try:
+        snapshot = table.snapshot()
+    except NoSuchTable:
+        return _READ_SCHEMA.empty_table()
+    missing = [name for name in _COLUMNS if name not in snapshot.columns]
+    if missing:
+        raise MalformedFile(f"cannot read positions from {table.folder}: it has no column {missing[0]}")
+    only = "" if topics is None else f" WHERE topic IN ({', '.join(map(quoted, sorted(topics))) or 'NULL'})"
+    rows = snapshot.query(f"SELECT {', '.join(_COLUMNS)} FROM {TOPIC_OFFSETS.name}{only}").read_all()
+    return rows.cast(_READ_SCHEMA)
+
+
+class SampleWriter:
+    """Appends samples to `topic_offsets`, without rows that repeat the last sample of their partition.
+
+    A partition that changes after it repeated itself gets two rows: the end of the repetition and the change. So
+    between two rows of a partition nothing happened that a sample saw, and interpolation is as good as with all rows.
+    """
+
+    def __init__(self, table: TableFolder, source: str) -> None:
+        """``source`` is the broker or file that the samples come from."""
+        self._table = table
+        self._source = source
+        self._table.create()
+        self._written: dict[Place, Sample] = {}
+        self._seen: dict[Place, Sample] = {}
+        self._full_ms: int | None = None
+
+    def write(self, positions: Mapping[Place, tuple[int, int]], sampled_ms: int) -> int:
+        """Append one sample; returns the number of rows written.
+
+        Raises as `TableFolder.commit`; then nothing is written, and the next sample makes up for it.
+        """
+        is_full = self._full_ms is None or sampled_ms - self._full_ms >= _FULL_EVERY_MS
+        rows: list[tuple[Place, Sample]] = []
+        for place, (start, end) in sorted(positions.items()):
+            now, seen = Sample(start, end, sampled_ms), self._seen.get(place)
+            if seen is not None and (seen.log_start_offset, seen.log_end_offset) == (start, end) and not is_full:
+                continue
+            if seen is not None and seen.sampled_ms > self._written[place].sampled_ms:
+                rows.append((place, seen))
+            rows.append((place, now))
+        if rows:
+            self._append(rows)
+        self._seen.update({place: Sample(*each, sampled_ms) for place, each in positions.items()})
+        if is_full:
+            self._full_ms = sampled_ms
+        return len(rows)
+
+    def close(self) -> None:
+        """Append the last sample of each partition that repeated itself since its last row."""
+        rows = [(place, each) for place, each in sorted(self._seen.items()) if each != self._written[place]]
+        if rows:
+            self._append(rows)
+
+    def append(self, rows: pa.Table) -> int:
+        """Append samples as they are, all or none; returns their number. Raises as `TableFolder.commit`."""
+        columns = [rows[name] for name in _COLUMNS] + [pa.array([self._source] * rows.num_rows, pa.string())]
+        if rows.num_rows:
+            seen = self._table.snapshot()
+            file = self._table.write_file(
+                pa.Table.from_arrays(columns, names=[*_COLUMNS, "source"]).cast(SAMPLE_SCHEMA)
+            )
+            self._table.commit([file], seen=seen)
+        return rows.num_rows
+
+    def _append(self, rows: list[tuple[Place, Sample]]) -> None:
+        self.append(rows_of(rows, self._source))
+        self._written.update(rows)

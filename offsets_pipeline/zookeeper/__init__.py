@@ -1,0 +1,1 @@
+"""The ZooKeeper tree in which Kafka's first consumers keep offsets, and text dumps of it."""

@@ -1,0 +1,37 @@
+"""Folded stores for tests, made without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from offsets_pipeline.config import Settings
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.store import Store
+from tests.logs import capture_partitions, capture_rows, capture_semantics
+from tests.spark.stores import CLOCK, appended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from offsets_pipeline.semantics.log_row import LogRow
+
+
+def folded_store(folder: Path, properties: StoreProperties, rows: Iterable[LogRow]) -> Path:
+    """A new store with these records, folded."""
+    create_tables(str(folder), properties)
+    appended(str(folder), list(rows))
+    fold_log(Store(cast("SparkSession", None), str(folder), properties), Settings(), CLOCK)
+    return folder
+
+
+def folded_capture(folder: Path, capture: str) -> Path:
+    """A new store with a capture's log, folded."""
+    properties = StoreProperties(
+        MIRRORED, capture_partitions(capture), coordinator_semantics=capture_semantics(capture)
+    )
+    return folded_store(folder, properties, [row for rows in capture_rows(capture).values() for row in rows])

@@ -1,0 +1,59 @@
+"""A PySpark job with an OffsetsListener, as a user writes it: tests run it as a process, and kill it.
+
+    python -m tests.kafka.committing_query BOOTSTRAP-SERVER STORE FOLDER [--available-now]
+
+With --available-now it reads all records, stops, and then reads them again with a query whose sources have names.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
+from tests.kafka.brokers import SPARK_KAFKA_JARS
+
+GROUP = "spark-orders"
+TOPIC = "orders"
+#: Folders of checkpoints.
+NUMBERED, NAMED = "numbered", "named"
+
+
+def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
+    """Run the query until the process is killed, or with --available-now until all records are read."""
+    builder: SparkSession.Builder = SparkSession.builder
+    settings = {
+        "spark.master": "local[1]",
+        "spark.ui.enabled": "false",
+        "spark.jars": ",".join(map(str, sorted(SPARK_KAFKA_JARS.glob("*.jar")))),
+        "spark.driver.memory": "600m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.streaming.minBatchesToRetain": "1000",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+
+    def read(name: str | None = None, in_batch: int = 10) -> DataFrame:
+        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap_server)
+        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", in_batch)
+        return (reader if name is None else reader.name(name)).option("subscribe", TOPIC).load()
+
+    def run(rows: DataFrame, checkpoint: str) -> None:
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(Path(folder, checkpoint)))
+        (writer.trigger(availableNow=True) if more else writer).start().awaitTermination()
+
+    listener = OffsetsListener(store, GROUP, bootstrap_server)
+    spark.streams.addListener(listener)
+    run(read(), NUMBERED)
+    spark.streams.removeListener(listener)
+    spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
+    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
+    run(read("early", 50).unionByName(read("late", 30)), NAMED)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

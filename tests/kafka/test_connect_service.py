@@ -1,0 +1,368 @@
+"""The REST service answers as a real Connect worker: the same requests to both, and each difference with its reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
+from tests.kafka.connect_worker import connect_worker
+from tests.kafka.live import live_broker
+from tests.kafka.live_clients import wait_until
+from tests.rest_client import Answer
+from tests.unit.rest.services import service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.kafka.brokers import KafkaJvm
+    from tests.rest_client import RestClient
+
+pytestmark = pytest.mark.slow  # starts a broker and a Connect worker, once for the module
+
+FILE_SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+LINES = "one\ntwo\n"
+#: Last line of a worker's answer to wrong settings.
+_VALIDATION = (
+    "\nYou can also find the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
+)
+
+
+def comparable(answer: Answer) -> Answer:
+    """An answer without its accepted differences.
+
+    - Tasks, and the versions of plugins: the service runs no connector.
+    - The worker's address, and the order of offsets and names.
+    - The endpoint that validates settings: the service has none.
+    """
+    body = answer.body
+    if isinstance(body, list):
+        body = sorted(body, key=repr)
+    elif isinstance(body, dict) and "offsets" in body:
+        body = {"offsets": sorted(body["offsets"], key=repr)}
+    elif isinstance(body, dict) and "message" in body:
+        body = {**body, "message": body["message"].removesuffix(_VALIDATION)}
+    elif isinstance(body, dict):
+        body = _without_tasks(body)
+    return Answer(answer.status, body)
+
+
+def _without_tasks(body: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in body.items():
+        if name == "tasks":
+            continue
+        if name == "connector" and isinstance(value, dict):
+            assert ":" in value["worker_id"]
+            found[name] = {"state": value["state"]}
+        else:
+            found[name] = _without_tasks(value) if isinstance(value, dict) else value
+    return found
+
+
+class Both:
+    """A worker and a service, which get the same requests."""
+
+    def __init__(self, worker: RestClient, ours: RestClient, store: Path, folder: Path) -> None:
+        self._clients = worker, ours
+        self._store = store
+        self._folder = folder
+
+    def config(self, name: str) -> dict[str, str]:
+        """Settings of a file source; its file has LINES."""
+        file = self._folder / f"{name}.txt"
+        file.write_text(LINES)
+        return {"connector.class": FILE_SOURCE, "tasks.max": "1", "file": str(file), "topic": "lines"}
+
+    def created(self, name: str, state: str = "RUNNING") -> dict[str, str]:
+        """Create a file source, which flushes the position of its lines; returns its source partition.
+
+        The worker's task flushes by itself, and the test flushes the same for the service.
+        """
+        config = self.config(name)
+        assert self.agree("PUT", f"/connectors/{name}/config", config).status == 201
+        partition = {"filename": config["file"]}
+        with OffsetBackingStore(self._store) as backing:
+            writer = OffsetStorageWriter(backing, name)
+            writer.offset(partition, {"position": len(LINES)})
+            assert writer.begin_flush()
+            writer.do_flush().result(30)
+        offsets = {"offsets": [{"partition": partition, "offset": {"position": len(LINES)}}]}
+        assert self.agree_soon("GET", f"/connectors/{name}/offsets").body == offsets
+        if state != "RUNNING":
+            self.agree("PUT", f"/connectors/{name}/{'stop' if state == 'STOPPED' else 'pause'}")
+            self.is_soon(name, state)
+        return partition
+
+    def is_soon(self, name: str, state: str) -> None:
+        """Wait until the connector has this state: a worker changes it after its answer."""
+        status = self.agree_soon("GET", f"/connectors/{name}/status")
+        assert status == (200, {"name": name, "connector": {"state": state}, "type": "source"})
+
+    def answers(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> list[Answer]:
+        """Send a request to both; returns the answers of the worker and of the service."""
+        return [comparable(each.send(method, path, body, headers)) for each in self._clients]
+
+    def agree(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request to both; the answers are equal. Returns the service's."""
+        theirs, ours = self.answers(method, path, body, headers)
+        assert ours == theirs, (method, path, body)
+        return ours
+
+    def agree_soon(self, method: str, path: str) -> Answer:
+        """Send a request to both until the answers are equal; returns the service's."""
+        found: list[Answer] = []
+
+        def are_equal() -> bool:
+            found[:] = self.answers(method, path)
+            return found[0] == found[1]
+
+        wait_until(are_equal, f"the answers to {method} {path} are equal", 30, lambda: repr(found))
+        return found[1]
+
+
+@pytest.fixture(scope="module")
+def both(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    """A worker and a service without connectors; each test has connectors of its own."""
+    folder = tmp_path_factory.mktemp("connect")
+    ConnectLog.create(folder / "owned", "lab", 5)
+    with (
+        live_broker(kafka, folder / "broker") as broker,
+        connect_worker(kafka, broker) as worker,
+        service(folder / "owned") as ours,
+    ):
+        yield Both(worker, ours, folder / "owned", folder)
+
+
+def altered(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+    """The body of an alteration."""
+    return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in pairs]}
+
+
+# --- the same answers
+
+
+def test_offsets_of_a_stopped_connector_are_altered_and_reset(both: Both) -> None:
+    path = "/connectors/files/offsets"
+    here, new = both.created("files", "STOPPED"), {"filename": "/é ☃.txt"}
+    for change in (
+        altered((here, {"position": 4}), (new, {"position": 2})),
+        altered((new, {"position": 1}), (new, {"position": 3})),  # the last one counts
+        altered((here, None)),
+        altered(({"filename": "/never"}, None)),
+        altered((here, {"position": 0})),
+        {"offsets": [{"partition": new}]},  # no offset is a null one
+        {"offsets": [{"offset": None}]},
+    ):
+        assert both.agree("PATCH", path, change).status == 200
+        both.agree("GET", path)
+    assert both.agree("GET", path).body == altered((here, {"position": 0}))
+    nothing_given: list[dict[str, Any]] = [{"offsets": []}, {"offsets": None}, {}]
+    for nothing in nothing_given:
+        assert both.agree("PATCH", path, nothing).status == 400
+    for _ in range(2):
+        assert both.agree("DELETE", path).status == 200
+        assert both.agree("GET", path).body == {"offsets": []}
+    assert both.agree("PATCH", path, altered((here, {"position": 4}))).status == 200
+    both.agree("PUT", "/connectors/files/resume")
+    both.is_soon("files", "RUNNING")
+
+
+def test_offsets_are_changed_only_while_stopped(both: Both) -> None:
+    here = both.created("states")
+    expected = (
+        "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
+        "specified connector by issuing a 'PUT' request to the '/connectors/states/stop' endpoint"
+    )
+    for change, status, state in (
+        ("resume", 202, "RUNNING"),
+        ("pause", 202, "PAUSED"),
+        ("pause", 202, "PAUSED"),
+        ("stop", 204, "STOPPED"),
+        ("stop", 204, "STOPPED"),
+        ("pause", 202, "PAUSED"),
+        ("resume", 202, "RUNNING"),
+    ):
+        assert both.agree("PUT", f"/connectors/states/{change}") == (status, "")
+        both.is_soon("states", state)
+        both.agree("GET", "/connectors/states/offsets")
+        if state != "STOPPED":
+            for method, body in (("PATCH", altered((here, {"position": 1}))), ("DELETE", None)):
+                refused = both.agree(method, "/connectors/states/offsets", body)
+                assert refused == (400, {"error_code": 400, "message": expected})
+
+
+def test_connectors_are_created_configured_and_listed(both: Both) -> None:
+    for name in ("configured", "%C3%A9%20x"):
+        config = both.config("configured")
+        path = f"/connectors/{name}"
+        assert both.agree("PUT", f"{path}/config", config).status == 201
+        assert both.agree("PUT", f"{path}/config", config).status == 200
+        assert both.agree("PUT", f"{path}/config", {**config, "batch.size": 5, "x": True, "y": 1.50}).status == 200
+        for of_connector in ("", "/config"):
+            assert both.agree("GET", f"{path}{of_connector}").status == 200
+        both.agree_soon("GET", f"{path}/status")
+    both.agree("GET", "/connectors")
+    both.agree("GET", "/connectors/")
+    for query in ("expand=status&expand=info", "expand=info", "expand=x", "expand="):
+        both.agree_soon("GET", f"/connectors?{query}")
+
+
+def test_wrong_settings_are_refused(both: Both) -> None:
+    config = both.config("wrong")
+    wrong_ones: list[dict[str, str | None]] = [{"name": "other"}, {"x": None}, {"x": None, "y": None, "tasks.max": "0"}]
+    wrong_ones += [{"tasks.max": text} for text in ("0", "-1", "x", "", "99999999999", "2147483648", "1.5")]
+    for wrong in wrong_ones:
+        assert both.agree("PUT", "/connectors/wrong/config", {**config, **wrong}).status == 400
+    for name in ("%20", "a%C2%85b"):
+        assert both.agree("PUT", f"/connectors/{name}/config", config).status == 400
+    assert both.agree("PUT", "/connectors/wrong/config", {**config, "tasks.max": " 2 "}).status == 201
+
+
+def test_unknown_connectors_paths_and_methods(both: Both) -> None:
+    change = altered(({"filename": "x"}, {"position": 1}))
+    for method, path, body in (
+        *(("GET", f"/connectors/no%20such{each}", None) for each in ("", "/config", "/offsets", "/status")),
+        *(("PUT", f"/connectors/no%20such/{each}", None) for each in ("stop", "pause", "resume")),
+        ("DELETE", "/connectors/no%20such/offsets", None),
+        ("PATCH", "/connectors/no%20such/offsets", change),
+        ("GET", "/connectors/a+b%3Bc/offsets", None),
+        ("GET", "/connectors/a/no/such/path", None),
+        ("GET", "/nope", None),
+        ("GET", "/CONNECTORS", None),
+    ):
+        assert both.agree(method, path, body).status == 404
+    assert both.agree("PATCH", "/connectors/no%20such/offsets", altered()).status == 400
+    for method, path in (("POST", "/connectors/x/stop"), ("PUT", "/connectors"), ("PATCH", "/connectors/x/status")):
+        assert both.agree(method, path).status == 405
+    text = {"Content-Type": "text/plain"}
+    assert both.agree("PATCH", "/connectors/x/offsets", change, text).status == 415
+    utf8 = {"Content-Type": "application/json; charset=utf-8"}
+    assert both.agree("PATCH", "/connectors/no%20such/offsets", change, utf8).status == 404
+
+
+# --- the differences; docs/connect.md has them all
+
+
+class Difference(NamedTuple):
+    """A request with different answers: their statuses, a part of the service's message, and the reason."""
+
+    theirs: int
+    ours: int
+    message: str
+    reason: str
+
+
+_BODIES: list[object] = [[], {"offsets": {}}, {"offsets": [1]}, {"offsets": [], "more": 1}, altered(("p", {}))]
+_JSON = "the service refuses a wrong body as the client's fault; a worker shows the error of its JSON library"
+_PATH = "the service answers errors of paths in JSON, a worker in HTML"
+_NO_PLUGIN = "the service knows no plugins"
+DIFFERENT_ALTERATIONS: list[tuple[object, Difference]] = [
+    *((body, Difference(500, 400, "the request is not JSON", _JSON)) for body in (b"", b"{", b'{"offsets": NaN}')),
+    (b"\xff", Difference(500, 400, "the request is not UTF-8", _JSON)),
+    *((body, Difference(500, 400, "the request does not hold offsets", _JSON)) for body in _BODIES),
+    (
+        b'{"offsets": [{"partition": {"filename": "\\ud800"}, "offset": {"position": 1}}]}',
+        Difference(
+            200, 400, "the request is not JSON", "a worker stores a question mark in place of a single surrogate"
+        ),
+    ),
+    (
+        altered((None, {"position": 1})),
+        Difference(500, 400, "the request does not hold offsets", "a null partition is the client's fault"),
+    ),
+    *(
+        (altered((partition, offset)), Difference(500, 200, "altered successfully", reason))
+        for partition, offset, reason in (
+            ({"filename": "x"}, {"position": -1}, f"{_NO_PLUGIN}: a file source wants positions from 0 on"),
+            ({"filename": "x"}, {"position": "z"}, f"{_NO_PLUGIN}: a file source wants numbers"),
+            ({"other": "x"}, {"position": 1}, f"{_NO_PLUGIN}: a file source wants a filename"),
+            ({"filename": "x"}, {"position": 1, "more": [1]}, "offsets may have nested values, as in Python tasks"),
+            ({"filename": "x"}, {"position": 1, "more": 1 << 70}, "numbers have any size"),
+        )
+    ),
+]
+DIFFERENT_CONFIGS: list[tuple[object, Difference]] = [
+    ({"topic": None, "connector.class": "no.such.Class"}, Difference(400, 201, "", _NO_PLUGIN)),
+    ({"topic": None}, Difference(400, 201, "", f"{_NO_PLUGIN}: a file source wants a topic")),
+    ({"connector.class": None}, Difference(400, 400, "contains no connector type", "a worker shows all settings")),
+    ({"connector.class": ""}, Difference(400, 400, "contains no connector type", f"{_NO_PLUGIN}; a worker lists them")),
+    (
+        {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector", "topics": "x", "topic": None},
+        Difference(201, 400, "a sink connector keeps its offsets in a consumer group", "the store has source offsets"),
+    ),
+    (
+        {"db.password": "hunter2hunter2"},
+        Difference(201, 400, "Invalid value [hidden] for configuration db.password", "no secret is stored in clear"),
+    ),
+    ({"x": {"y": 1}}, Difference(500, 400, "the request does not hold settings", _JSON)),
+]
+DIFFERENT_PATHS: list[tuple[str, str, Difference]] = [
+    *(
+        ("GET", f"/connectors/{name}/offsets", Difference(400, 400, "the path", _PATH))
+        for name in ("a%2Fb", "%2e%2e", "", "%ff", "%00", "a%0Ab", "a%7Fb", "a%25b", "a%zz", "a%5Cb", "a\\b")
+    ),
+    *(
+        ("GET", path, Difference(404, 400, "dots", "a worker resolves dots; the service refuses them"))
+        for path in ("/connectors/../connectors", "/connectors/./x/offsets")
+    ),
+    (
+        "GET",
+        "/connectors/different;x=y/offsets",
+        Difference(
+            200, 400, "a semicolon", "a worker ignores path parameters, which others take for a part of the name"
+        ),
+    ),
+    (
+        "GET",
+        "http://elsewhere/connectors",
+        Difference(200, 400, "names another host", "without authentication the service answers to localhost only"),
+    ),
+    *(
+        (
+            method,
+            path,
+            Difference(status, ours, f"HTTP {ours}", "the service has only requests about offsets and states"),
+        )
+        for method, path, status, ours in (
+            ("GET", "/", 200, 404),
+            ("GET", "/health", 200, 404),
+            ("GET", "/connector-plugins", 200, 404),
+            ("GET", "/connectors/different/tasks", 200, 404),
+            ("POST", "/connectors/different/restart", 204, 404),
+            ("OPTIONS", "/connectors", 200, 405),
+            ("POST", "/connectors", 500, 405),
+            ("PATCH", "/connectors/different/config", 500, 405),
+            ("DELETE", "/connectors/different", 204, 405),
+        )
+    ),
+]
+
+
+def test_each_difference_is_one_still(both: Both) -> None:
+    both.created("different", "STOPPED")
+    for change, expected in DIFFERENT_ALTERATIONS:
+        assert_different(both, "PATCH", "/connectors/different/offsets", change, expected)
+    config = both.config("different")
+    for number, (settings, expected) in enumerate(DIFFERENT_CONFIGS):
+        assert isinstance(settings, dict)
+        wanted = {name: value for name, value in {**config, **settings}.items() if value is not None}
+        assert_different(both, "PUT", f"/connectors/different-{number}/config", wanted, expected)
+    for accept in ("text/html", "application/xml"):
+        theirs, ours = both.answers("GET", "/connectors/different/offsets", headers={"Accept": accept})
+        assert (theirs.status, ours.status) == (406, 200), "the service answers in JSON, whatever a client accepts"
+    for method, path, expected in DIFFERENT_PATHS:
+        assert_different(both, method, path, None, expected)
+
+
+def assert_different(both: Both, method: str, path: str, body: object, expected: Difference) -> None:
+    theirs, ours = both.answers(method, path, body)
+    found = theirs.status, ours.status
+    assert found == expected[:2], (method, path, body, expected.reason, theirs, ours)
+    assert theirs != ours, f"no difference any more: {method} {path}"
+    assert expected.message in str(ours.body), (method, path, body)

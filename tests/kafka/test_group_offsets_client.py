@@ -1,0 +1,53 @@
+"""Commits and fetches of a group's offsets by our client, compared with the broker's own answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.group_offsets_client import commit_group_offsets, fetch_group_offsets
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.errors import NonEmptyGroup, NoSuchTopic
+from tests.kafka.live import live_broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kafka.brokers import KafkaJvm
+    from tests.kafka.live import LiveBroker
+
+
+def answered(broker: LiveBroker, group: str) -> dict[tuple[str, int], tuple[int, int | None, str]]:
+    return {
+        (each["topic"], each["partition"]): (each["offset"], each["leader_epoch"], each["metadata"])
+        for each in broker.answers.offsets([group])[group]
+    }
+
+
+def test_group_without_members_is_committed_and_fetched(kafka: KafkaJvm, tmp_path: Path) -> None:
+    with (
+        live_broker(kafka, tmp_path / "broker") as broker,
+        Cluster(KafkaOptions(broker.address, {})) as cluster,
+    ):
+        broker.create_topic("t", 2)
+        broker.create_topic("u", 1)
+        offsets = {("t", 0): (5, "{}"), ("t", 1): (2**40, ""), ("u", 0): (0, "é")}
+        for group in ("g", "h"):  # of two log partitions
+            commit_group_offsets(cluster, group, offsets)
+            assert answered(broker, group) == {at: (offset, None, text) for at, (offset, text) in offsets.items()}
+        broker.consumer("with an epoch").commit({("t", 0): 1})
+        groups = ["g", "h", "with an epoch", "unknown"]
+        assert fetch_group_offsets(cluster, groups) == {each: answered(broker, each) for each in groups}
+
+        with pytest.raises(NoSuchTopic):
+            commit_group_offsets(cluster, "g", {("missing", 0): (1, ""), ("t", 0): (6, "")})
+        assert answered(broker, "g")["t", 0] == (6, None, "")
+
+        for protocol in ("classic", "consumer"):
+            consumer = broker.consumer(protocol, ["u"], group_protocol=protocol)
+            consumer.join()
+            with pytest.raises(NonEmptyGroup, match=f"of group {protocol}: it has members"):
+                commit_group_offsets(cluster, protocol, {("u", 0): (9, "")})
+            assert answered(broker, protocol) == {}

@@ -1,0 +1,191 @@
+"""Lag of a live broker's groups equals what Kafka's own kafka-consumer-groups prints; lag in seconds is the record's.
+
+It needs a broker: the tool asks one. One broker serves all tests of this file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics
+from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock, SystemClock
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.topic_positions.position_sampler import PositionSampler
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from tests.kafka.live import LiveBroker, live_broker
+from tests.spark.stores import CLOCK
+from tests.unit.lag.stores import folded_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from tests.kafka.brokers import KafkaJvm
+
+DAY_MS = 86_400_000
+STARTED_MS = int(time.time() * 1000)
+#: Seconds before now of the records of the topic `old`.
+AGES = (1, 10, 1_799, 1_801, 3_600, 86_400, 7 * 86_400, 30 * 86_400)
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    """A broker with topics of every kind that lag has to understand, and groups of all protocols."""
+    with live_broker(kafka, tmp_path_factory.mktemp("lag") / "broker") as running:
+        running.create_topic("plain", 2)
+        running.produce("plain", 0, 10)
+        running.produce("plain", 1, 5)
+        running.create_topic("old", 1, {"retention.ms": "-1"})
+        running.send_at("old", [(0, STARTED_MS - age * 1000) for age in sorted(AGES, reverse=True)])
+        running.create_topic("marked", 1)
+        with_marker = running.transaction("t")
+        with_marker.produce("marked", 0, 3)
+        running.create_topic("trimmed", 1)
+        running.produce("trimmed", 0, 10)
+        running.delete_records("trimmed", 0, 4)
+        running.create_topic("big", 1, {"max.message.bytes": "3000000"})
+        running.send("big", [(0, None, "x" * 900_000), (0, None, "y" * 900_000)])
+        running.create_topic("empty", 1)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def groups(broker: LiveBroker) -> list[str]:
+    """Groups of all protocols; each committed something."""
+    classic = broker.consumer("classic", ["plain"], group_protocol="classic", client_id="c1")
+    classic.join(2)
+    classic.commit({("plain", 0): 4})  # nothing for partition 1
+    modern = broker.consumer("modern", ["plain"], group_protocol="consumer", client_id="c2")
+    modern.join(2)
+    modern.commit({("plain", 0): 10, ("plain", 1): 3})
+    broker.commit(
+        "simple",
+        {
+            ("plain", 0): 7,
+            ("marked", 0): 1,
+            ("trimmed", 0): 2,
+            ("big", 0): 1,
+            ("empty", 0): 0,
+        },
+    )
+    broker.commit("at-marker", {("marked", 0): 3})
+    return ["classic", "modern", "simple", "at-marker"]
+
+
+@pytest.fixture(scope="module")
+def store(broker: LiveBroker, groups: list[str], settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the broker's log, folded."""
+    assert groups
+    broker.wait_for_markers()
+    return folded_segments(broker.folder, tmp_path_factory.mktemp("lag") / "store", 5, settings)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    capsys.readouterr()
+    assert main(["lag", *arguments, "--format", "json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lag_is_what_kafkas_own_tool_prints(
+    broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = {}
+    for group in groups:
+        for line in broker.tool("--describe", "--offsets", "--group", group).splitlines():
+            found = re.match(r"(\S+)\s+(\S+)\s+(\d+)\s+(\d+|-)\s+(\d+|-)\s+(\d+|-)\s", line)
+            if found is not None:
+                printed[found[1], found[2], int(found[3])] = tuple(
+                    None if text == "-" else int(text) for text in found.groups()[3:]
+                )
+    ours = {
+        (row["group"], row["topic"], row["partition"]): (row["current_offset"], row["log_end_offset"], row["lag"])
+        for row in rows(capsys, "--store", str(store), "--bootstrap-server", broker.address)
+    }
+    assert len(printed) == 10
+    assert ours == printed
+    assert ours["classic", "plain", 1] == (None, 5, None)  # a member without a commit
+
+
+def test_seconds_are_those_of_the_record_at_the_committed_offset(
+    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {
+        (row["group"], row["topic"], row["partition"]): row
+        for row in rows(capsys, "--store", str(store), "--bootstrap-server", broker.address)
+    }
+    # only the marker of the transaction follows
+    at_marker = found["at-marker", "marked", 0]
+    assert (at_marker["lag"], at_marker["lag_seconds"], at_marker["method"]) == (1, 0.0, "exact")
+    assert found["modern", "plain", 0]["lag_seconds"] == 0.0
+    trimmed = found["simple", "trimmed", 0]
+    assert (trimmed["lag"], trimmed["lag_available"], trimmed["log_start_offset"]) == (8, 6, 4)
+    empty = found["simple", "empty", 0]
+    assert (empty["lag"], empty["lag_seconds"]) == (0, 0.0)
+    for row in found.values():
+        assert row["method"] == ("exact" if row["lag"] is not None else "none"), row
+        if row["lag"]:
+            seconds = row["lag_seconds"]
+            assert isinstance(seconds, float)
+            assert 0 <= seconds <= time.time() - STARTED_MS / 1000 + 1, row
+
+
+def test_first_records_are_found_whatever_their_batches(broker: LiveBroker) -> None:
+    with Cluster(KafkaOptions(broker.address, {})) as cluster:
+        ages = sorted(AGES, reverse=True)
+        for offset, age in enumerate(ages):
+            found = first_records(cluster, {("old", 0): offset, ("big", 0): 0, ("no such", 0): 3})
+            assert found["old", 0] == FirstRecord(offset, STARTED_MS - age * 1000)
+            assert isinstance(found["big", 0], FirstRecord)
+            assert isinstance(found["no such", 0], OffsetsError)
+        found = first_records(
+            cluster,
+            {("old", 0): len(ages), ("marked", 0): 3, ("trimmed", 0): 1, ("big", 0): 1, ("plain", 0): 99},
+        )
+        assert found["old", 0] is None
+        assert found["marked", 0] is None
+        assert found["plain", 0] is None
+        trimmed, big = found["trimmed", 0], found["big", 0]
+        assert isinstance(trimmed, FirstRecord)
+        assert isinstance(big, FirstRecord)
+        assert (trimmed.offset, big.offset) == (4, 1)
+        bounds = bounds_of_topics(cluster, None)
+        assert bounds["trimmed", 0] == LogBounds(4, 10)
+        assert bounds["marked", 0] == LogBounds(0, 4)
+
+
+def test_lag_of_the_past_is_exact_while_the_broker_has_the_records(
+    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # every group committed after the records came, so an earlier time than the first commit knows no group
+    before = rows(capsys, "--store", str(store), "--bootstrap-server", broker.address, "--at", str(STARTED_MS))
+    assert before == []
+    now = rows(capsys, "--store", str(store), "--bootstrap-server", broker.address)
+    at = str(SystemClock().now_ms() + DAY_MS)
+    later = rows(capsys, "--store", str(store), "--bootstrap-server", broker.address, "--at", at)
+    assert [(row["group"], row["lag"]) for row in later] == [(row["group"], row["lag"]) for row in now]
+
+
+def test_samples_of_a_broker_are_what_it_answers(broker: LiveBroker, store: Path) -> None:
+    clock = FixedClock(CLOCK.now_ms())
+    sampler = PositionSampler(KafkaOptions(broker.address, {}), table_of(str(store)), "plain|trimmed", clock)
+    assert sampler.sample() == 3
+    clock.advance_ms(30_000)
+    broker.produce("plain", 0, 2)
+    assert sampler.sample() == 3
+    sampler.close()
+    found = read_samples(table_of(str(store)))
+    assert {*found.places()} == {("plain", 0), ("plain", 1), ("trimmed", 0)}
+    assert found.series(("plain", 0)).log_end_offset.tolist() == [10, 12]
+    # at the end it writes the last sample of those that stayed as they were
+    assert found.series(("plain", 1)).log_end_offset.tolist() == [5, 5]
+    assert found.series(("trimmed", 0)).log_start_offset.tolist() == [4, 4]

@@ -1,0 +1,100 @@
+"""The last commits of each offset in a log, against the reference replay of every prefix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.lag import commit_windows
+from offsets_pipeline.lag.commit_windows import CommitWindows
+from tests.logs import LogPartition, input_table
+
+if TYPE_CHECKING:
+    import random
+
+    import pytest
+
+    from offsets_pipeline.semantics.log_row import LogRow
+
+COMMITTED_MS = 1_700_000_000_000  # of tests.logs.commit_value
+
+
+def windows(
+    rows: list[LogRow], size: int, groups: list[str] | None = None, batches: int = 1
+) -> dict[object, list[int]]:
+    found = CommitWindows(size, groups, None)
+    step = -(-len(rows) // batches)
+    for start in range(0, len(rows), step):
+        found.add(input_table(rows[start : start + step]))
+    return {identity: [each.offset for each in commits] for identity, commits in found.windows().items()}
+
+
+def test_window_has_the_last_commits_in_the_order_of_the_log() -> None:
+    log = LogPartition()
+    for offset in range(15):
+        log.commit(("g", "t", 0), offset)
+        log.commit(("g", "t", 1), 100 - offset)
+        log.commit(("h", "t", 0), 1)
+    log.group(2, "g")
+    assert windows(log.rows, 10) == {
+        ("g", "t", 0): list(range(5, 15)),
+        ("g", "t", 1): list(range(95, 85, -1)),
+        ("h", "t", 0): [1] * 10,
+    }
+    assert windows(log.rows, 3, ["h", "none"]) == {("h", "t", 0): [1] * 3}
+
+
+def test_both_key_versions_are_one_offset() -> None:  # R9
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.commit(("g", "t", 0), 2, version=0, key_version=0)
+    assert windows(log.rows, 10) == {("g", "t", 0): [1, 2]}
+
+
+def test_tombstone_empties_the_window() -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.commit(("g", "u", 0), 1)
+    log.delete(("g", "t", 0))
+    log.delete(("g", "u", 0))
+    log.commit(("g", "t", 0), 2)
+    assert windows(log.rows, 10) == {("g", "t", 0): [2]}
+
+
+def test_only_committed_transactions_count() -> None:  # R11
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1, producer_id=1)
+    log.commit(("g", "t", 0), 2, producer_id=2)
+    log.end_abort(2)
+    log.commit(("g", "t", 0), 3)
+    log.end_commit(1)
+    log.commit(("g", "t", 0), 4, producer_id=2)
+    assert windows(log.rows, 10) == {("g", "t", 0): [1, 3]}
+    assert windows(log.rows, 10, batches=5) == {("g", "t", 0): [1, 3]}
+
+
+def test_misplaced_commits_do_not_count() -> None:  # R1
+    log, other = LogPartition(0), LogPartition(1)
+    log.commit(("g", "t", 0), 1)
+    other.commit(("g", "t", 0), 2)
+    found = []
+    for rows in (log.rows, other.rows):
+        of_one = CommitWindows(10, None, 2)
+        of_one.add(input_table(rows))
+        found.append(len(of_one.windows()))
+    assert sorted(found) == [0, 1]
+
+
+def test_long_log_is_compacted_on_the_way(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
+    log, expected = LogPartition(), {}
+    for _ in range(3000):
+        group, partition, offset = chance.choice("abc"), chance.randrange(4), chance.randrange(1000)
+        producer_id = chance.choice([None, None, 7])
+        log.commit((group, "t", partition), offset, producer_id=producer_id)
+        if producer_id is None:
+            expected.setdefault((group, "t", partition), []).append((log.next_offset, offset))
+        else:
+            log.end_commit(7)
+            expected.setdefault((group, "t", partition), []).append((log.next_offset, offset))
+    monkeypatch.setattr(commit_windows, "_COMPACT_ROWS", 100)
+    found = windows(log.rows, 5, batches=60)
+    assert found == {identity: [offset for _, offset in commits[-5:]] for identity, commits in expected.items()}

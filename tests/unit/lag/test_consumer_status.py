@@ -1,0 +1,73 @@
+"""Status of partitions and groups, on vectors worked by hand from Burrow's published rules.
+
+Each vector is a window of (offset, time of the commit in seconds, lag at that time), the lag now, and the time now.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from offsets_pipeline.lag.consumer_status import WindowCommit, group_status, partition_status
+
+# ten commits, a minute apart
+MINUTES = range(0, 600, 60)
+NOW = 545
+
+
+def window(offsets: list[int], lags: list[int | None]) -> list[WindowCommit]:
+    times = [each * 1000 for each in MINUTES][: len(offsets)]
+    return [WindowCommit(*each) for each in zip(offsets, times, lags, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "offsets", "lags", "lag", "now", "status"),
+    [
+        ("no lag now, whatever the window holds", [10] * 10, [5] * 10, 0, NOW, "OK"),
+        ("no lag now, and no commit for long", [10] * 10, [5] * 10, 0, 100_000, "OK"),
+        ("some commit had no lag", list(range(10, 110, 10)), [0, *range(10, 100, 10)], 90, NOW, "OK"),
+        ("same offset, same lag", [10] * 10, [5] * 10, 5, NOW, "STALL"),
+        ("same offset, growing lag", [10] * 10, list(range(1, 11)), 10, NOW, "STALL"),
+        ("same offset, one commit without lag", [10] * 10, [0, *range(1, 10)], 10, NOW, "OK"),
+        ("growing offset, growing lag", list(range(10, 110, 10)), list(range(1, 11)), 10, NOW, "WARN"),
+        ("growing offset, same lag", list(range(10, 110, 10)), [5] * 10, 5, NOW, "WARN"),
+        ("growing offset, lag fell once", list(range(10, 110, 10)), [*range(1, 6), 4, *range(5, 9)], 8, NOW, "OK"),
+        ("moves now and then, lag never falls", [10] * 5 + [20] * 5, list(range(1, 11)), 10, NOW, "WARN"),
+        # 540 s between the first and the last commit: STOP after 540 s without one
+        ("as long without a commit as the window", [10] * 10, [5] * 10, 5, 1080, "STALL"),
+        ("longer without a commit than the window", [10] * 10, [5] * 10, 5, 1081, "STOP"),
+        ("stopped, although commits had no lag", list(range(10, 110, 10)), [0] * 10, 5, 1081, "STOP"),
+        ("STOP before REWIND", [*range(10, 100, 10), 20], [5] * 10, 5, 1081, "STOP"),
+        # Burrow's issue 714: back from 30 to 20; at 30 again it has recovered
+        ("went back", [10, 20, 30, 20], [0, 0, 0, 10], 10, 185, "REWIND"),
+        ("went back and caught up", [10, 20, 30, 20, 30], [0, 0, 0, 10, 15], 15, 245, "OK"),
+        ("REWIND before STALL", [30, 20, 20, 20], [5] * 4, 5, 185, "REWIND"),
+        ("REWIND before OK by a commit without lag", [30, 20], [0, 10], 10, 65, "REWIND"),
+        ("one commit, and time has passed", [10], [5], 5, 1, "STOP"),
+        ("no commits", [], [], 5, NOW, "OK"),
+        ("lag is not known", [10] * 10, [5] * 10, None, NOW, None),
+        ("lags of commits are not known", [10] * 10, [None] * 10, 5, NOW, None),
+        ("a fall of the lag is known", [10, 20, 30], [None, 9, 8], 8, 125, "OK"),
+        ("a commit without lag is known", [10, 20, 30], [None, 0, 8], 8, 125, "OK"),
+    ],
+)
+def test_partition_has_the_status_that_burrow_gives(
+    name: str, offsets: list[int], lags: list[int | None], lag: int | None, now: int, status: str | None
+) -> None:
+    assert partition_status(window(offsets, lags), lag, now * 1000) == status, name
+
+
+@pytest.mark.parametrize(
+    ("partitions", "status"),
+    [
+        (["OK", "OK"], "OK"),
+        (["OK", "WARN"], "WARN"),
+        (["WARN", "STOP"], "ERR"),
+        (["REWIND"], "ERR"),
+        (["OK", "STALL", "WARN"], "ERR"),
+        (["OK", None], "OK"),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_group_has_the_status_of_its_worst_partition(partitions: list[str | None], status: str | None) -> None:
+    assert group_status(partitions) == status

@@ -1,0 +1,180 @@
+"""`offsets lag`, `fetch` and `sample-topic-offsets` on stores, with positions from files and from the store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.clock import shown_time
+from tests.logs import LogPartition, commit_key, commit_value
+from tests.unit.lag.stores import TimedRow, folded_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+
+FIELDS = [
+    *("group", "topic", "partition", "current_offset", "log_start_offset", "log_end_offset", "lag", "lag_seconds"),
+    *("method", "status", "reason", "lag_available"),
+]
+START_MS = 1_795_000_000_000
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def store(tmp_path: Path, settings: Settings) -> Path:
+    """A store with ten commits a minute apart of each group.
+
+    The topic `t` grows by 100 records a minute. `ok` reads all but 10, `slow` half, `stuck` none, `back` rewinds.
+    """
+    log = LogPartition()
+    rows = []
+    for minute in range(10):
+        at_ms = START_MS + minute * MINUTE_MS
+        rewound = minute if minute < 9 else 3
+        for group, offset in (
+            ("ok", 100 * minute + (100 if minute == 5 else 90)),
+            ("slow", 50 * minute),
+            ("stuck", 5),
+            ("back", 100 * rewound),
+        ):
+            log.record(commit_key(group), commit_value(offset, commit_timestamp=at_ms))
+            rows.append(TimedRow(log.rows[-1], at_ms))
+    return folded_store(rows, tmp_path / "store", 1, settings)
+
+
+@pytest.fixture
+def positions(tmp_path: Path) -> Path:
+    """Samples each half minute: the log end is 100 records a minute, and 100 at the start."""
+    lines = ["topic,partition,log_start_offset,log_end_offset,sampled_at"]
+    lines += [f"t,0,0,{100 + 50 * half},{START_MS + half * MINUTE_MS // 2}" for half in range(-4, 24)]
+    path = tmp_path / "positions.csv"
+    path.write_text("\n".join(lines).replace("-100", "0").replace("-50", "0") + "\n", encoding="utf-8")
+    return path
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, dict[str, object]]:
+    capsys.readouterr()
+    assert main([str(each) for each in [*arguments, "--format", "json"]]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return {row["group"]: row for row in rows}
+
+
+def test_rows_have_lag_seconds_and_status(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at_ms = START_MS + 10 * MINUTE_MS  # a minute after the last commits
+    found = rows_of(capsys, "lag", "--store", store, "--positions", positions, "--at", shown_time(at_ms))
+    assert [*found] == ["back", "ok", "slow", "stuck"]
+    assert all([*row] == FIELDS for row in found.values())
+    assert {group: row["status"] for group, row in found.items()} == {
+        "ok": "OK",
+        "slow": "WARN",
+        "stuck": "STALL",
+        "back": "REWIND",
+    }
+    assert {group: row["lag"] for group, row in found.items()} == {"ok": 110, "slow": 650, "stuck": 1095, "back": 800}
+    # record n was appended at minute (n - 100) / 100, so a group at n is behind by 10 - (n - 100) / 100 minutes
+    for group, row in found.items():
+        if group == "stuck":
+            continue
+        true = 600 - (int(str(row["current_offset"])) - 100) * 0.6
+        assert abs(float(str(row["lag_seconds"])) - true) <= 30, row
+        assert row["method"] == "interpolated"
+    stopped = rows_of(
+        capsys, "lag", "--store", store, "--positions", positions, "--at", START_MS + 20 * MINUTE_MS, "--group", "slow"
+    )
+    assert stopped["slow"]["status"] == "STOP"
+
+
+def test_status_is_that_of_the_time_asked_for(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def at(minute: float) -> dict[str, object]:
+        at_ms = START_MS + int(minute * MINUTE_MS)
+        found = rows_of(capsys, "lag", "--store", store, "--positions", positions, "--at", at_ms, "--group", "back")
+        return found["back"]
+
+    assert (at(8.5)["status"], at(8.5)["current_offset"]) == ("WARN", 800)
+    assert (at(9.5)["status"], at(9.5)["current_offset"]) == ("REWIND", 300)
+
+
+def test_positions_of_the_store_answer_without_a_broker(
+    store: Path, positions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--at", str(START_MS + 10 * MINUTE_MS)]
+    by_file = rows_of(capsys, "lag", "--store", store, "--positions", positions, *at)
+    before = rows_of(capsys, "lag", "--store", store, *at)
+    assert {row["reason"] for row in before.values()} == {"no position of the partition is known"}
+    assert {row["lag"] for row in before.values()} == {None}
+    assert main(["sample-topic-offsets", "--store", str(store), "--positions", str(positions)]) == 0
+    assert capsys.readouterr().out.endswith(f"28 positions added to {store}\n")
+    assert rows_of(capsys, "lag", "--store", store, *at) == by_file
+    by_table = rows_of(capsys, "lag", "--store", store, "--positions", store / "topic_offsets", *at)
+    assert by_table == by_file
+
+
+def test_present_has_the_offsets_of_the_state(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "now.csv"
+    path.write_text("topic,partition,earliest,latest\nt,0,0,990\n", encoding="utf-8")
+    found = rows_of(capsys, "lag", "--store", store, "--positions", path)
+    assert {group: (row["lag"], row["status"]) for group, row in found.items()} == {
+        "back": (690, "STOP"),
+        "ok": (0, "OK"),
+        "slow": (540, "STOP"),
+        "stuck": (985, "STOP"),
+    }
+    assert found["ok"]["lag_seconds"] == 0
+    assert found["slow"]["lag_seconds"] is None
+    assert str(found["slow"]["reason"]).startswith("record 450 is older than the first sample, of ")
+
+
+def test_status_that_depends_on_an_unknown_log_end_is_null(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "now.csv"
+    path.write_text("topic,partition,earliest,latest\nt,0,0,2000\n", encoding="utf-8")
+    at_ms = START_MS + 10 * MINUTE_MS
+    found = rows_of(capsys, "lag", "--store", store, "--positions", path, "--at", at_ms, "--group", "stuck")
+    assert found["stuck"]["status"] is None
+    assert "no status: the log end at the time of a commit of the window is not known" in str(found["stuck"]["reason"])
+
+
+def test_summary_has_a_row_a_group(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = str(START_MS + 10 * MINUTE_MS)
+    found = rows_of(capsys, "lag", "--store", store, "--positions", positions, "--at", at, "--summary")
+    assert {group: row["status"] for group, row in found.items()} == {
+        "ok": "OK",
+        "slow": "WARN",
+        "stuck": "ERR",
+        "back": "ERR",
+    }
+    assert (found["slow"]["state"], found["slow"]["members"], found["slow"]["lag"]) == ("Empty", 0, 650)
+
+
+def test_missing_group_is_one_line(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--store", str(store), "--positions", str(positions)]
+    assert main(["lag", *at, "--group", "ok", "--group", "none"]) == 1
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 2
+    assert err.splitlines()[-1] == f"offsets: error: no group 'none' in {store} (GROUP_ID_NOT_FOUND)"
+    assert main(["lag", *at, "--at", "yesterday"]) == 1
+    assert capsys.readouterr().err.startswith("offsets: error: 'yesterday' is not a time")
+    assert main(["lag", *at, "--bootstrap-server", "localhost:1"]) == 2
+
+
+def test_fetch_shows_where_a_consumer_would_start(
+    store: Path, positions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["fetch", "--store", store, "--topic", "t", "--positions", positions]
+    (held,) = rows_of(capsys, *at, "--group", "slow").values()
+    assert (held["offset"], held["committed_offset"], held["strategy"]) == (450, 450, "committed")
+    (new,) = rows_of(capsys, *at, "--group", "new", "--reset", "earliest").values()
+    assert (new["offset"], new["committed_offset"], new["strategy"]) == (0, None, "earliest")
+    assert new["reason"] == "the group has no committed offset, and earliest is the log start"
+    assert main([str(each) for each in [*at, "--group", "new", "--reset", "soon"]]) == 1
+    nowhere = ["fetch", "--store", str(store), "--group", "new", "--topic", "u"]
+    assert main(nowhere) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"offsets: error: {store} has no partition of topic 'u'")
+    (unknown,) = rows_of(capsys, *nowhere, "--partition", "3").values()
+    assert (unknown["offset"], unknown["partition"]) == (None, 3)

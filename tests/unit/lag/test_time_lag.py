@@ -1,0 +1,118 @@
+"""Lag in seconds by interpolation, against the timestamps of simulated records."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.lag.time_lag import TimeLag, interpolated_lag
+from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
+
+if TYPE_CHECKING:
+    import random
+
+DAY_MS = 86_400_000
+NOW_MS = 1_795_000_000_000
+PLACE = ("t", 0)
+
+
+def series(samples: list[tuple[int, int]], start: int = 0) -> Series:
+    """Samples of (time in ms, log end)."""
+    rows = rows_of([(PLACE, Sample(min(start, end), end, at)) for at, end in samples], "a test")
+    return PositionSamples(rows).series(PLACE)
+
+
+def sampled(records: list[int], interval_ms: int, since_ms: int) -> Series:
+    """Samples of a topic with records of these timestamps, taken at an interval up to NOW_MS."""
+    return series([(at, bisect_right(records, at)) for at in range(since_ms, NOW_MS + 1, interval_ms)])
+
+
+@pytest.mark.parametrize("rate", ["steady", "bursts", "rare"])
+def test_consumers_from_a_second_to_thirty_days_behind_are_at_most_one_interval_off(
+    rate: str, chance: random.Random
+) -> None:
+    since_ms = NOW_MS - 31 * DAY_MS
+    interval_ms = 60_000
+    if rate == "steady":
+        records = [since_ms + number * 7_000 + 1 for number in range(31 * DAY_MS // 7_000)]
+    elif rate == "rare":
+        records = sorted(chance.randrange(since_ms + 1, NOW_MS) for _ in range(50))
+    else:
+        bursts = [chance.randrange(since_ms + 1, NOW_MS) for _ in range(200)]
+        records = sorted(min(NOW_MS, burst + chance.randrange(1000)) for burst in bursts for _ in range(100))
+    found = sampled(records, interval_ms, since_ms)
+    for seconds in (1, 10, 59, 61, 600, 1_799, 1_801, 3_600, 86_400, 7 * 86_400, 30 * 86_400):
+        committed = bisect_right(records, NOW_MS - seconds * 1000 - 1)
+        true = (NOW_MS - records[committed]) / 1000 if committed < len(records) else 0
+        lag = interpolated_lag(found, committed, NOW_MS)
+        if committed < int(found.log_end_offset[-1]):
+            assert lag.seconds is not None
+            assert abs(lag.seconds - true) <= interval_ms / 1000, (seconds, lag, true)
+            assert lag.method == "interpolated"
+        else:  # the last sample saw no record that the consumer has not read
+            assert lag.seconds == 0
+            assert true <= interval_ms / 1000
+
+
+def test_lag_is_not_capped_at_half_an_hour() -> None:
+    found = series([(NOW_MS - 30 * DAY_MS, 0), (NOW_MS - 30 * DAY_MS + 1000, 10), (NOW_MS, 10)])
+    assert interpolated_lag(found, 0, NOW_MS).seconds == pytest.approx(30 * 86_400, abs=1)
+
+
+def test_lag_does_not_jump_by_the_sampling_interval() -> None:
+    """A consumer that is always 5 s behind, on a topic with a record each second, sampled each minute."""
+    records = [NOW_MS - number * 1000 for number in range(3600, -1, -1)]
+    found = sampled(records, 60_000, NOW_MS - 3_600_000)
+    lags = [
+        interpolated_lag(found, bisect_right(records, at - 65_000), at - 60_000).seconds
+        for at in range(NOW_MS - 600_000, NOW_MS + 1, 60_000)
+    ]
+    assert all(each is not None and abs(each - 5) <= 1 for each in lags), lags
+
+
+def test_consumer_at_the_end_of_an_idle_topic_has_no_lag_however_long_it_is_idle() -> None:
+    found = series([(0, 5), (60_000, 10), (120_000, 10), (NOW_MS, 10)])
+    assert interpolated_lag(found, 10, NOW_MS + 30 * DAY_MS) == TimeLag(0, "interpolated")  # type: ignore[arg-type]
+
+
+def test_first_record_after_a_long_silence_is_young() -> None:
+    """The log end was 10 for a day; the record came between the last two samples, not a day ago."""
+    found = series([(NOW_MS - DAY_MS, 10), (NOW_MS - 60_000, 10), (NOW_MS, 11)])
+    lag = interpolated_lag(found, 10, NOW_MS).seconds
+    assert lag is not None
+    assert 0 <= lag <= 60
+
+
+def test_commit_below_the_log_start_counts_from_the_log_start() -> None:
+    found = series([(0, 0), (10_000, 10), (20_000, 20)], start=15)
+    lag = interpolated_lag(found, 3, 30_000).seconds
+    assert lag is not None
+    assert 10 <= lag <= 20
+
+
+def test_expired_topic_has_no_record_left_to_wait_for() -> None:
+    assert interpolated_lag(series([(0, 5), (10_000, 20)], start=20), 3, 30_000).seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "offset", "said"),
+    [
+        ([], 5, "the partition was never sampled"),
+        ([(1000, 10), (2000, 20)], 9, "record 9 is older than the first sample, of 1970-01-01T00:00:01.000Z"),
+        # created again: samples of the deleted topic say nothing about records of the new one
+        ([(1000, 0), (2000, 50), (3000, 10), (4000, 20)], 5, "record 5 is older than the first sample, of 1970-01"),
+    ],
+)
+def test_lag_is_never_extrapolated(samples: list[tuple[int, int]], offset: int, said: str) -> None:
+    lag = interpolated_lag(series(samples), offset, 5000)
+    assert (lag.seconds, lag.method) == (None, "none")
+    assert lag.reason is not None
+    assert lag.reason.startswith(said)
+
+
+def test_samples_after_the_time_do_not_count() -> None:
+    found = series([(1000, 10), (2000, 20), (3000, 30)])
+    assert interpolated_lag(found, 20, 2500).seconds == 0
+    assert interpolated_lag(found, 15, 2500).seconds == pytest.approx(1.0, abs=0.1)

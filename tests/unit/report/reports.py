@@ -1,0 +1,104 @@
+"""Reports for tests."""
+
+from __future__ import annotations
+
+from offsets_pipeline.report.model import (
+    CommitRates,
+    Expiring,
+    ExpiringGroup,
+    GroupRow,
+    Groups,
+    LagOverTime,
+    Point,
+    Report,
+    Rewind,
+    Rewinds,
+    Series,
+    StaleGroup,
+    StaleGroups,
+)
+
+NOW_MS = 1_795_000_000_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+#: Names that a client may choose: markup, a change of direction, wide characters, and one as long as Kafka allows.
+NAMES = (
+    "billing",
+    "<script>alert(1)</script>",
+    "a\"b'c&amp;</td></svg><img src=x onerror=alert(1)>",
+    "\u202egnillib\x00\x1b[31m",
+    "請求書システム" * 6,
+    "connect-" + "x" * 241,
+    "orders.fulfilment.eu-central-1.prod.v2",
+    "",
+)
+
+
+def full_report(groups: int = 30) -> Report:
+    """A report with something in every part, with names of every kind."""
+    names = [*NAMES, *(f"group-{number}" for number in range(groups))][:groups]
+    rows = [
+        GroupRow(
+            group=name,
+            state=("Stable", "Empty", "Reconciling")[number % 3],
+            type="Consumer",
+            members=number,
+            offsets=10 * number,
+            last_commit_ms=NOW_MS - number * MINUTE_MS,
+            lag=9_000_000_000_000_000 // 7**number if number < 12 else None,
+            lag_seconds=3_000_000.0 / 3**number if number < 8 else None,
+            lag_unknown=3 if number >= 12 else 0,
+            lag_reason="no sample of the topic is as old as the commit" if number >= 12 else None,
+            status=("ERR", "WARN", "OK", None)[number % 4],
+        )
+        for number, name in enumerate(names)
+    ]
+    span = range(NOW_MS - 24 * HOUR_MS, NOW_MS + 1, HOUR_MS // 2)
+    lines = [
+        Series(name, [Point(at, None if at % 7 == number else 1_000 * number + at % 9_973) for at in span])
+        for number, name in enumerate(names[:8])
+    ]
+    return Report(
+        store="/data/offsets & more",
+        kind="mirrored",
+        made_ms=NOW_MS,
+        last_commit_ms=NOW_MS - MINUTE_MS,
+        from_ms=span[0],
+        until_ms=NOW_MS,
+        states={"Stable": 20, "Empty": 9, "Reconciling": 1},
+        offsets=123_456,
+        warnings=["The report lacks 7 records of store <b>."],
+        groups=Groups(total=1_000, rows=rows),
+        lag_over_time=LagOverTime(total=8, missing=None, series=lines),
+        commit_rates=CommitRates(total=8, missing=None, series=[*lines, Series("one", [Point(NOW_MS - HOUR_MS, 3)])]),
+        rewinds=Rewinds(
+            total=3,
+            missing=None,
+            rows=[
+                Rewind(NOW_MS - number * 5 * HOUR_MS, name, name, 3, 1_000_000, 7, None if number else name)
+                for number, name in enumerate(names[:3])
+            ],
+        ),
+        stale=StaleGroups(
+            total=6,
+            after_ms=24 * HOUR_MS,
+            rows=[StaleGroup(name, "Empty", 3, NOW_MS - 90 * HOUR_MS, 90 * HOUR_MS) for name in names[:6]],
+        ),
+        expiring=Expiring(
+            total=6,
+            within_ms=168 * HOUR_MS,
+            rows=[
+                ExpiringGroup(
+                    name, 5, NOW_MS + (number - 1) * HOUR_MS, NOW_MS + 9 * HOUR_MS, "R18a", "no members", number == 5
+                )
+                for number, name in enumerate(names[:6])
+            ],
+            by_time=Series(
+                "expire", [Point(NOW_MS + number * 7 * HOUR_MS, number % 5 * 1_000) for number in range(24)]
+            ),
+        ),
+    )
+
+
+def empty_report() -> Report:
+    """A report of a store without groups."""
+    return Report("store", "owned", NOW_MS, None, NOW_MS - HOUR_MS, NOW_MS)

@@ -1,0 +1,151 @@
+"""The report of a store, against brokers' answers and the reference replay."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.delta.properties import StoreProperties
+from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.report.collect import ReportOptions, collect_report
+from offsets_pipeline.semantics import partition_state
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from tests.logs import capture_partitions, capture_rows, oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from offsets_pipeline.report.model import Report
+    from offsets_pipeline.semantics.log_row import LogRow
+
+HOUR_MS = 3_600_000
+OPTIONS = ReportOptions(rows=1_000, hours=1, stale_hours=1, expiry_hours=1, retention_minutes=1)
+
+
+def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, str, int]]:
+    """Group, topic and time in ms of the committed offsets of a log partition, by the reference replay."""
+    state = partition_state.replay(rows, log_partition, capture_partitions("4.2.0-expiry-after"))
+    for group in state.groups:
+        for where, offset in state.offsets_of(group).items():
+            yield group, where.topic, offset.commit_timestamp_ms
+
+
+def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS) -> Report:
+    return collect_report(StateReader(str(store)), "store", now_ms, options)
+
+
+@pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-classic", "4.2.0-share"])
+def test_groups_are_those_of_the_broker(capture: Callable[[str], Path], name: str) -> None:
+    answers = {group: each for group, each in oracle(name)["groups"].items() if each["listed"]}
+    found = report_of(capture(name), oracle(name)["wall_clock_ms"])
+    assert {row.group: (row.type, row.state, row.offsets) for row in found.groups.rows} == {
+        group: (each["list_type"], each["list_state"], len(each.get("offsets", ()))) for group, each in answers.items()
+    }
+    assert found.groups.total == len(answers)
+    assert sum(found.states.values()) == len(answers)
+    assert found.offsets == sum(len(each.get("offsets", ())) for each in answers.values())
+
+
+def test_last_commit_is_the_newest_of_the_committed_offsets(capture: Callable[[str], Path]) -> None:
+    name = "4.2.0-kip848"
+    states = [partition_state.replay(rows, at, capture_partitions(name)) for at, rows in capture_rows(name).items()]
+    expected = {
+        group: max(each.commit_timestamp_ms for each in offsets.values())
+        for state in states
+        for group in state.groups
+        if (offsets := state.offsets_of(group))
+    }
+    now_ms = max(expected.values()) + HOUR_MS
+    found = report_of(capture(name), now_ms)
+    assert {row.group: row.last_commit_ms for row in found.groups.rows if row.offsets} == expected
+    assert found.last_commit_ms == max(expected.values())
+    # stale are all but the last one to commit, the longest first
+    assert [row.group for row in found.stale.rows] == sorted(expected, key=lambda group: (expected[group], group))
+    assert {row.group: row.idle_ms for row in found.stale.rows} == {
+        group: now_ms - at for group, at in expected.items()
+    }
+
+
+def test_what_expires_soon_is_what_the_broker_expired(capture: Callable[[str], Path]) -> None:
+    """The log before the retention of one minute, forecast to the time of the answers after it."""
+    before, after = oracle("4.2.0-expiry-before"), oracle("4.2.0-expiry-after")
+    now_ms = before["wall_clock_ms"]
+    found = report_of(capture("4.2.0-expiry-before"), now_ms)
+
+    def offsets(answers: dict[str, dict[str, list[dict[str, object]]]], group: str) -> int:
+        return len(answers.get(group, {}).get("offsets", ()))
+
+    active = {
+        group
+        for at, rows in capture_rows("4.2.0-expiry-after").items()
+        for group, _, commit_ms in commits_of(at, rows)
+        if commit_ms > now_ms
+    }
+    groups = before["groups"].keys() - active
+    lost = {group: offsets(before["groups"], group) - offsets(after["groups"], group) for group in groups}
+    due = {
+        row.group: row.offsets
+        for row in found.expiring.rows
+        if row.group in groups and not row.held and row.last_ms <= after["wall_clock_ms"]
+    }
+    assert due == {group: count for group, count in lost.items() if count}
+    assert len(due) > 5
+    assert sum(point.value or 0 for point in found.expiring.by_time.points) == sum(
+        row.offsets for row in found.expiring.rows if not row.held
+    )
+
+
+def test_tables_are_limited_and_say_so(capture: Callable[[str], Path]) -> None:
+    options = ReportOptions(rows=3, hours=1, stale_hours=0, expiry_hours=1_000, retention_minutes=1)
+    found = report_of(capture("4.2.0-classic"), oracle("4.2.0-classic")["wall_clock_ms"], options)
+    for section in (found.groups, found.stale, found.expiring):
+        assert len(section.rows) == 3 < section.total
+
+
+def test_command_writes_the_page_of_a_store(
+    capture: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, html = capture("4.2.0-kip848"), tmp_path / "a report.html"
+    line = ["report", "--store", str(store), "--html", str(html), "--at", "2026-11-20T19:10:00Z"]
+    assert main(line) == 0
+    assert capsys.readouterr() == (f"report of {store} written to {html}\n", "")
+    assert [each.name for each in tmp_path.iterdir()] == [html.name]
+    text = html.read_text(encoding="utf-8")
+    assert ">k-stable<" in text
+    assert "as of <time" in text
+    assert main([*line, "--html", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--html", "{folder}/none/a.html"],
+            "cannot write the report to {folder}/none/a.html: No such file or directory",
+        ),
+        (["--html", "{folder}"], "cannot write the report to {folder}: Is a directory; name another file"),
+        (["--html", "{folder}/a.html", "--at", "soon"], "'soon' is not a time"),
+    ],
+)
+def test_command_that_fails_says_why_and_leaves_nothing(
+    capture: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    given = [each.format(folder=tmp_path) for each in options]
+    assert main(["report", "--store", str(capture("4.2.0-kip848")), *given]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err[:16], len(err.splitlines())) == ("", "offsets: error: ", 1)
+    assert message.format(folder=tmp_path) in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    create_tables(str(tmp_path / "store"), StoreProperties("owned", 1, topic_kind=TopicKind.CONNECT))
+    assert main(["report", "--store", str(tmp_path / "store"), "--html", str(tmp_path / "a.html")]) == 1
+    assert "this command needs" in capsys.readouterr().err
+    assert json.dumps([each.name for each in tmp_path.iterdir()]) == '["store"]'

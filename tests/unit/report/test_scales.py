@@ -1,0 +1,74 @@
+"""Ticks and labels of charts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsets_pipeline.report.scales import cut, number_ticks, shown_duration, shown_number, text_width, time_ticks
+
+DAY_MS = 86_400_000
+START_MS = int(datetime(2026, 11, 20, 19, 7, 40, tzinfo=UTC).timestamp() * 1000)
+
+
+@given(st.floats(min_value=1e-3, max_value=1e18))
+def test_number_ticks_begin_at_0_and_cover_the_highest(highest: float) -> None:
+    ticks = number_ticks(highest)
+    assert ticks[0].value == 0
+    assert ticks[-1].value >= highest * (1 - 1e-9)
+    assert 2 <= len(ticks) <= 7
+    assert len({tick.label for tick in ticks}) == len(ticks)
+
+
+@given(st.integers(0, 4 * 10**12), st.integers(1_000, 20 * 365 * DAY_MS))
+def test_time_ticks_lie_within_the_span_and_are_few(from_ms: int, span_ms: int) -> None:
+    ticks = time_ticks(from_ms, from_ms + span_ms)
+    assert len(ticks) <= 7
+    assert all(from_ms <= tick.value <= from_ms + span_ms for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "labels"),
+    [
+        (60_000, ["19:07:40", "19:07:50", "19:08:00", "19:08:10", "19:08:20", "19:08:30", "19:08:40"]),
+        (3_600_000, ["19:10", "19:20", "19:30", "19:40", "19:50", "20:00"]),
+        (2 * DAY_MS, ["21 Nov 00:00", "21 Nov 12:00", "22 Nov 00:00", "22 Nov 12:00"]),
+        (7 * DAY_MS, ["21 Nov 2026", "23 Nov 2026", "25 Nov 2026", "27 Nov 2026"]),
+    ],
+)
+def test_time_ticks_are_round_times_in_utc(span_ms: int, labels: list[str]) -> None:
+    assert [tick.label for tick in time_ticks(START_MS, START_MS + span_ms)] == labels
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0 s"),
+        (250, "0.25 s"),
+        (59_000, "59 s"),
+        (60_000, "1 min"),
+        (61_500, "1 min 1 s"),
+        (3 * DAY_MS, "3 d"),
+        (3 * DAY_MS + 4 * 3_600_000 + 5, "3 d 4 h"),
+        (7_260_000, "2 h 1 min"),
+    ],
+)
+def test_durations_have_two_units(duration_ms: int, text: str) -> None:
+    assert shown_duration(duration_ms) == text
+
+
+def test_numbers_are_short() -> None:
+    assert [shown_number(each) for each in (0, 0.25, 999, 1_500, 2_000_000, 9.2e18)] == [
+        *("0", "0.25", "999", "1.5k", "2M", "9.2e+03P")
+    ]
+
+
+@given(st.text(max_size=300), st.integers(20, 400))
+def test_a_cut_text_fits_and_keeps_both_ends(text: str, width: int) -> None:
+    found = cut(text, width, 12)
+    assert text_width(found, 12) <= max(width, 12)
+    if found != text and len(found) > 2:
+        assert found[0] == text[0] or found[-1] == text[-1]

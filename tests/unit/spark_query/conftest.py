@@ -1,0 +1,19 @@
+"""An owned store for each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """An empty owned store of one log partition."""
+    OwnedStore.create(tmp_path / "owned", 1)
+    return tmp_path / "owned"

@@ -1,0 +1,268 @@
+"""`OffsetsListener`, with progress events as Spark posts them, and targets that fail."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
+
+from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
+from offsets_pipeline.spark_query import offsets_listener
+from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, CompletedBatch
+from offsets_pipeline.spark_query.newest_commits import NewestCommits
+from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
+from tests.unit.spark_query.checkpoints import QUERY_ID, kafka
+from tests.unit.spark_query.test_checkpoint_import import offsets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offsets_pipeline.coordinator.requests import OffsetAndMetadata
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+
+KAFKA = "KafkaV2[Subscribe[orders]]"
+FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
+
+
+def progress(
+    batch_id: int,
+    *ends: str,
+    query_id: str = QUERY_ID,
+    name: str | None = None,
+    description: str = KAFKA,
+    **more: object,
+) -> QueryProgressEvent:
+    """A progress event, as Spark's JSON has it."""
+    source = {"startOffset": None, "latestOffset": None, "numInputRows": 1} | {
+        "description": description,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+    }
+    found: dict[str, Any] = {
+        "id": query_id,
+        "runId": str(uuid.uuid4()),
+        "name": name,
+        "timestamp": "2026-11-22T17:00:00.000Z",
+        "batchId": batch_id,
+        "batchDuration": 5,
+        "durationMs": {"addBatch": 3, "commitOffsets": 1},
+        "eventTime": {},
+        "stateOperators": [],
+        "sources": [source | {"endOffset": end} for end in ends],
+        "sink": {"description": "sink", "numOutputRows": 1},
+        "numInputRows": 1,
+        "inputRowsPerSecond": 1.0,
+        "processedRowsPerSecond": 1.0,
+        "observedMetrics": {},
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(found | more))
+
+
+class FailingTarget:
+    """Takes commits, but only while it is up."""
+
+    name = "a target"
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.commits: list[dict[tuple[str, int], int]] = []
+        self.tried = threading.Event()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def commit(self, _: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.tried.set()
+        assert self.goes_on.wait(10)
+        if not self.is_up:
+            raise KafkaFailed("it is down")
+        self.commits.append({where: each.offset for where, each in offsets.items()})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> FailingTarget:
+    """The only target of a new listener."""
+    made = FailingTarget()
+    monkeypatch.setattr(offsets_listener, "StoreTarget", lambda *_: made)
+    return made
+
+
+def test_completed_batch_is_committed_to_an_owned_store(store: Path) -> None:
+    listener = OffsetsListener(store, "g")
+    listener.onQueryProgress(progress(4, kafka(orders=[5, 7]), '{"logOffset":3}', kafka(payments=[1])))
+    listener.onQueryProgress(progress(5, kafka(orders=[6, 7]), '{"logOffset":4}', kafka(payments=[2])))
+    assert listener.flush()
+    assert offsets_of(store) == {("orders", 0): 6, ("orders", 1): 7, ("payments", 0): 2}
+    assert listener.close()
+    listener.onQueryProgress(progress(6, kafka(orders=[9, 9])))  # Spark may still post events
+    assert listener.close()
+    assert offsets_of(store)["orders", 0] == 6
+
+
+def test_commit_says_of_which_batch_it_is(store: Path) -> None:
+    from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
+
+    listener = OffsetsListener(store, "g")
+    listener.onQueryProgress(progress(4, kafka(orders=[5])))
+    assert listener.close()
+    with Coordinator.open(store) as coordinator:
+        (found,) = coordinator.fetch_offsets("g").values()
+    assert BatchMark.parse(found.metadata) == BatchMark(QUERY_ID, None, 4)
+
+
+def test_failed_commit_is_one_warning_and_is_retried_with_the_newest_offsets(
+    target: FailingTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = OffsetsListener("owned", "g")
+    target.is_up = False
+    for batch in range(20):
+        listener.onQueryProgress(progress(batch, kafka(orders=[batch])))
+        assert not listener.flush(0.01)
+    target.goes_on.clear()
+    listener.onQueryProgress(progress(20, kafka(orders=[20])))
+    target.is_up = True
+    target.goes_on.set()
+    assert listener.flush()
+    assert target.commits[-1] == {("orders", 0): 20}
+    assert len(target.commits) <= 2
+    assert listener.close()
+    assert capsys.readouterr().err == (
+        "offsets: warning: cannot commit offsets of group g to a target: it is down; will retry\n"
+        "offsets: warning: commits offsets of group g to a target again\n"
+    )
+
+
+def test_query_never_waits_for_a_commit(target: FailingTarget) -> None:
+    listener = OffsetsListener("owned", "g")
+    target.goes_on.clear()
+    for batch in range(100):
+        listener.onQueryProgress(progress(batch, kafka(orders=[batch])))
+    assert target.tried.wait(10)
+    assert not target.commits
+    target.goes_on.set()
+    assert listener.close()
+    assert target.commits[-1] == {("orders", 0): 99}
+    assert len(target.commits) <= 2
+
+
+def test_job_that_ends_says_what_is_not_committed(target: FailingTarget, capsys: pytest.CaptureFixture[str]) -> None:
+    listener = OffsetsListener("owned", "g")
+    target.is_up = False
+    listener.onQueryProgress(progress(0, kafka(orders=[1, 2])))
+    assert not listener.close(0.1)
+    assert not listener.close(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "offsets: warning: 2 offsets of group g are not committed to a target: the job ends"
+
+
+def test_flush_retries_at_once() -> None:
+    failing = FailingTarget()
+    failing.is_up = False
+    commits = NewestCommits(failing, "g", backoff_seconds=3600)
+    commits.add("q", CompletedBatch(0, None, {"0": {}}))  # nothing to commit is no failure
+    assert commits.flush(10)
+    listener = OffsetsListener.__new__(OffsetsListener)
+    listener._commits = [commits]
+    from offsets_pipeline.semantics.partition_state import TopicPartition  # noqa: PLC0415
+
+    commits.add("q", CompletedBatch(1, None, {"0": {TopicPartition("orders", 0): 1}}))
+    assert not listener.flush(0.05)
+    failing.is_up = True
+    assert listener.flush(10)
+    assert failing.commits == [{("orders", 0): 1}]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        progress(4, kafka(orders=[5]), durationMs={"latestOffset": 1}),  # no batch ran
+        progress(4, kafka(orders=[5]), description="RateStreamV2[rowsPerSecond=1]"),
+        progress(4, '{"0":{"offset":5,"leader_epoch":1}}', description="kafka_record_batches"),  # of the offsets log
+        progress(4, "null"),
+        progress(4),
+    ],
+)
+def test_other_progress_is_not_committed(event: QueryProgressEvent, target: FailingTarget) -> None:
+    listener = OffsetsListener("owned", "g")
+    listener.onQueryProgress(event)
+    assert listener.close()
+    assert not target.tried.is_set()
+
+
+@pytest.mark.parametrize("event", [None, progress(4, '{"orders":{"0":'), progress(4, '{"orders":{"0":-1}}')])
+def test_progress_that_cannot_be_read_is_a_warning(
+    event: QueryProgressEvent | None, target: FailingTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listener = OffsetsListener("owned", "g")
+    for _ in range(2):
+        listener.onQueryProgress(event)  # type: ignore[arg-type]
+    assert listener.close()
+    assert capsys.readouterr().err.startswith("offsets: warning: group g gets no offsets: ")
+    assert not target.tried.is_set()
+
+
+def test_sources_or_queries_of_one_topic_need_a_choice(
+    target: FailingTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = progress(4, kafka(orders=[5]), kafka(orders=[3]), name="joined")
+    listener = OffsetsListener("owned", "g")
+    for _ in range(3):
+        listener.onQueryProgress(two)
+    listener.onQueryProgress(progress(1, kafka(orders=[5]), query_id=FIRST_ID))
+    listener.onQueryProgress(progress(1, kafka(orders=[3]), query_id=SECOND_ID, name="other"))
+    assert listener.flush()
+    assert target.commits == [{("orders", 0): 5}]
+    assert capsys.readouterr().err == (
+        "offsets: warning: group g gets no offsets: query joined has two Kafka sources with topic orders, 0 and 1, but "
+        "a group has one offset for each partition; add a listener with source=NUMBER and a group for each\n"
+        f"offsets: warning: group g gets no offsets: query other reads topic orders, which query {FIRST_ID} reads too; "
+        "add a listener with query=NAME and a group for each\n"
+    )
+    chosen = OffsetsListener("owned", "g", query="joined", source=1)
+    for event in (two, progress(1, kafka(orders=[8]), kafka(orders=[9]), query_id=SECOND_ID, name="other")):
+        chosen.onQueryProgress(event)
+    assert (listener.close(), chosen.close()) == (True, True)
+    assert target.commits == [{("orders", 0): 5}, {("orders", 0): 3}]
+
+
+def test_query_may_follow_another_one(target: FailingTarget) -> None:
+    listener = OffsetsListener("owned", "g")
+    first = str(uuid.uuid4())
+    listener.onQueryProgress(progress(1, kafka(orders=[5]), query_id=first))
+    listener.onQueryTerminated(QueryTerminatedEvent(uuid.UUID(first), uuid.uuid4(), None, None))
+    assert listener.flush()
+    listener.onQueryProgress(progress(0, kafka(orders=[6])))
+    assert listener.close()
+    assert target.commits == [{("orders", 0): 5}, {("orders", 0): 6}]
+
+
+def test_wrong_arguments_fail_at_once() -> None:
+    with pytest.raises(ConfigError, match="give a store or bootstrap servers"):
+        OffsetsListener(None, "g")
+    with pytest.raises(ConfigError, match=r"the Kafka option fetch\.wait is not supported"):
+        OffsetsListener("localhost:9092", "g", options={"fetch.wait": "1"})
+    with pytest.raises(InvalidGroupId):
+        OffsetsListener("owned", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "targets"),
+    [
+        (("localhost:9092", "g"), ["localhost:9092"]),
+        (("b1.example.com:9092,[::1]:9093", "g"), ["b1.example.com:9092,[::1]:9093"]),
+        (("owned", "g"), ["owned"]),
+        (("s3://bucket/owned", "g"), ["s3://bucket/owned"]),
+        (("owned", "g", "localhost:9092"), ["owned", "localhost:9092"]),
+        ((None, "g", "localhost:9092"), ["localhost:9092"]),
+    ],
+)
+def test_store_and_bootstrap_servers_are_told_apart(arguments: tuple[str, ...], targets: list[str]) -> None:
+    listener = OffsetsListener(*arguments)
+    assert [each._target.name for each in listener._commits] == targets
+    assert listener.close()

@@ -1,0 +1,137 @@
+"""Samples of positions: what is written, what is read, and what files give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
+from offsets_pipeline.lag.time_lag import interpolated_lag
+from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.topic_positions.sample_files import read_sample_file
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from offsets_pipeline.topic_positions.position_samples import Series
+
+PLACE = ("t", 0)
+NOW_MS = 1_795_000_000_000
+HEADER = "topic,partition,log_start_offset,log_end_offset,sampled_at"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TableFolder:
+    """A table that does not exist yet."""
+    return TableFolder(f"{tmp_path}/topic_offsets", TOPIC_OFFSETS)
+
+
+def points(series: Series) -> list[tuple[int, int, int]]:
+    return list(zip(*(column.tolist() for column in series), strict=True))
+
+
+def test_partition_that_rests_gets_no_rows_until_it_moves(table: TableFolder) -> None:
+    writer = SampleWriter(table, "a test")
+    written = [writer.write({PLACE: (0, end), ("u", 1): (0, 7)}, at) for at, end in enumerate([5, 5, 5, 9, 9, 12])]
+    assert written == [2, 0, 0, 2, 0, 2]
+    found = read_samples(table)
+    assert points(found.series(PLACE)) == [(0, 0, 5), (2, 0, 5), (3, 0, 9), (4, 0, 9), (5, 0, 12)]
+    assert points(found.series(("u", 1))) == [(0, 0, 7)]
+    writer.close()
+    assert points(read_samples(table).series(("u", 1))) == [(0, 0, 7), (5, 0, 7)]
+
+
+def test_every_partition_gets_a_row_once_an_hour(table: TableFolder) -> None:
+    writer = SampleWriter(table, "a test")
+    assert [writer.write({PLACE: (0, 5)}, minute * 60_000) for minute in (0, 30, 59, 60, 61)] == [1, 0, 0, 2, 0]
+
+
+def test_interpolation_is_as_good_as_with_all_samples(table: TableFolder, chance: random.Random) -> None:
+    writer = SampleWriter(table, "a test")
+    end, all_samples = 0, []
+    for number in range(60):
+        end += chance.choice([0, 0, 0, 1, 50])
+        all_samples.append((PLACE, Sample(0, end, number * 1000)))
+        writer.write({PLACE: (0, end)}, number * 1000)
+    writer.close()
+    kept, full = read_samples(table).series(PLACE), PositionSamples(rows_of(all_samples, "")).series(PLACE)
+    assert len(kept.sampled_ms) < len(full.sampled_ms)
+    for offset in range(end + 1):
+        assert interpolated_lag(kept, offset, 60_000) == interpolated_lag(full, offset, 60_000)
+
+
+def test_sample_that_cannot_be_written_is_made_up_for(table: TableFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SampleWriter(table, "a test")
+    writer.write({PLACE: (0, 5)}, 0)
+    writer.write({PLACE: (0, 5)}, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(TableFolder, "commit", lambda *_, **__: (_ for _ in ()).throw(WriteConflict("other")))
+        with pytest.raises(WriteConflict):
+            writer.write({PLACE: (0, 9)}, 2)
+    writer.write({PLACE: (0, 9)}, 3)
+    assert points(read_samples(table).series(PLACE)) == [(0, 0, 5), (1, 0, 5), (3, 0, 9)]
+
+
+def test_only_the_topics_asked_for_are_read(table: TableFolder) -> None:
+    SampleWriter(table, "a test").write({("it's", 0): (0, 1), ("u", 0): (0, 2)}, 0)
+    assert list(read_samples(table, ["it's"]).places()) == [("it's", 0)]
+    assert list(read_samples(table, []).places()) == []
+    assert list(read_samples(TableFolder(f"{table.folder}-none", TOPIC_OFFSETS)).places()) == []
+
+
+def test_csv_of_samples_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text(
+        "sampled_at,topic,partition,log_start_offset,log_end_offset\n1970-01-01T00:00:01Z,t,0,0,10\n2000,t,0,5,20\n",
+        encoding="utf-8",
+    )
+    found = PositionSamples(read_sample_file(str(path), NOW_MS))
+    assert points(found.series(PLACE)) == [(1000, 0, 10), (2000, 5, 20)]
+    assert list(PositionSamples(read_sample_file(str(path), NOW_MS, ["u"])).places()) == []
+
+
+def test_csv_of_a_reset_has_the_present_and_samples(tmp_path: Path) -> None:
+    path = tmp_path / "positions.csv"
+    path.write_text("topic,partition,earliest,latest,1000,2000\nt,0,5,20,10,\n", encoding="utf-8")
+    found = PositionSamples(read_sample_file(str(path), NOW_MS))
+    assert points(found.series(PLACE)) == [(1000, 5, 10), (2000, 5, 20), (NOW_MS, 5, 20)]
+
+
+def test_delta_table_is_read(table: TableFolder, tmp_path: Path) -> None:
+    SampleWriter(table, "a test").write({PLACE: (3, 4)}, 1000)
+    found = PositionSamples(read_sample_file(table.folder, NOW_MS, ["t"]))
+    assert points(found.series(PLACE)) == [(1000, 3, 4)]
+    rows = DeltaTable(table.folder).to_pyarrow_table().drop_columns(["log_end_offset"])
+    write_deltalake(tmp_path / "other", rows)
+    with pytest.raises(MalformedFile, match=r"cannot read positions from .*other: it has no column log_end_offset$"):
+        read_sample_file(str(tmp_path / "other"), NOW_MS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MalformedFile, match=r"empty: name a CSV file or a Delta table$"):
+        read_sample_file(str(tmp_path / "empty"), NOW_MS)
+    with pytest.raises(NoSuchPath):
+        read_sample_file(str(tmp_path / "none"), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (f"{HEADER},x\n", 1, f"the header has to be {HEADER}"),
+        (f"{HEADER}\nt,0,0,5\n", 2, "4 fields, the header has 5"),
+        (f"{HEADER}\nt,0,0,5,noon\n", 2, "'noon' is not a time"),
+        (f"{HEADER}\nt,0,6,5,1000\n", 2, "log_start_offset 6 is above log_end_offset 5"),
+        (f"{HEADER}\nt,x,6,5,1000\n", 2, "partition 'x' is not a whole number"),
+        (f"{HEADER}\n,0,0,5,1000\n", 2, "'' is not a topic name"),
+    ],
+)
+def test_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, line: int, said: str) -> None:
+    path = tmp_path / "samples.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(MalformedFile) as raised:
+        read_sample_file(str(path), NOW_MS)
+    assert str(raised.value).startswith(f"{path}, line {line}: {said}")
