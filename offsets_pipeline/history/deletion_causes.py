@@ -58,7 +58,8 @@ class Retention:
 class GroupDeletion:
     """Tombstones of one group that were written together, and the group before them.
 
-    ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own. ``others``
+    ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own, which may
+    hide offsets that it leaves behind (R14). ``others``
     are the other groups with tombstones in the same write, and whether one of these removes the group.
     ``topics_kept`` are the topics of ``deleted`` of which another group kept an offset; None: not decided yet.
     """
@@ -73,6 +74,7 @@ class GroupDeletion:
     pending: Collection[TopicPartition]
     deleted: dict[TopicPartition, int] = field(default_factory=dict)
     removed_at: int | None = None
+    hides_offsets: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
     topics_kept: set[str] | None = None
 
@@ -94,7 +96,7 @@ class Causes:
     def of(self, deletion: GroupDeletion) -> dict[TopicPartition, tuple[str, str]]:
         """The cause of each deletion of a visible offset, and the reason in a sentence."""
         causes = {where: self._of_all(deletion) for where in deletion.deleted if where in deletion.offsets}
-        if deletion.removed_at is not None:
+        if deletion.hides_offsets:
             left = "the tombstone of the group removed it, and left the offset behind"
             causes |= {where: (GROUP_REMOVED, left) for where in deletion.offsets if where not in deletion.deleted}
         known = self._expiries(deletion) if any(cause == EXPIRED for cause, _ in causes.values()) else {}
@@ -164,7 +166,9 @@ class Causes:
             if each.at_ms is not None and each.rule.lets_expire and not _is_own(each)
         }
         least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=None)
-        highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=0)
+        highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=-1)
+        if least_deleted is not None and highest_kept >= least_deleted:
+            return False
         if retention_ms is None:
             if least_deleted is None:
                 return True

@@ -203,6 +203,8 @@ class ObservedPartition(PartitionState):
             self._deletion(group_id, group)
         super()._apply_group_record(key, value)
         self._owners.forget(group_id)
+        if group_id in self._open and group_id not in self.groups:
+            self._open[group_id].hides_offsets = True  # `classic`: they make a simple group, and are not hidden
         self._note_removed(group_id, group, key.record_type)
         if group_id in self.groups:
             self._note_group(group_id, key.record_type)
