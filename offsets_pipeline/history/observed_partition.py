@@ -188,7 +188,8 @@ class ObservedPartition(PartitionState):
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
         super()._delete(group_id, where, producer_id)
-        if deletion is not None and self._held(group_id, where) != held:
+        left = self._held(group_id, where)
+        if deletion is not None and left != held and not left[0]:  # R12, `classic`: the visible one may stay
             deletion.deleted[where] = self._offset
         self._note_removed(group_id, group, COMMIT_RECORD_TYPE)
 
