@@ -11,6 +11,7 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.query.answer_time import AnswerTime
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import (
     consumed_partitions,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
@@ -142,6 +142,16 @@ def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
         ]
         write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
         return
+    _show_rows(answers, options)
+
+
+def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) -> None:
+    """Show groups of one store as `describe` does, as a table or as CSV."""
+    options = DescribeOptions((), True, False, members, False, False, None, (), format_)
+    _show_rows([_Answer("", "", groups, AnswerTime(None, []))], options)
+
+
+def _show_rows(answers: Sequence[_Answer], options: DescribeOptions) -> None:
     columns, rows = (_members if options.members else _states if options.state else _offsets)(answers, options)
     if len(answers) == 1:
         columns, rows = columns[:-1], [row[:-1] for row in rows]

@@ -62,9 +62,15 @@ def open_reader(location: str, settings: Settings, at_most: int | None = None) -
     """
     from offsets_pipeline.query.state_reader import StateReader
 
+    folder = open_folder(location, settings)
+    return StateReader(folder, settings.questions.max_unfolded_records if at_most is None else at_most)
+
+
+def open_folder(location: str, settings: Settings) -> str:
+    """The folder of a store: asks the catalog for that of a schema, with Spark. Raises NoSuchStore, NotAStore."""
     if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
-        location = open_store(location, settings).folder()
-    return StateReader(location, settings.questions.max_unfolded_records if at_most is None else at_most)
+        return open_store(location, settings).folder()
+    return location
 
 
 def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, StateReader]:

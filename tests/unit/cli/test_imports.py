@@ -29,6 +29,7 @@ WITHOUT_SPARK = {
     "groups_command": {"groups", "top"},
     "cluster_command": {"name-cluster"},
     "sql_command": {"sql"},
+    "history_commands": {"as-of", "history", "why"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
     "fetch_command": {"fetch"},
