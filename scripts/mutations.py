@@ -144,9 +144,7 @@ MUTATIONS = [
         "self.of_offsets = key_decodes & True",
         COMPACTION,
     ),
-    Mutation(
-        "R6", BOTH, "semantics/survivors.py", "np.isin(last, unread)", "np.isin(last, unread[:0])", CLEANING
-    ),
+    Mutation("R6", BOTH, "semantics/survivors.py", "np.isin(last, unread)", "np.isin(last, unread[:0])", CLEANING),
     Mutation("R7", COLUMNS, "record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
     Mutation(
         "R7",
