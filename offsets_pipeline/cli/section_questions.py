@@ -129,7 +129,13 @@ def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # 
     "offsets lag --store store --at 2026-11-20T19:07:40Z --summary",
     exclusive=[("--bootstrap-server", "--positions")],
 )
-@click.option("--group", "groups", multiple=True, metavar="G", help="This group (default: all). May be repeated.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="G",
+    help="This group, or a pattern with * and ? (default: all). May be repeated.",
+)
 @position_options
 @click.option("--at", metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
 @click.option("--summary", is_flag=True, help="One row a group.")

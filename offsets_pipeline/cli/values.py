@@ -21,6 +21,7 @@ AS_SET = 0
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
 _TOPIC = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>\d+(,\d+)*))?")
+_CLUSTER = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _PORT_MAX = 65_535
 
 
@@ -92,6 +93,14 @@ def read_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def read_cluster(text: str) -> str:
+    """The name of a cluster. Raises ValueError."""
+    if not _CLUSTER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")
+    return text
+
+
+CLUSTER = Written("cluster", read_cluster)
 COMMIT = Written("commit", read_commit)
 PLACE = Written("place", read_place)
 TOPIC = Written("topic", read_topic)

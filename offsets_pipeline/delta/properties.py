@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore, StoreMismatch
@@ -50,7 +50,7 @@ class StoreProperties:
     topic_name: str | None = None
     coordinator_semantics: CoordinatorSemantics = MODERN
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
-    cluster_name: str | None = None
+    cluster_name: str | None = field(default=None, compare=False)
 
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
@@ -110,6 +110,6 @@ def require_different_clusters(clusters: Mapping[str, str]) -> None:
         if name in by_name:
             raise StoreMismatch(
                 f"{by_name[name]} and {location} both have the cluster name {name!r}; give one of them another name: "
-                f"offsets maintain --store {location} --cluster NAME"
+                f"offsets name-cluster --store {location} NAME"
             )
         by_name[name] = location

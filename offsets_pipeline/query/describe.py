@@ -86,6 +86,8 @@ def describe_groups(
     With ``targets`` members have their target assignments.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+    if group_ids is not None and not group_ids:
+        return {}
     only = reader.named()
     offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:

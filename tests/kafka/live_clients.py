@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.broker_answers import TOPIC, Broker
+from tests.kafka.broker_answers import QUICK_CLIENT, TOPIC, Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +53,9 @@ class LiveClients:
 
     def connect(self) -> JavaObject:
         """Make the Admin client."""
-        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create({"bootstrap.servers": self.address})
+        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(
+            {"bootstrap.servers": self.address, **QUICK_CLIENT}
+        )
         return self._admin
 
     def disconnect(self) -> None:
@@ -228,6 +230,7 @@ class LiveClients:
         """A consumer that subscribes to these topics, if any; ``settings`` with `_` for a dot."""
         properties = {
             "bootstrap.servers": self.address,
+            **QUICK_CLIENT,
             "group.id": group_id,
             "key.deserializer": _UNSTRING,
             "value.deserializer": _UNSTRING,
@@ -246,6 +249,7 @@ class LiveClients:
         client = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {
                 "bootstrap.servers": self.address,
+                **QUICK_CLIENT,
                 "transactional.id": transactional_id,
                 "key.serializer": _STRING,
                 "value.serializer": _STRING,

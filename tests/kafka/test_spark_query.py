@@ -86,7 +86,7 @@ class RunningQuery:
             assert all(offset <= completed[at] for at, offset in offsets.items()), (found, completed)
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_query_killed_and_restarted_never_commits_ahead_of_a_completed_batch(
     kafka: KafkaJvm, chance: random.Random, root: Path, tmp_path: Path, rounds: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def said(rows: list[ConnectRow]) -> tuple[object, ...]:
     return state.records, {producer: each for producer, each in state.pending.items() if each}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(drawn=_ROWS, data=st.data())
 def test_a_cleaned_log_gives_the_same_whatever_follows(
     drawn: list[tuple[bytes | None, bytes | None, int | None, str | None]], data: st.DataObject
