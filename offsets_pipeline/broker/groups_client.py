@@ -24,11 +24,15 @@ _GROUPS_OF_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group in a listing. Brokers older than 3.8 do not tell types; their groups are classic."""
+    """A group in a listing. Brokers older than 3.8 do not tell types; their groups are classic.
+
+    The state is None if the brokers do not tell it (before Kafka 2.6).
+    """
 
     group_id: str
     group_type: str
     protocol_type: str
+    state: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,14 @@ def list_groups(cluster: Cluster) -> dict[str, ListedGroup]:
 
     def ask(connection: Connection) -> list[ListedGroup]:
         answer = connection.send(ListGroupsRequest(states_filter=[], types_filter=[]))
-        cluster.check(answer.error_code, connection, "list its groups", needs="DESCRIBE on groups")
+        cluster.check(answer.error_code, connection, "list the groups", needs="DESCRIBE on the cluster or on groups")
         return [
-            ListedGroup(each.group_id, (each.group_type or _CLASSIC).capitalize(), each.protocol_type or "")
+            ListedGroup(
+                each.group_id,
+                (each.group_type or _CLASSIC).capitalize(),
+                each.protocol_type or "",
+                each.group_state or None,
+            )
             for each in answer.groups
         ]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
+from offsets_pipeline.broker.groups_client import list_groups
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.broker.live_groups import list_groups
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
