@@ -27,7 +27,7 @@ CONF_PATH = Path("conf/offsets.toml")
 _INT32_MAX = 2**31 - 1
 HOURS_MAX = 24 * 366 * 1000
 _ZOOKEEPER_SERVER = r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(:\d{1,5})?"
-_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*)?"
+_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*/?)?"
 _MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: timestamps stay in range
 
 
@@ -179,6 +179,9 @@ class FoldSettings(_Section):
 
     upkeep_interval_ms: int = _setting(600_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
+
+    clean_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
+    """Whether upkeep beside a stream cleans the log, once per `history_hours` of [log], if that is set."""
 
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""

@@ -11,6 +11,7 @@ from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.query.answer_time import AnswerTime
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import (
     consumed_partitions,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
@@ -56,13 +56,14 @@ class DescribeOptions:
 
 @dataclass
 class _Answer:
-    """The groups of one store, and the coordinators of its log partitions."""
+    """The groups of one store; with a live cluster, the coordinators of log partitions and the ends of topics."""
 
     store: str
     cluster: str
     groups: dict[str, GroupAnswer]
     time: AnswerTime
     coordinators: Mapping[int, str] = field(default_factory=dict)
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions) -> int:
@@ -101,9 +102,9 @@ def _answer(
     time = told_time(reader, store, settings)
     if not live.is_given:
         return _Answer(store, reader.cluster, groups, time)
-    ends = live.topic_ends({each.topic for group in groups.values() for each in group.offsets})
+    ends = live.topic_ends({each.topic for group in groups.values() for each in consumed_partitions(group)})
     groups = {name: with_lag(group, ends) for name, group in groups.items()}
-    return _Answer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name))
+    return _Answer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), ends)
 
 
 def _list(readers: Mapping[str, StateReader], settings: Settings, options: DescribeOptions) -> int:
@@ -141,6 +142,16 @@ def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
         ]
         write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
         return
+    _show_rows(answers, options)
+
+
+def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) -> None:
+    """Show groups of one store as `describe` does, as a table or as CSV."""
+    options = DescribeOptions((), True, False, members, False, False, None, (), format_)
+    _show_rows([_Answer("", "", groups, AnswerTime(None, []))], options)
+
+
+def _show_rows(answers: Sequence[_Answer], options: DescribeOptions) -> None:
     columns, rows = (_members if options.members else _states if options.state else _offsets)(answers, options)
     if len(answers) == 1:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -150,7 +161,8 @@ def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
 def _offsets(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
     """A row for each partition that a group has an offset of or consumes; for a group without one row."""
     is_long = options.verbose or options.format_ == "csv"
-    more = ["leader_epoch", "metadata", "pending", "type", "state", "members"] if is_long else []
+    columns = [*_OFFSETS[:3], *(["leader_epoch"] if is_long else []), *_OFFSETS[3:]]
+    columns += ["metadata", "pending", "type", "state", "members"] if is_long else []
     rows: list[Row] = []
     for answer in answers:
         for name, group in answer.groups.items():
@@ -158,17 +170,18 @@ def _offsets(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list
             found = consumed_partitions(group)
             for topic, partition, offset, member in found:
                 row: Row = [name, topic, partition]
-                row += [None] * 3 if offset is None else [offset.offset, offset.log_end_offset, offset.lag]
+                if is_long:
+                    row.append(None if offset is None else offset.leader_epoch)
+                end = answer.ends.get((topic, partition))
+                row += [None, end, None] if offset is None else [offset.offset, end, offset.lag]
                 row += _consumer(member)
                 if is_long:
-                    row += (
-                        [None] * 3 if offset is None else [offset.leader_epoch, offset.metadata, _yes(offset.pending)]
-                    )
+                    row += [None] * 2 if offset is None else [offset.metadata, _yes(offset.pending)]
                     row += of_group
                 rows.append([*row, answer.cluster])
             if not found:
                 rows.append([name, *[None] * 8, *([None] * 3 + of_group if is_long else []), answer.cluster])
-    return [*_OFFSETS, *more, "cluster"], rows
+    return [*columns, "cluster"], rows
 
 
 def _yes(value: bool) -> str | None:  # noqa: FBT001
@@ -191,6 +204,7 @@ def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list
     is_long = options.verbose or is_csv
     columns = [*_MEMBERS[:2], *(["group_instance_id"] if has_instances else []), *_MEMBERS[2:]]
     columns += ["current_epoch", "current_assignment", "target_epoch", "target_assignment"] if is_long else []
+    columns += ["subscribed_topics"] if is_csv else []
     rows: list[Row] = []
     for answer, name, group, member in everyone:
         row: Row = [name, member.member_id, *([member.instance_id] if has_instances else [])]
@@ -198,6 +212,8 @@ def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list
         if is_long:
             row += [member.member_epoch, _assignment(member.assignment), group.assignment_epoch]
             row += [None if member.target_assignment is None else _assignment(member.target_assignment)]
+        if is_csv:
+            row.append(" ".join(member.subscribed_topics or ()))
         rows.append([*row, answer.cluster])
     return [*columns, "cluster"], rows
 

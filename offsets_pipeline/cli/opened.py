@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.store import Store
 
@@ -38,6 +39,22 @@ def open_store(location: str, settings: Settings) -> Store:
     return Store.open(start_spark(settings), location)
 
 
+def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:
+    """Open the owned store in a folder; create it if nothing is there.
+
+    Raises StoreMismatch for another number of log partitions than ``offsets_partitions``, and the errors of
+    `OwnedStore.open` and `create`.
+    """
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
+    from offsets_pipeline.errors import NoSuchStore
+
+    try:
+        owned = OwnedStore.open(location)
+    except NoSuchStore:
+        return OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
+    return owned if offsets_partitions is None else OwnedStore.create(location, offsets_partitions)
+
+
 def open_reader(location: str, settings: Settings, at_most: int | None = None) -> StateReader:
     """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore.
 
@@ -45,9 +62,15 @@ def open_reader(location: str, settings: Settings, at_most: int | None = None) -
     """
     from offsets_pipeline.query.state_reader import StateReader
 
+    folder = open_folder(location, settings)
+    return StateReader(folder, settings.questions.max_unfolded_records if at_most is None else at_most)
+
+
+def open_folder(location: str, settings: Settings) -> str:
+    """The folder of a store: asks the catalog for that of a schema, with Spark. Raises NoSuchStore, NotAStore."""
     if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
-        location = open_store(location, settings).folder()
-    return StateReader(location, settings.questions.max_unfolded_records if at_most is None else at_most)
+        return open_store(location, settings).folder()
+    return location
 
 
 def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, StateReader]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore, StoreMismatch
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored"
 OWNED = "owned"
+#: A store whose log has the changes between two looks at a cluster's groups, not the cluster's own log.
+SNAPSHOT = "snapshot"
 #: Start of a location that is a schema of Spark's catalog.
 SCHEMA_PREFIX = "schema:"
 FORMAT_VERSION = "4"  # raise it with each change that older programs cannot read
@@ -48,7 +50,7 @@ class StoreProperties:
     topic_name: str | None = None
     coordinator_semantics: CoordinatorSemantics = MODERN
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
-    cluster_name: str | None = None
+    cluster_name: str | None = field(default=None, compare=False)
 
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
@@ -108,6 +110,6 @@ def require_different_clusters(clusters: Mapping[str, str]) -> None:
         if name in by_name:
             raise StoreMismatch(
                 f"{by_name[name]} and {location} both have the cluster name {name!r}; give one of them another name: "
-                f"offsets maintain --store {location} --cluster NAME"
+                f"offsets name-cluster --store {location} NAME"
             )
         by_name[name] = location

@@ -17,6 +17,7 @@ from offsets_pipeline.lag.commit_windows import (
     commit_key_prefixes,
     of_groups,
 )
+from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
@@ -93,9 +94,6 @@ class LoggedGroups:
         return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
 
     def _runs(self) -> Iterator[tuple[int, pa.Table]]:
-        # it takes long to import
-        from offsets_pipeline.export.ordered import OrderedLog  # noqa: PLC0415
-
         log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes)
         yield from log.runs()
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.properties import OWNED
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 NOT_FOLDED, HELD_BACK, MIRROR_BEHIND = "not folded", "held back", "mirror behind"
 
 _TIMES = ("updated_at", "complete_since", "read_at", "open_since")
-_OFFSETS = ("log_partition", "end_offset", "stable_offset", "topic_end_offset")
+_OFFSETS = ("log_partition", "log_incarnation", "end_offset", "stable_offset", "topic_end_offset")
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,9 @@ def _stale(reader: StateReader, notes: Mapping[int, Mapping[str, int | None]], f
 def _notes(reader: StateReader) -> dict[int, dict[str, int | None]]:
     """The rows of `log_partitions` of the log incarnation that counts, by log partition; times in milliseconds."""
     rows = reader.table(LOG_PARTITIONS.name).rows()
-    rows = rows.filter(pc.equal(rows["log_incarnation"], reader.current.log_incarnation))
     columns = {name: rows[name].to_pylist() for name in _OFFSETS}
     for name in _TIMES:  # as numbers: Arrow imports pandas to convert a time
         columns[name] = [None if each is None else each // 1000 for each in rows[name].cast(pa.int64()).to_pylist()]
-    return {
-        values["log_partition"]: values
-        for values in (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    }
+    notes = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    counting = reader.current.log_incarnation
+    return {each["log_partition"]: each for each in notes if each["log_incarnation"] == counting}

@@ -13,6 +13,7 @@ from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connect_views import connect_views
+from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
@@ -22,7 +23,7 @@ from offsets_pipeline.store import Store, sql_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def register_views(spark: SparkSession, *stores: str) -> None:
@@ -32,20 +33,23 @@ def register_views(spark: SparkSession, *stores: str) -> None:
     stores have one cluster name.
     """
     opened = _opened(spark, stores)
-    tables = dict.fromkeys(table.name for store in opened for table in store.tables)
-    for name in tables:
-        parts = [
-            store.read(name).withColumn("cluster", F.lit(store.properties.cluster(store.location)))
-            for store in opened
-            if name in {table.name for table in store.tables}
-        ]
-        reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).createOrReplaceTempView(name)
+    parts: dict[str, list[DataFrame]] = {}
+    for store in opened:
+        cluster = F.lit(store.properties.cluster(store.location))
+        past = {} if store.properties.topic_kind.is_connect else history_views(store)
+        for name, rows in {**{table.name: store.read(table.name) for table in store.tables}, **past}.items():
+            parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
+    for name, of_stores in parts.items():
+        together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
+        together.createOrReplaceTempView(name)
     for name, query in (_queries(opened) | _sample_queries(opened)).items():
         spark.sql(query).createOrReplaceTempView(name)
 
 
 def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
     """Create the views in a schema of the session's catalog, for every session that uses this catalog.
+
+    Leaves out the views of history: Python computes them.
 
     Returns their names. The views contain the stores' folders or schemas: create them again after you move a store.
 

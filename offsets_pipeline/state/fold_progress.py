@@ -154,7 +154,13 @@ class FoldProgress:
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
-    return {row["log_partition"]: _partition(row) for row in snapshot.rows().to_pylist()}
+    rows = snapshot.rows()
+    folded_at = rows["folded_at"].cast(pa.int64()).to_pylist()
+    rows = rows.drop_columns(["folded_at"])
+    if not any(pc.list_value_length(rows["pending"]).to_pylist()):
+        rows = rows.drop_columns(["pending"])  # they have times, and Arrow imports pandas to convert one
+    found = zip(rows.to_pylist(), folded_at, strict=True)
+    return {row["log_partition"]: _partition(row, folded_at_us) for row, folded_at_us in found}
 
 
 def progressed(
@@ -192,7 +198,7 @@ def _compacted(
     return found
 
 
-def _partition(row: Mapping[str, Any]) -> PartitionProgress:
+def _partition(row: Mapping[str, Any], folded_at_us: int) -> PartitionProgress:
     return PartitionProgress(
         log_partition=row["log_partition"],
         log_incarnation=row["log_incarnation"],
@@ -202,6 +208,6 @@ def _partition(row: Mapping[str, Any]) -> PartitionProgress:
         compacted_to=row["compacted_to"],
         records=row["records"],
         unknown_records=row["unknown_records"],
-        folded_at_us=int(pc.cast(pa.scalar(row["folded_at"], pa.timestamp("us", tz="UTC")), pa.int64()).as_py()),
-        pending=row["pending"] or [],
+        folded_at_us=folded_at_us,
+        pending=row.get("pending") or [],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
@@ -13,8 +14,6 @@ from offsets_pipeline.log.log_range import LogRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import pyarrow as pa
 
     from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.delta.reader import StoredFile
@@ -28,14 +27,17 @@ class UnfoldedLog:
     """The incarnation of the log that counts, in one version of the table `log`."""
 
     def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
-        columns = ["log_incarnation", "cleaned_to", "complete_since"]
-        notes = log_partitions.rows().select(columns)
-        newest = pc.max(notes["log_incarnation"]).as_py()
-        self.incarnation = LOG_INCARNATION if newest is None else int(newest)
-        notes = notes.filter(pc.equal(notes["log_incarnation"], self.incarnation))
-        followed = notes.num_rows - notes["complete_since"].null_count
+        rows = log_partitions.rows()
+        # as lists of numbers: Arrow imports pandas for times, scalars and arrays of numpy
+        columns = (
+            rows[name].cast(pa.int64()).to_pylist() for name in ("log_incarnation", "cleaned_to", "complete_since")
+        )
+        notes = list(zip(*columns, strict=True))
+        self.incarnation = max((incarnation for incarnation, *_ in notes), default=LOG_INCARNATION)
+        counting = [note for note in notes if note[0] == self.incarnation]
+        followed = sum(complete_since is not None for *_, complete_since in counting)
         self.offsets_partitions = followed or properties.offsets_partitions
-        self._is_cleaned = notes["cleaned_to"].null_count < notes.num_rows
+        self._is_cleaned = any(cleaned_to is not None for _, cleaned_to, _ in counting)
         self.folder = TableFolder(log.folder, log.table)
         self._files = log.files()
 

@@ -119,6 +119,47 @@ def test_lag_is_what_kafkas_own_tool_prints(
     assert ours["classic", "plain", 1] == (None, 5, None)  # a member without a commit
 
 
+#: Words in a line of the tool's table; a blank cell, such as the strategy of a simple group, leaves fewer.
+TABLES = {
+    "--offsets": 9,
+    "--offsets --verbose": 10,
+    "--members": 5,
+    "--members --verbose": 9,
+    "--state": 6,
+    "--state --verbose": 8,
+}
+
+
+@pytest.mark.parametrize("options", TABLES)
+def test_describe_prints_the_table_of_kafkas_own_tool(
+    broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    printed = [broker.tool("--describe", "--group", group, *options.split()).splitlines() for group in groups]
+    theirs = {tuple(line.split()) for lines in printed for line in lines}
+    theirs = {words for words in theirs if len(words) == TABLES[options]}
+    assert len(theirs) > 2
+    named = [word for group in groups for word in ("--group", group)]
+    at = ["--store", str(store), "--bootstrap-server", broker.address]
+    capsys.readouterr()
+    assert main(["describe", *at, *named, *options.split()]) == 0
+    # --verbose has more columns at the end
+    ours = {tuple(line.split()[: TABLES[options]]) for line in capsys.readouterr().out.splitlines()}
+    assert theirs - ours == set()
+
+
+def test_groups_are_listed_as_kafkas_own_tool_lists_them(
+    broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = sorted(broker.tool("--list").split())
+    assert listed == sorted(groups)
+    capsys.readouterr()
+    assert main(["describe", "--store", str(store), "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == listed
+    states = {tuple(line.split()) for line in broker.tool("--list", "--state").splitlines() if line.strip()}
+    assert main(["describe", "--store", str(store), "--list", "--state"]) == 0
+    assert {tuple(line.split()) for line in capsys.readouterr().out.splitlines()} == states
+
+
 def test_seconds_are_those_of_the_record_at_the_committed_offset(
     broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

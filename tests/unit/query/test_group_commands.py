@@ -17,6 +17,7 @@ from offsets_pipeline.query.group_listing import matching
 from tests.compare import compare
 from tests.logs import capture_partitions, capture_rows, oracle
 from tests.spark.stores import appended
+from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,6 +191,25 @@ def test_top_refreshes_until_its_last_round(unfolded: str, offsets: Callable[...
     assert " groups, as of " in lines[0]
     assert lines[1].split()[:4] == ["GROUP", "TYPE", "STATE", "MEMBERS"]
     assert lines[1:4] == lines[5:8]
+
+
+def test_a_cluster_gets_a_name_beside_a_coordinator(
+    tmp_path: Path, offsets: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = [str(tmp_path / each / "store") for each in ("a", "b")]
+    for store in stores:
+        OwnedStore.create(store, 1)
+    with opened(stores[0]) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        at = ("--store", stores[0], "--store", stores[1])
+        assert main(["groups", *at]) == 1
+        assert "both have the cluster name 'store'" in capsys.readouterr().err
+        assert offsets("name-cluster", "--store", stores[0], "prod") == f"the cluster of {stores[0]} is prod\n"
+        coordinator.commit_offsets("h", {("t", 0): 1})
+    OwnedStore.create(stores[0], 1)  # it is the store that it was
+    listed = json.loads(offsets("groups", *at, "--format", "json"))["groups"]
+    assert [(each["group"], each["cluster"]) for each in listed] == [("g", "prod"), ("h", "prod")]
+    assert main(["name-cluster", "--store", stores[0], "no name"]) == 2
 
 
 def test_several_clusters_are_told_apart(unfolded: str, tmp_path: Path, offsets: Callable[..., str]) -> None:
