@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.partition_state import CommittedOffset
 
 Identity = tuple[int, str, str, int]
 GROUP_VIEWS = (OFFSET_HISTORY, GROUP_HISTORY, DELETED_OFFSETS)
@@ -40,7 +41,8 @@ class Seen:
         self.gone: set[tuple[Identity, int]] = set()
         self.came_back: set[tuple[Identity, int]] = set()
         for at, rows in partitions.items():
-            state, before = PartitionState(at, n, semantics=semantics), {}
+            state = PartitionState(at, n, semantics=semantics)
+            before: dict[Identity, CommittedOffset] = {}
             known: set[tuple[Identity, int]] = set()
             for row in rows:
                 state.replay(row)
