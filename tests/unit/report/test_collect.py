@@ -10,10 +10,13 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.report.collect import ReportOptions, collect_report
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.logs import capture_partitions, capture_rows, oracle
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 
 
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS) -> Report:
-    return collect_report(StateReader(str(store)), "store", now_ms, options)
+    reader = StateReader(str(store))
+    positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
+    return collect_report(reader, "store", options, describe_groups(reader), positions)
 
 
 @pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-classic", "4.2.0-share"])
