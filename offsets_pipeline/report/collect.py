@@ -15,6 +15,7 @@ from offsets_pipeline.query.log_info import unfolded_records
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.report.commit_history import MAX_COMMITS, commit_rates, lag_over_time, rewinds
 from offsets_pipeline.report.model import (
+    NO_POSITIONS,
     Expiring,
     ExpiringGroup,
     GroupRow,
@@ -31,11 +32,11 @@ from offsets_pipeline.state.merge_on_read import OFFSETS
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from offsets_pipeline.lag.commit_windows import Commit, Identity
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.lag.position_sources import PositionSource
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.report.commit_history import Windows
     from offsets_pipeline.semantics.retention import Expiry
 
 _COLUMNS = 24  # of the chart of expiries
@@ -74,8 +75,10 @@ def collect_report(
     """
     now_ms = positions.at_ms
     last_commits = last_commits_ms(reader)
-    by_lag = groups_by_lag(reader, groups, last_commits, positions, options)
-    windows = LoggedGroups(reader, [row.group for row in by_lag.rows], None).last_commits(MAX_COMMITS)
+    lags = {name: offsets_behind(group, positions) for name, group in groups.items()}
+    by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
+    shown = by_lag[: options.rows]
+    windows = LoggedGroups(reader, shown, None).last_commits(MAX_COMMITS)
     span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
     return Report(
         store=store,
@@ -87,8 +90,12 @@ def collect_report(
         states=dict(Counter(group.state for group in groups.values()).most_common()),
         offsets=sum(len(group.offsets) for group in groups.values()),
         warnings=[*warnings_of(reader, store), *warnings],
-        groups=by_lag,
-        lag_over_time=lag_over_time(windows, positions, (row.group for row in by_lag.rows if row.offsets), span_ms),
+        groups=Groups(
+            total=len(groups),
+            missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
+            rows=group_rows({name: groups[name] for name in shown}, last_commits, windows, positions, options),
+        ),
+        lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
         commit_rates=commit_rates(windows, span_ms),
         rewinds=rewinds(windows, span_ms, options.rows),
         stale=stale_groups(groups, last_commits, now_ms, options),
@@ -116,17 +123,24 @@ def last_commits_ms(reader: StateReader) -> dict[str, int]:
     return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
 
-def groups_by_lag(
-    reader: StateReader,
+def offsets_behind(group: GroupAnswer, positions: PositionSource) -> int | None:
+    """Return the sum of the lag of a group's partitions; None if no log end of them is known."""
+    ends = [(each, positions.bounds((each.topic, each.partition)).log_end_offset) for each in group.offsets]
+    lags = [max(0, end - each.offset) for each, end in ends if end is not None]
+    return sum(lags) if lags else None
+
+
+def group_rows(
     groups: Mapping[str, GroupAnswer],
     last_commits: Mapping[str, int],
+    windows: Windows,
     positions: PositionSource,
     options: ReportOptions,
-) -> Groups:
-    """Return the groups by lag, then by the time of their last commit."""
+) -> list[GroupRow]:
+    """Return a row for each of these groups, in their order. ``windows`` are their commits."""
 
-    def commits(behind: Collection[str]) -> Mapping[Identity, Sequence[Commit]]:
-        return LoggedGroups(reader, behind, None).last_commits(options.window_commits)
+    def commits(_: Collection[str]) -> Windows:
+        return {identity: found[-options.window_commits :] for identity, found in windows.items()}
 
     rows = lag_rows(groups, positions, commits)
     lags = {each.group: each for each in group_lags(groups, rows)}
@@ -134,7 +148,7 @@ def groups_by_lag(
     for row in rows:
         if row.lag is None and row.current_offset is not None:
             unknown[row.group].append(row)
-    found = [
+    return [
         GroupRow(
             group=name,
             state=group.state,
@@ -150,10 +164,6 @@ def groups_by_lag(
         )
         for name, group in groups.items()
     ]
-    found.sort(key=lambda row: (-(row.lag or 0), -(row.last_commit_ms or 0), row.group))
-    has_lag = any(row.lag is not None for row in found)
-    missing = None if has_lag else "The lag is not known: no positions of the topics are."
-    return Groups(total=len(found), missing=missing, rows=found[: options.rows])
 
 
 def stale_groups(

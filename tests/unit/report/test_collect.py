@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.logs import capture_partitions, capture_rows, oracle
+from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,3 +156,55 @@ def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["report", "--store", str(tmp_path / "store"), "--html", str(tmp_path / "a.html")]) == 1
     assert "this command needs" in capsys.readouterr().err
     assert json.dumps([each.name for each in tmp_path.iterdir()]) == '["store"]'
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("day") / "store"
+    simulate_day(folder)
+    return folder
+
+
+def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
+    found = report_of(day, END_MS, replace(OPTIONS, hours=24, retention_minutes=10_080))
+    end = STEPS * PRODUCED
+    assert {row.group: row.lag for row in found.groups.rows} == {
+        "stopped": end // 2,
+        "slow": end - end * 9 // 10,
+        "steady": 100,
+        "rewound": 0,
+    }
+    assert [row.group for row in found.groups.rows] == ["stopped", "slow", "steady", "rewound"]
+    assert {row.group: row.status for row in found.groups.rows} == {
+        "stopped": "ERR",
+        "slow": "WARN",
+        "steady": "WARN",
+        "rewound": "OK",
+    }
+    (rewind,) = found.rewinds.rows
+    turn = STEPS * 2 // 3
+    assert (rewind.group, rewind.from_offset, rewind.to_offset, rewind.at_ms) == (
+        "rewound",
+        (turn - 1) * PRODUCED,
+        turn * PRODUCED - 20_000,
+        START_MS + turn * STEP_MS,
+    )
+    lines = {line.name: {point.at_ms: point.value for point in line.points} for line in found.lag_over_time.series}
+    for step in range(1, STEPS):
+        at_ms, produced = START_MS + step * STEP_MS, step * PRODUCED
+        assert lines["steady"][at_ms] == 100
+        assert lines["slow"][at_ms] == produced - produced * 9 // 10
+        assert lines["stopped"][at_ms] == max(0, produced - end // 2)
+    assert lines["rewound"][START_MS + turn * STEP_MS] == 20_000
+    assert {line.name for line in found.commit_rates.series} == {"steady", "slow", "stopped", "rewound"}
+
+
+def test_positions_of_a_file_give_the_lag(day: Path, tmp_path: Path) -> None:
+    (tmp_path / "positions.csv").write_text(
+        f"topic,partition,log_start_offset,log_end_offset,sampled_at\norders,0,0,200000,{END_MS - 1}\n"
+    )
+    html = tmp_path / "report.html"
+    line = ["report", "--store", str(day), "--html", str(html), "--at", str(END_MS)]
+    assert main([*line, "--positions", str(tmp_path / "positions.csv")]) == 0
+    text = html.read_text(encoding="utf-8")
+    assert f">{200_000 - STEPS * PRODUCED + 100:,}<" in text
