@@ -129,6 +129,20 @@ class ConnectorStopped(OffsetsError):
     """A task writes offsets of a connector that is STOPPED."""
 
 
+class TaskFenced(OffsetsError):
+    """Another instance of a source task has started since, with a higher epoch."""
+
+    kafka_name = "PRODUCER_FENCED"
+
+
+class OffsetsLost(OffsetsError):
+    """A target table has rows of a flush whose source offsets are nowhere any more."""
+
+
+class SourceFileTruncated(OffsetsError):
+    """A source file is shorter than the position up to which it was read."""
+
+
 class FlushInProgress(OffsetsError):
     """A flush of offsets began while another one of the same writer had not ended (R31)."""
 

@@ -53,6 +53,8 @@ MERGE, CHANGES, FOLD, PROGRESS, BASES = (
     f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
 )
 CONNECT_TESTS = ("tests/unit/connect",)
+TARGET = "connect/target_table.py"
+EXACTLY_ONCE = "connect/exactly_once.py"
 TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py"
     for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
@@ -497,6 +499,10 @@ MUTATIONS = [
         "",
         CONNECT_TESTS,
     ),
+    Mutation("R31", COORDINATES, TARGET, "unless_advanced=[_epoch_of(application)],", "", CONNECT_TESTS),
+    Mutation("R31", COORDINATES, EXACTLY_ONCE, "if flush <= note.flush:", "if False:", CONNECT_TESTS),
+    Mutation("R31", COORDINATES, EXACTLY_ONCE, "> note.record_offset >= 0:", "> 2**62:", CONNECT_TESTS),
+    Mutation("R31", COORDINATES, EXACTLY_ONCE, ".epoch > self._epoch:", ".epoch > 2**62:", CONNECT_TESTS),
     Mutation("R32", COORDINATES, WRITER, "== STOPPED:", "== 0:", CONNECT_TESTS),
     Mutation("R32", COORDINATES, MANAGEMENT, "!= STOPPED:", "== 0:", CONNECT_TESTS),
     Mutation(

@@ -12,13 +12,15 @@ Figures = dict[str, dict[str, float]]
 
 
 def figures_of(text: str) -> Figures:
-    """By name and label's value (none: the empty text); the shape of every line is checked by the way."""
+    """By name and label's value (none: the empty text; several: all labels); checks the shape of every line."""
     found: Figures = {}
     for line in text.splitlines():
         if not line.startswith("#"):
-            shown = re.fullmatch(r'(\w+)(?:\{\w+="([^"]*)"\})? (\S+)', line)
+            shown = re.fullmatch(r'(\w+)(?:\{((?:\w+="[^"]*",?)+)\})? (\S+)', line)
             assert shown is not None, line
-            found.setdefault(shown[1], {})[shown[2] or ""] = float(shown[3])
+            labels = shown[2] or ""
+            only = re.fullmatch(r'\w+="([^"]*)"', labels)
+            found.setdefault(shown[1], {})[labels if only is None else only[1]] = float(shown[3])
     return found
 
 

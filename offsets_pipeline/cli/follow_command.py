@@ -14,6 +14,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
+from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.observability.operator_log import OperatorLog, TopicLog
 from offsets_pipeline.query.state_reader import StateReader
@@ -67,7 +68,7 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         follower = Follower(ingest, settings, clock) if fold else None
         sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
-        watched.start(StateMetrics(metrics, lambda: StateReader(ingest.store.folder())).count)
+        watched.start(_counts(ingest.store, metrics, settings, clock, log.warning, with_groups=fold))
         with batches_counted(spark, metrics), ExitStack() as ends:
             if sampling is not None and not options.available_now:
                 sampling.start()
@@ -81,6 +82,26 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
             sampling.sample_once()
     sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)
+
+
+def _counts(
+    store: Store, metrics: Metrics, settings: Settings, clock: Clock, warn: Callable[[str], None], *, with_groups: bool
+) -> Callable[[], None]:
+    """Counts of the state tables, and with a fold of groups."""
+
+    def reader() -> StateReader:
+        return StateReader(store.folder())
+
+    state = StateMetrics(metrics, reader)
+    if not with_groups or store.properties.topic_kind.is_connect:
+        return state.count
+    groups = GroupMetrics(metrics, reader, store.table(TOPIC_OFFSETS.name), settings.lag, clock, warn)
+
+    def count() -> None:
+        state.count()
+        groups.count()
+
+    return count
 
 
 def _sampling(

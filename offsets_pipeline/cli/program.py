@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
-        *(sources.ingest_segments, sources.ingest_topic, sources.follow, sources.sample_topic_offsets),
-        *(sources.import_zookeeper, sources.import_checkpoint),
+        *(sources.ingest_segments, sources.ingest_topic, sources.follow),
+        *(sources.import_zookeeper, sources.import_checkpoint, sources.sample_topic_offsets),
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.lag, questions.fetch, questions.log_info, questions.sql),
         *(questions.create_views, questions.export_segments),

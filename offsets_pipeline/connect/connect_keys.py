@@ -28,6 +28,7 @@ class ConnectRecordType(StrEnum):
     RESTART_REQUEST = "restart-request"
     SESSION_KEY = "session-key"
     LOGGER_LEVEL = "logger-level"
+    TASK_FLUSH = "task-flush"  # of owned stores alone: the flush that the offsets of an exactly-once task are of
 
 
 class ConnectKey(NamedTuple):
@@ -59,10 +60,11 @@ _CONFIG_KEYS = (
     (re.compile(r"session-key"), _TYPE.SESSION_KEY),
     (re.compile(r"logger-cluster-.+", re.DOTALL), _TYPE.LOGGER_LEVEL),
 )
+_OWNED_KEYS = ((re.compile(r"flush-(?P<connector>.+)-(?P<task>\d{1,9})", re.DOTALL), _TYPE.TASK_FLUSH),)
 _TEXT_KEYS = {
     TopicKind.CONNECT_STATUS: _STATUS_KEYS,
     TopicKind.CONNECT_CONFIGS: _CONFIG_KEYS,
-    TopicKind.CONNECT: (*_STATUS_KEYS, *_CONFIG_KEYS),
+    TopicKind.CONNECT: (*_STATUS_KEYS, *_CONFIG_KEYS, *_OWNED_KEYS),
 }
 
 

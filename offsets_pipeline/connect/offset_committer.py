@@ -54,10 +54,10 @@ class OffsetCommitter:
         """Start the thread."""
         self._thread.start()
 
-    def record(self, partition: JsonObject | None, offset: JsonObject) -> None:
-        """Queue the offset of a record that the task has written, and flush if the count is reached."""
+    def record(self, partition: JsonObject | None, offset: JsonObject, records: int = 1) -> None:
+        """Queue the offset after records that the task has written, and flush if the count is reached."""
         self._writer.offset(partition, offset)
-        self._records += 1
+        self._records += records
         count = self._settings.offset_flush_records
         if count is not None and self._records >= count:
             self.commit()
@@ -77,8 +77,10 @@ class OffsetCommitter:
             timeout_ms = self._settings.offset_flush_timeout_ms
             try:
                 self._writer.do_flush(timeout_ms).result(timeout_ms / 1000)
-            except (FutureTimeoutError, OffsetsError) as error:
+            except BaseException as error:
                 self._writer.cancel_flush()
+                if not isinstance(error, (FutureTimeoutError, OffsetsError)):
+                    raise  # such as KeyboardInterrupt: `close` can flush again
                 reason = error if isinstance(error, OffsetsError) else f"it took more than {timeout_ms} ms"
                 _LOG.warning("the flush of offsets failed: %s; they stay queued", reason)
                 return False

@@ -55,12 +55,16 @@ _ENGINE = "offsets_pipeline"
 _READER, _WRITER, _WRITER_WITH_CONSTRAINTS = 1, 2, 3
 _OF_COLUMNS = ("delta.generationExpression", "delta.identity.", "delta.invariants")  # beginnings of a field's metadata
 _PRIMITIVES = {
+    pa.int8(): "byte",
     pa.int16(): "short",
     pa.int32(): "integer",
     pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
     pa.string(): "string",
     pa.binary(): "binary",
     pa.bool_(): "boolean",
+    pa.date32(): "date",
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
 
@@ -132,6 +136,7 @@ def commit_info(
     is_blind: bool,
     timestamp_ms: int | None = None,
     metrics: Mapping[str, int] | None = None,
+    user_metadata: str | None = None,
 ) -> Action:
     """The action that describes a commit in the table's history; its `txnId` makes each commit's file unique."""
     info: dict[str, Any] = {
@@ -144,6 +149,8 @@ def commit_info(
     }
     if metrics is not None:
         info["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
+    if user_metadata is not None:
+        info["userMetadata"] = user_metadata
     return {"commitInfo": info}
 
 
@@ -156,6 +163,7 @@ def write_actions(
     operation: str,
     metadata: Mapping[str, Any] | None = None,
     timestamp_ms: int | None = None,
+    user_metadata: str | None = None,
 ) -> list[Action]:
     """The actions of a commit. ``remove`` has the fields path, size and partitionValues of each file that goes."""
     now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
@@ -167,7 +175,10 @@ def write_actions(
     }
     mode = {"mode": "Overwrite" if remove else "Append", "partitionBy": "[]"}
     is_blind = not remove and metadata is None and not advance
-    actions = [commit_info(operation, mode, is_blind=is_blind, timestamp_ms=now_ms, metrics=metrics)]
+    info = commit_info(
+        operation, mode, is_blind=is_blind, timestamp_ms=now_ms, metrics=metrics, user_metadata=user_metadata
+    )
+    actions = [info]
     if metadata is not None:
         actions.append({"metaData": metadata})
     actions += [
@@ -194,7 +205,9 @@ def parsed(text: bytes) -> list[Action]:
 
 
 def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
-    """The type's name in a table's schema."""
+    """The type's name in a table's schema. Raises KeyError for a type that Delta lacks."""
+    if pa.types.is_decimal128(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
     if pa.types.is_list(arrow_type):
         return {"type": "array", "elementType": delta_type(arrow_type.value_type), "containsNull": True}
     if pa.types.is_struct(arrow_type):

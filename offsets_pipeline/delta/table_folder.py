@@ -232,12 +232,14 @@ class TableFolder:
         metadata: Mapping[str, Any] | None = None,
         operation: str = "WRITE",
         durable: bool = True,
+        user_metadata: str | None = None,
     ) -> int:
         """Commit on top of the newest version; returns the version committed.
 
         ``seen`` is the snapshot that the commit was made from. ``advance`` sets the transaction versions of
         applications. ``is_change=False``: the commit only rearranges rows. ``metadata``: new fields of the `metaData`
-        action. With ``durable`` the files and the commit survive a loss of power.
+        action. With ``durable`` the files and the commit survive a loss of power. ``user_metadata`` is a text that the
+        table's history shows beside the commit.
 
         Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
@@ -246,7 +248,15 @@ class TableFolder:
         ``add`` are removed: write new ones to try again.
         """
         gone = [file.removal() for file in remove]
-        actions = write_actions(add, gone, advance, is_change=is_change, operation=operation, metadata=metadata)
+        actions = write_actions(
+            add,
+            gone,
+            advance,
+            is_change=is_change,
+            operation=operation,
+            metadata=metadata,
+            user_metadata=user_metadata,
+        )
         conflicts = Conflicts(
             self.folder,
             seen.table_id,

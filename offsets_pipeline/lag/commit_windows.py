@@ -134,7 +134,8 @@ def _visible(table: pa.Table) -> Bools:
     """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12)."""
     is_data = np.asarray(table["control_type"].is_null().to_numpy(), dtype=np.bool_)
     at_once = pc.or_(table["producer_id"].is_null(), table["value"].is_null())
-    return is_data & (np.asarray(at_once.to_numpy(), dtype=np.bool_) | (endings(table).outcome == COMMITTED))
+    visible: Bools = is_data & (np.asarray(at_once.to_numpy(), dtype=np.bool_) | (endings(table).outcome == COMMITTED))
+    return visible
 
 
 def _rank_from_end(code: Int64s) -> Int64s:
@@ -149,4 +150,5 @@ def _since_tombstone(code: Int64s, tombstone: Bools) -> Bools:
     """Whether each row comes after the last tombstone of its code; equal codes are neighbours, in order."""
     position = np.arange(len(code))
     last_tombstone = np.maximum.accumulate(np.where(tombstone, position, -1)) if len(code) else position
-    return position > last_tombstone[position + _rank_from_end(code)]
+    since: Bools = position > last_tombstone[position + _rank_from_end(code)]
+    return since

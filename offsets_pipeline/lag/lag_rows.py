@@ -149,15 +149,20 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
 
 def _entries(groups: Mapping[str, GroupAnswer]) -> Iterator[_Entry]:
     for name, group in sorted(groups.items()):
-        if group.type == SHARE:
-            continue
-        held: dict[Place, int | None] = {(each.topic, each.partition): each.offset for each in group.offsets}
-        for member in group.members:
-            for text in member.assignment:
-                topic, _, partition = text.rpartition("-")
-                held.setdefault((topic, int(partition)), None)
-        for place, offset in sorted(held.items()):
+        for place, offset in sorted(offsets_of(group).items()):
             yield _Entry(name, place, offset)
+
+
+def offsets_of(group: GroupAnswer) -> dict[Place, int | None]:
+    """Committed offsets by partition; None for a partition that is assigned without one. A share group has neither."""
+    if group.type == SHARE:
+        return {}
+    held: dict[Place, int | None] = {(each.topic, each.partition): each.offset for each in group.offsets}
+    for member in group.members:
+        for text in member.assignment:
+            topic, _, partition = text.rpartition("-")
+            held.setdefault((topic, int(partition)), None)
+    return held
 
 
 def _lag(offset: int | None, known: Bounds) -> int | None:

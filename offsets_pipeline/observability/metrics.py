@@ -19,7 +19,7 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Told(NamedTuple):
-    """The metadata of one metric: type, help text, and the label that distinguishes its series."""
+    """The metadata of one metric: type, help text, and the labels that distinguish its series, separated by commas."""
 
     kind: str
     text: str
@@ -79,6 +79,50 @@ HELP: Mapping[str, Told] = {
     "offsets_coordinator_refused_requests_total": Told(
         "counter", "Requests that were answered with this error.", "error"
     ),
+    # of groups, with the names and labels of kminion and kafka-lag-exporter, whose dashboards ask for them
+    "kminion_kafka_consumer_group_info": Told(
+        "gauge", "Groups by state: 1 if the group is Stable, else 0.", "group_id, protocol, protocol_type, state"
+    ),
+    "kminion_kafka_consumer_group_members": Told("gauge", "Members of a group.", "group_id"),
+    "kminion_kafka_consumer_group_topic_offset_sum": Told(
+        "gauge", "Sum of a group's committed offsets in a topic.", "group_id, topic_name"
+    ),
+    "kminion_kafka_consumer_group_topic_lag": Told(
+        "gauge", "Offsets that a group is behind in a topic.", "group_id, topic_name"
+    ),
+    "kminion_kafka_consumer_group_topic_partition_lag": Told(
+        "gauge", "Offsets that a group is behind in a partition.", "group_id, partition_id, topic_name"
+    ),
+    "kafka_consumergroup_group_sum_lag": Told("gauge", "Offsets that a group is behind.", "cluster_name, group"),
+    "kafka_consumergroup_group_max_lag": Told(
+        "gauge", "Offsets that a group is behind in its worst partition.", "cluster_name, group"
+    ),
+    "kafka_consumergroup_group_max_lag_seconds": Told(
+        "gauge", "Seconds that a group is behind in its worst partition.", "cluster_name, group"
+    ),
+    "kafka_consumergroup_group_topic_sum_lag": Told(
+        "gauge", "Offsets that a group is behind in a topic.", "cluster_name, group, topic"
+    ),
+    "kafka_consumergroup_group_offset": Told(
+        "gauge", "Committed offset of a partition.", "cluster_name, group, partition, topic"
+    ),
+    "kafka_consumergroup_group_lag": Told(
+        "gauge", "Offsets that a group is behind in a partition.", "cluster_name, group, partition, topic"
+    ),
+    "kafka_consumergroup_group_lag_seconds": Told(
+        "gauge", "Seconds that a group is behind in a partition.", "cluster_name, group, partition, topic"
+    ),
+    "kafka_partition_latest_offset": Told("gauge", "Log end of a partition.", "cluster_name, partition, topic"),
+    "kafka_partition_earliest_offset": Told("gauge", "Log start of a partition.", "cluster_name, partition, topic"),
+    "offsets_group_topic_max_lag_seconds": Told(
+        "gauge", "Seconds that a group is behind in its worst partition of a topic.", "cluster_name, group, topic"
+    ),
+    "offsets_group_last_commit_timestamp_seconds": Told(
+        "gauge", "Time of a group's last commit in a topic, in seconds since 1970.", "cluster_name, group, topic"
+    ),
+    "offsets_groups_without_metrics": Told(
+        "gauge", "Groups that have no metrics of their own, because metrics_max_series allows no more series."
+    ),
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -109,6 +153,11 @@ class Metrics:
         """Set a gauge for each value of one label, and drop all other series of that name."""
         with self._lock:
             self._values[name] = {((label, str(at)),): value for at, value in values.items()}
+
+    def replace(self, name: str, series: Mapping[Labels, float]) -> None:
+        """Set a gauge to these series, and drop all others of that name; labels are in order."""
+        with self._lock:
+            self._values[name] = dict(series)
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""

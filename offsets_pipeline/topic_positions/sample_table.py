@@ -103,7 +103,7 @@ class SampleWriter:
                 pa.Table.from_arrays(columns, names=[*_COLUMNS, "source"]).cast(SAMPLE_SCHEMA)
             )
             self._table.commit([file], seen=seen)
-        return rows.num_rows
+        return int(rows.num_rows)
 
     def _append(self, rows: list[tuple[Place, Sample]]) -> None:
         self.append(rows_of(rows, self._source))

@@ -12,7 +12,7 @@ BUSY = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint('done', f
 
 
 def test_time_of_a_child_counts_once_also_after_its_end() -> None:
-    children = []
+    children: list[subprocess.Popen[bytes]] = []
 
     def burns_and_ends(_: float) -> None:
         if not children:

@@ -270,6 +270,27 @@ def test_a_flush_that_takes_too_long_is_cancelled_and_nothing_is_lost() -> None:
     assert list(backing.values.values()) == [b'{"p":2}']
 
 
+def test_a_flush_that_ctrl_c_interrupts_is_made_by_close() -> None:
+    backing, writer = in_memory()
+
+    class Interrupted(Future[None]):
+        """Ctrl-C while the task waits for the flush."""
+
+        def result(self, _: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    do_flush = writer.do_flush
+    writer.do_flush = lambda *_: Interrupted()  # type: ignore[method-assign]
+    committer = OffsetCommitter(writer)
+    committer.record(A, {"p": 1})
+    with pytest.raises(KeyboardInterrupt):
+        committer.commit()
+    writer.do_flush = do_flush  # type: ignore[method-assign]
+    backing.is_there = True
+    assert committer.close()
+    assert list(backing.values.values()) == [b'{"p":1}']
+
+
 def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore) -> None:
     writer = OffsetStorageWriter(backing, "files")
     committer = OffsetCommitter(writer)

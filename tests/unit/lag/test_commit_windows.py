@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.lag import commit_windows
 from offsets_pipeline.lag.commit_windows import CommitWindows
-from tests.logs import LogPartition, input_table
+from tests.logs import Identity, LogPartition, input_table
 
 if TYPE_CHECKING:
     import random
@@ -20,7 +20,7 @@ COMMITTED_MS = 1_700_000_000_000  # of tests.logs.commit_value
 
 def windows(
     rows: list[LogRow], size: int, groups: list[str] | None = None, batches: int = 1
-) -> dict[object, list[int]]:
+) -> dict[Identity, list[int]]:
     found = CommitWindows(size, groups, None)
     step = -(-len(rows) // batches)
     for start in range(0, len(rows), step):
@@ -85,7 +85,8 @@ def test_misplaced_commits_do_not_count() -> None:  # R1
 
 
 def test_long_log_is_compacted_on_the_way(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
-    log, expected = LogPartition(), {}
+    log = LogPartition()
+    expected: dict[Identity, list[tuple[int, int]]] = {}
     for _ in range(3000):
         group, partition, offset = chance.choice("abc"), chance.randrange(4), chance.randrange(1000)
         producer_id = chance.choice([None, None, 7])

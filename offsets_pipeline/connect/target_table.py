@@ -1,0 +1,200 @@
+"""The Delta table that a source task writes: rows, flush number and source offsets in one commit (R31).
+
+A commit has two transactions (Delta's action `txn`): the flush number of the task's application id, and beside it the
+epoch of the instance of the task. Its user metadata holds the source offsets, as `FlushedOffsets`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.connect.connect_keys import canonical_json
+from offsets_pipeline.delta.application_commit import user_metadata_of
+from offsets_pipeline.delta.protocol import delta_type
+from offsets_pipeline.delta.schemas import Column, Table
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsets_pipeline.delta.snapshot import Snapshot
+
+#: Source partition as canonical JSON -> source offset as JSON text and the flush that wrote it; an offset of null
+#: deletes.
+Offsets = dict[str, tuple[str, int]]
+_STATISTICS = "delta.dataSkippingStatsColumns"
+
+
+@dataclass(frozen=True)
+class FlushedOffsets:
+    """The source offsets of a task up to a flush; flush -1: none yet."""
+
+    flush: int = -1
+    offsets: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    def as_json(self, application: str, epoch: int) -> str:
+        """The user metadata of a commit."""
+        offsets = [
+            {"partition": json.loads(partition), "offset": json.loads(offset), "flush": flush}
+            for partition, (offset, flush) in self.offsets.items()
+        ]
+        return canonical_json({"application": application, "epoch": epoch, "flush": self.flush, "offsets": offsets})
+
+    @classmethod
+    def of_json(cls, text: str) -> FlushedOffsets:
+        """Read the user metadata of a commit. Raises ValueError or KeyError for metadata of another program."""
+        found = json.loads(text)
+        return cls(
+            found["flush"],
+            {
+                canonical_json(each["partition"]): (canonical_json(each["offset"]), each["flush"])
+                for each in found["offsets"]
+            },
+        )
+
+
+class TargetTable:
+    """A Delta table in a folder, for one source task. Other writers may append to it, too, and compact it.
+
+    ``schema`` has the columns that the task writes; the table is created with them if there is none.
+    """
+
+    def __init__(self, location: str | Path, schema: pa.Schema) -> None:
+        text = str(location)
+        folder = text.rstrip("/") if "://" in text else str(Path(text).resolve())
+        self.schema = schema
+        self._folder = TableFolder(folder, _table(folder, schema))
+        self._table_id: str | None = None
+
+    @property
+    def location(self) -> str:
+        """The table's folder."""
+        return self._folder.folder
+
+    @property
+    def table_id(self) -> str:
+        """The id of the table as of `fence`."""
+        assert self._table_id is not None  # noqa: S101 - `fence` comes first
+        return self._table_id
+
+    def epoch(self, application: str) -> int:
+        """The epoch of the newest instance of a task; -1 without one. Creates the table if there is none.
+
+        Raises UnsafeStorage, StorageFailed, DamagedTable.
+        """
+        if not self._folder.exists():
+            self._folder.create()
+        return self._folder.snapshot().transaction(_epoch_of(application))
+
+    def fence(self, application: str, epoch: int) -> None:
+        """Commit the epoch of an instance: no commit of an instance with a lower epoch succeeds from now on.
+
+        Raises TaskFenced if another instance has this epoch or a higher one, and as `commit`.
+        """
+        seen = self._folder.snapshot()
+        self._folder.refuse_unwritable(seen)
+        if seen.transaction(_epoch_of(application)) >= epoch:
+            raise self._fenced(application, epoch)
+        try:
+            self._folder.commit(seen=seen, advance={_epoch_of(application): epoch})
+        except WriteConflict:
+            raise self._fenced(application, epoch) from None
+        self._table_id = seen.table_id
+
+    def flushed(self, application: str, followed: int) -> FlushedOffsets:
+        """The source offsets of the last flush in the table. After `fence` no older instance adds one.
+
+        Without offsets if that is flush ``followed`` and the table no longer has its commit. Raises OffsetsLost if it
+        is another flush.
+        """
+        seen = self._folder.snapshot()
+        flush = seen.transaction(application)
+        if flush < 0:
+            return FlushedOffsets()
+        text = user_metadata_of(self._folder, seen, application)
+        if text is not None:
+            try:
+                return FlushedOffsets.of_json(text)
+            except (ValueError, KeyError, TypeError):
+                text = None
+        if flush != followed:
+            raise OffsetsLost(
+                f"cannot resume {application}: {self.location} has its flush {flush}, and no longer the commit with "
+                f"the source offsets; the store has those of flush {followed}; alter the offsets by the rows of the "
+                "table, and write to another table"
+            )
+        return FlushedOffsets(flush)
+
+    def commit(self, application: str, epoch: int, flushed: FlushedOffsets, rows: pa.Table) -> None:
+        """Commit rows with the source offsets after them, both or none, so that they survive a loss of power.
+
+        Raises TaskFenced if a newer instance has started, StoreReplaced if the table was created again, StorageFailed,
+        UnsupportedTable: nothing was written. Raises CommitUnknown if the commit may be there.
+        """
+        rows = self._conformed(rows)
+        metadata = flushed.as_json(application, epoch)
+        while True:
+            seen = self._folder.snapshot()
+            self._require(seen, application, epoch)
+            add = [self._folder.write_file(rows)] if rows.num_rows else []
+            try:
+                self._folder.commit(
+                    add,
+                    seen=seen,
+                    advance={application: flushed.flush},
+                    unless_advanced=[_epoch_of(application)],
+                    user_metadata=metadata,
+                )
+            except WriteConflict:  # fenced, or the commits since `seen` are no longer kept
+                continue
+            return
+
+    def _require(self, seen: Snapshot, application: str, epoch: int) -> None:
+        if seen.table_id != self._table_id:
+            raise StoreReplaced(
+                f"the table {self.location} was created again while a task wrote it; start the task again"
+            )
+        if seen.transaction(_epoch_of(application)) != epoch:
+            raise self._fenced(application, epoch)
+
+    def _fenced(self, application: str, epoch: int) -> TaskFenced:
+        return TaskFenced(
+            f"cannot write to {self.location} as {application} with epoch {epoch}: another instance of this task has "
+            "started; nothing was written; stop this one"
+        )
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        try:
+            found = rows.select(self.schema.names).cast(self.schema)
+        except (KeyError, ValueError, pa.ArrowException) as error:
+            raise InvalidRequest(f"the rows do not fit the table {self.location}: {first_line(error)}") from error
+        for each in self.schema:
+            if not each.nullable and found[each.name].null_count:
+                raise InvalidRequest(f"column {each.name} of {self.location} must not be null")
+        return found
+
+
+def _epoch_of(application: str) -> str:
+    return f"{application}/epoch"
+
+
+def _table(folder: str, schema: pa.Schema) -> Table:
+    for each in schema:
+        try:
+            delta_type(each.type)
+        except KeyError as error:
+            raise InvalidRequest(f"column {each.name} has the type {each.type}, which Delta lacks; cast it") from error
+    columns = tuple(Column(each.name, each.type, "", each.nullable) for each in schema)
+    bounded = [each.name for each in schema if not each.nullable and pa.types.is_integer(each.type)]
+    return Table(
+        folder.rpartition("/")[2],
+        "Rows of a source task. The user metadata of each commit has the source offsets.",
+        columns,
+        {_STATISTICS: ",".join(bounded)} if bounded else {},
+    )

@@ -1,0 +1,136 @@
+"""Metrics of groups, and the dashboard that asks for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import LagSettings
+from offsets_pipeline.observability.group_metrics import GroupMetrics
+from offsets_pipeline.observability.metrics import HELP, Metrics
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from tests.figures import figures_of
+from tests.logs import LogPartition, commit_key, commit_value
+from tests.unit.lag.stores import TimedRow, folded_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.config import Settings
+    from tests.figures import Figures
+
+NOW_MS = 1_795_000_000_000
+LAG = "kafka_consumergroup_group_topic_sum_lag"
+
+
+@pytest.fixture
+def store(tmp_path: Path, settings: Settings) -> Path:
+    """Groups a, b and c, each with commits in the topics t (two partitions) and u; positions of t alone."""
+    log = LogPartition()
+    rows = []
+    for number, group in enumerate("abc"):
+        for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
+            at_ms = NOW_MS - 60_000 * (number + 1)
+            log.record(
+                commit_key(group, topic, partition), commit_value(10 * number + partition, commit_timestamp=at_ms)
+            )
+            rows.append(TimedRow(log.rows[-1], at_ms))
+    store = folded_store(rows, tmp_path / "store", 1, settings)
+    writer = SampleWriter(table_of(str(store)), "a test")
+    for minute in range(4):
+        writer.write({("t", 0): (0, 10 * minute), ("t", 1): (0, 10 * minute)}, NOW_MS - (3 - minute) * 60_000)
+    return store
+
+
+def counted(store: Path, settings: LagSettings, warnings: list[str]) -> Figures:
+    metrics = Metrics()
+    counts = GroupMetrics(
+        metrics,
+        lambda: StateReader(str(store)),
+        table_of(str(store)),
+        settings,
+        FixedClock(NOW_MS),
+        warnings.append,
+    )
+    counts.count()
+    counts.count()
+    return figures_of(metrics.text())
+
+
+def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) -> None:
+    warnings: list[str] = []
+    found = counted(store, LagSettings(), warnings)
+    assert found["kafka_consumergroup_group_sum_lag"] == {
+        'cluster_name="",group="a"': 59,  # 30 and 29; the end of u is not known
+        'cluster_name="",group="b"': 39,
+        'cluster_name="",group="c"': 19,
+    }
+    assert found[LAG] == {
+        f'cluster_name="",group="{group}",topic="t"': lag for group, lag in zip("abc", (59, 39, 19), strict=True)
+    }
+    assert found["kminion_kafka_consumer_group_topic_lag"]['group_id="b",topic_name="t"'] == 39
+    assert found["kminion_kafka_consumer_group_topic_offset_sum"]['group_id="c",topic_name="t"'] == 41
+    # offset 10 came in the second of three minutes, 20 in the last one
+    seconds = found["kafka_consumergroup_group_max_lag_seconds"]
+    assert abs(seconds['cluster_name="",group="b"'] - 117) < 1
+    assert (
+        found["offsets_group_topic_max_lag_seconds"]['cluster_name="",group="b",topic="t"']
+        == seconds['cluster_name="",group="b"']
+    )
+    assert (
+        found["offsets_group_last_commit_timestamp_seconds"]['cluster_name="",group="b",topic="u"']
+        == NOW_MS / 1000 - 120
+    )
+    assert found["kminion_kafka_consumer_group_info"] == {
+        f'group_id="{group}",protocol="",protocol_type="",state="Empty"': 0 for group in "abc"
+    }
+    assert found["kminion_kafka_consumer_group_members"] == dict.fromkeys("abc", 0)
+    assert not any('partition="' in labels for series in found.values() for labels in series)
+    assert warnings == []
+
+
+def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> None:
+    found = counted(store, LagSettings(metrics_partitions=True), [])
+    labels = 'cluster_name="",group="a",partition="1",topic="t"'
+    assert found["kafka_consumergroup_group_offset"][labels] == 1
+    assert found["kafka_consumergroup_group_lag"][labels] == 29
+    assert (
+        found["kminion_kafka_consumer_group_topic_partition_lag"]['group_id="a",partition_id="1",topic_name="t"'] == 29
+    )
+    assert found["kafka_partition_latest_offset"] == {
+        f'cluster_name="",partition="{partition}",topic="t"': 30 for partition in (0, 1)
+    }
+    assert len(found["kafka_consumergroup_group_offset"]) == 9
+
+
+def test_number_of_series_is_bounded_and_groups_are_chosen(store: Path) -> None:
+    warnings: list[str] = []
+    found = counted(store, LagSettings(metrics_max_series=4), warnings)  # two topics a group
+    assert {*found[LAG]} == {f'cluster_name="",group="{group}",topic="t"' for group in "ab"}
+    assert found["offsets_groups_without_metrics"] == {"": 1}
+    assert len(warnings) == 1  # not again with the next count
+    assert warnings[0].startswith("1 groups have no metrics, 'c' and those after it: raise metrics_max_series")
+    chosen = counted(store, replace(LagSettings(), metrics_groups="b|none"), warnings)
+    assert {*chosen["kminion_kafka_consumer_group_members"]} == {"b"}
+    assert chosen["offsets_groups_without_metrics"] == {"": 0}
+
+
+def test_dashboard_asks_for_metrics_and_labels_that_exist(root: Path) -> None:
+    dashboard = json.loads((root / "conf" / "grafana" / "consumer-lag.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    assert len(queries) > 15
+    used = set()
+    for query in queries:
+        for name, labels in re.findall(r"\b((?:kafka|kminion|offsets)_\w+)(?:\{([^}]*)\})?", query):
+            used.add(name)
+            known = set((HELP[name].label or "").split(", "))
+            assert set(re.findall(r"(\w+)=~?", labels)) <= known, query
+    assert len(used) > 8
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
