@@ -40,6 +40,7 @@ DOCUMENTS = (
     "README.md",
     "docs/sources.md",
     "docs/questions.md",
+    "docs/history.md",
     "docs/lag.md",
     "docs/report.md",
     "docs/operations.md",

@@ -31,7 +31,7 @@ def describe(store: str, settings: Settings, group_ids: Sequence[str], format_: 
     warn_of_unfolded(reader, store)
     missing = [group_id for group_id in dict.fromkeys(group_ids) if group_id not in groups]
     if groups or not missing:
-        _show_groups(groups, format_, members=members)
+        show_groups(groups, format_, members=members)
     if missing:
         named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
         raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
@@ -48,7 +48,8 @@ def warn_of_unfolded(reader: StateReader, store: str) -> None:
         )
 
 
-def _show_groups(groups: Mapping[str, GroupAnswer], format_: str, *, members: bool) -> None:
+def show_groups(groups: Mapping[str, GroupAnswer], format_: str, *, members: bool) -> None:
+    """Show groups with offsets or members."""
     if format_ == "json":
         write_json({"groups": groups})
     elif members:

@@ -38,6 +38,11 @@ def open_reader(location: str, settings: Settings) -> StateReader:
     """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore."""
     from offsets_pipeline.query.state_reader import StateReader
 
+    return StateReader(open_folder(location, settings))
+
+
+def open_folder(location: str, settings: Settings) -> str:
+    """The folder of a store: asks the catalog for that of a schema, with Spark. Raises NoSuchStore, NotAStore."""
     if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
-        return StateReader(open_store(location, settings).folder())
-    return StateReader(location)
+        return open_store(location, settings).folder()
+    return location

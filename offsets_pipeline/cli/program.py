@@ -10,6 +10,7 @@ import click
 from offsets_pipeline import __version__
 from offsets_pipeline.cli import section_connect
 from offsets_pipeline.cli import section_coordinator as coordinator
+from offsets_pipeline.cli import section_history as past
 from offsets_pipeline.cli import section_questions as questions
 from offsets_pipeline.cli import section_sources as sources
 from offsets_pipeline.cli import section_state as state
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         *(state.fold, state.reload, state.verify),
         *(questions.describe, questions.lag, questions.fetch, questions.log_info, questions.sql),
         *(questions.create_views, questions.export_segments),
+        *(past.as_of, past.history, past.why),
         *(questions.report, questions.serve),
         *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
         *(coordinator.expire_offsets, section_connect.connect),

@@ -21,6 +21,7 @@ AS_SET = 0
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
 _TOPIC = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>\d+(,\d+)*))?")
+_POSITION = re.compile(r"(?P<partition>\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
 _PORT_MAX = 65_535
 
 
@@ -92,7 +93,19 @@ def read_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def read_positions(text: str) -> dict[int, int]:
+    """LOGPARTITION:OFFSET,...: a record offset for each log partition. Raises ValueError."""
+    positions: dict[int, int] = {}
+    for part in text.split(","):
+        found = _POSITION.fullmatch(part)
+        if found is None or int(found["partition"]) in positions:
+            raise ValueError(f"{text!r} is not of the form LOGPARTITION:OFFSET,... with each log partition once")
+        positions[int(found["partition"])] = int(found["offset"])
+    return positions
+
+
 COMMIT = Written("commit", read_commit)
+POSITIONS = Written("positions", read_positions)
 PLACE = Written("place", read_place)
 TOPIC = Written("topic", read_topic)
 HOURS = Written("hours", read_hours)

@@ -9,6 +9,7 @@ from offsets_pipeline.coordinator.requests import Outcome, refuse_share_group
 from offsets_pipeline.errors import GroupSubscribedToTopic, NonEmptyGroup, NoSuchGroup
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.semantics.group_types import CLASSIC
+from offsets_pipeline.semantics.log_row import DELETE_GROUPS, OFFSET_DELETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +30,8 @@ def delete_group(state: PartitionState, group_id: str) -> Outcome[int]:
     if not group.is_empty:
         raise NonEmptyGroup(f"group {group_id!r} has {len(group.description.members)} members; stop them first")
     offsets = dict.fromkeys([*state.offsets_of(group_id), *state.pending_of(group_id)])
-    records = [offset_tombstone(state.log_partition, group_id, where) for where in offsets]
-    return Outcome(records + group_tombstones(state.log_partition, group_id, group), len(offsets))
+    records = [offset_tombstone(state.log_partition, group_id, where, DELETE_GROUPS) for where in offsets]
+    return Outcome(records + group_tombstones(state.log_partition, group_id, group, DELETE_GROUPS), len(offsets))
 
 
 def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[TopicPartition]) -> Outcome[int]:
@@ -54,7 +55,7 @@ def delete_offsets(state: PartitionState, group_id: str, partitions: Iterable[To
         if group.is_subscribed_to(where.topic):
             subscribed.add(where.topic)
         elif where in offsets or state.is_pending(group_id, where):
-            records.append(offset_tombstone(state.log_partition, group_id, where))
+            records.append(offset_tombstone(state.log_partition, group_id, where, OFFSET_DELETE))
     error = None
     if subscribed:
         rest = f"; {len(records)} other offsets were deleted" if records else ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.coordinator.record_encoding import group_tombstones, offset_tombstone
 from offsets_pipeline.coordinator.requests import Outcome
+from offsets_pipeline.semantics.log_row import EXPIRY
 from offsets_pipeline.semantics.retention import ExpiredGroup, forecast, holdings_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def expire(state: PartitionState, group_ids: Iterable[str], now_ms: int, retenti
         expired = forecast(held, retention_ms).expired(now_ms)
         if expired is not None:
             found.append(expired)
-            records += [offset_tombstone(state.log_partition, group_id, each.where) for each in expired.expired]
+            records += [offset_tombstone(state.log_partition, group_id, each.where, EXPIRY) for each in expired.expired]
             if expired.is_removed:
-                records += group_tombstones(state.log_partition, group_id, held.group)
+                records += group_tombstones(state.log_partition, group_id, held.group, EXPIRY)
     return Outcome(records, Expired(found, looked_at))

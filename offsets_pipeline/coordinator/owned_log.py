@@ -38,7 +38,11 @@ CHECKPOINT_COMMITS = 100
 
 
 class Record(NamedTuple):
-    """A record to append. It has no record offset yet."""
+    """A record to append. It has no record offset yet.
+
+    ``request`` is why a tombstone is written (semantics/log_row.py). The column `source` of the log keeps it, so that
+    history knows the cause of a deletion.
+    """
 
     log_partition: int
     key: bytes
@@ -46,6 +50,7 @@ class Record(NamedTuple):
     producer_id: int | None = None
     producer_epoch: int | None = None
     control_type: str | None = None
+    request: str | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,7 @@ class OwnedLog:
             "record_offset": offsets,
             "record_timestamp": pa.repeat(timestamp, count),
             "appended_at": pa.repeat(timestamp, count),
-            "source": pa.repeat(pa.scalar(self._source), count),
+            "source": [self._source if each.request is None else f"{self._source} {each.request}" for each in records],
             "log_incarnation": pa.repeat(pa.scalar(LOG_INCARNATION, pa.int32()), count),
             "backfill": pa.repeat(pa.scalar(False), count),
         }

@@ -61,9 +61,9 @@ def commit_record(
     return Record(log_partition, _commit_key(group_id, where), value, producer_id, producer_epoch)
 
 
-def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition) -> Record:
-    """Return the tombstone of an offset."""
-    return Record(log_partition, _commit_key(group_id, where), None)
+def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, request: str) -> Record:
+    """Return the tombstone of an offset; ``request`` is as in `Record`."""
+    return Record(log_partition, _commit_key(group_id, where), None, request=request)
 
 
 def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version: int) -> Record:
@@ -96,14 +96,17 @@ def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version:
     return Record(log_partition, _group_key(GROUP_METADATA, group.group_id, ""), value)
 
 
-def group_tombstones(log_partition: int, group_id: str, group: Group) -> list[Record]:
-    """Return tombstones for all records of a group, the group's own tombstone last.
+def group_tombstones(log_partition: int, group_id: str, group: Group, request: str | None = None) -> list[Record]:
+    """Return tombstones for all records of a group, the group's own tombstone last; ``request`` is as in `Record`.
 
     A simple group has no record, and gets the tombstone all the same (R21).
     """
     removing = _REMOVING_TYPE[group.group_type]
     names = sorted((name for name in group.records if name[0] != removing), reverse=True)
-    return [Record(log_partition, _group_key(name[0], group_id, name[1]), None) for name in [*names, (removing, "")]]
+    return [
+        Record(log_partition, _group_key(name[0], group_id, name[1]), None, request=request)
+        for name in [*names, (removing, "")]
+    ]
 
 
 def marker(log_partition: int, producer_id: int, producer_epoch: int, control_type: str) -> Record:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.filesystems import absolute_path
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
+from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.semantics.topic_kind import TopicKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.export.ordered import OrderedLog
 from offsets_pipeline.lag.commit_windows import Commit, CommitWindows, Identity, of_groups
+from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for

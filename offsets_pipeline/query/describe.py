@@ -13,11 +13,12 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.query.state_reader import StateReader
 
     Group = tuple[int, str]
+    Offset = tuple[str, int, int, int | None, str]  # the fields of OffsetAnswer, but `pending`
 
 _GROUP_COLUMNS = "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, misplaced, members"
 
@@ -74,15 +75,36 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
         if not reader.coordinator_semantics.is_classic:  # R1: rows in other log partitions answer nothing
             homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
             only += f" AND log_partition IN ({', '.join(map(str, homes))})"
-    names = _topic_names(reader)
-    answers: dict[str, GroupAnswer] = {}
-    with_offsets: dict[str, int] = {}
-    for row in reader.rows(
+    groups = reader.rows(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
         f"FROM ({DESCRIBED.newest('groups', only)}) g "
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
         "groups",
-    ):
+    )
+    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
+    return group_answers(groups, offsets, pending, _topic_names(reader), offsets_partitions)
+
+
+def group_answers(
+    groups: Iterable[Mapping[str, Any]],
+    offsets: Mapping[Group, Iterable[Offset]],
+    pending: Mapping[Group, Collection[tuple[str, int]]],
+    names: Mapping[str, str],
+    offsets_partitions: int,
+) -> dict[str, GroupAnswer]:
+    """Return answers by group id.
+
+    Args:
+        groups: rows of `groups` that are listed, by group id and log partition, with ``answers`` and
+            ``hides_offsets`` (semantics/answering.py).
+        offsets: visible offsets by log partition and group id, in order.
+        pending: topic partitions with pending commits.
+        names: names of topic ids.
+        offsets_partitions: R1's n.
+    """
+    answers: dict[str, GroupAnswer] = {}
+    with_offsets: dict[str, int] = {}
+    for row in groups:
         name, group = row["group_id"], _group(row, names, offsets_partitions)
         if name in answers and row["log_partition"] != group.log_partition:
             continue  # R1: of several log partitions its own comes first
@@ -91,16 +113,15 @@ def describe_groups(reader: StateReader, group_ids: Collection[str] | None = Non
             with_offsets[name] = row["log_partition"]
         else:
             with_offsets.pop(name, None)
-    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
     for name, log_partition in with_offsets.items():
         at = log_partition, name
         answers[name].offsets = [
-            OffsetAnswer(*row, pending=(row[0], row[1]) in pending[at]) for row in offsets.get(at, ())
+            OffsetAnswer(*row, pending=(row[0], row[1]) in pending.get(at, ())) for row in offsets.get(at, ())
         ]
     return dict(sorted(answers.items()))
 
 
-def _offsets(reader: StateReader, only: str) -> dict[Group, list[tuple[str, int, int, int | None, str]]]:
+def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
     columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
         f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
@@ -108,9 +129,9 @@ def _offsets(reader: StateReader, only: str) -> dict[Group, list[tuple[str, int,
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
     )
-    found: dict[Group, list[tuple[str, int, int, int | None, str]]] = defaultdict(list)
+    found: dict[Group, list[Offset]] = defaultdict(list)
     for log_partition, group_id, *offset in zip(*(table[name].to_pylist() for name in columns), strict=True):
-        found[log_partition, group_id].append(tuple(offset))
+        found[log_partition, group_id].append((*offset,))
     return found
 
 
@@ -137,7 +158,7 @@ def _topic_names(reader: StateReader) -> dict[str, str]:
     return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
 
 
-def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) -> GroupAnswer:
+def _group(row: Mapping[str, Any], names: Mapping[str, str], offsets_partitions: int) -> GroupAnswer:
     answer = row if row["answers"] else defaultdict(lambda: None)
     return GroupAnswer(
         type=row["group_type"],
@@ -151,7 +172,7 @@ def _group(row: dict[str, Any], names: dict[str, str], offsets_partitions: int) 
     )
 
 
-def _member(member: dict[str, Any], names: dict[str, str]) -> MemberAnswer:
+def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
     return MemberAnswer(
         member_id=member["member_id"],
         instance_id=member["instance_id"],

@@ -6,6 +6,7 @@ unstable_offsets    one row per pending commit that a read of stable offsets has
 consumer_groups     one row per listed group (R33, R34); a misplaced group has few columns (R1)
 group_members       one row per member and assigned partition; null topic if a member has no assignment
 consumer_lag        one row per committed offset, and per assigned partition without one (lag_view.py)
+log_records, ...    history_views.py: in a session only, not in a catalog
 ==================  =================================================================================================
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connect_views import connect_views
+from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
@@ -88,10 +90,15 @@ def register_views(spark: SparkSession, store: str) -> None:
         spark.sql(f"SELECT * FROM {_samples(opened)} t").createOrReplaceTempView(TOPIC_OFFSETS.name)
     for name, query in _queries(opened).items():
         spark.sql(query).createOrReplaceTempView(name)
+    if not opened.properties.topic_kind.is_connect:
+        for name, rows in history_views(opened).items():
+            rows.createOrReplaceTempView(name)
 
 
 def create_views(spark: SparkSession, store: str, schema: str) -> list[str]:
     """Create the views in a schema of the session's catalog, for every session that uses this catalog.
+
+    Leaves out the views of history: Python computes them.
 
     Returns their names. The views contain the store's folder or schema: create them again after you move the store.
 

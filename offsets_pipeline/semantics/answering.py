@@ -4,18 +4,21 @@ A group that exists is listed with type, state and protocol type. A misplaced gr
 every other question to the log partition of R1, where the group does not exist. A share group has no committed offsets;
 offsets of a simple group that it replaced are not answered.
 
-Each constant is an SQL condition, for Spark and DataFusion, on the columns of a row of `groups`.
+The other constants are SQL conditions, for Spark and DataFusion, on the columns of a row of `groups`.
 """
 
 from __future__ import annotations
 
 from offsets_pipeline.semantics.group_types import SHARE
 
+#: State of a group that does not exist.
+DEAD = "Dead"
+
 #: Whether the group is listed.
-IS_LISTED = "state <> 'Dead'"
+IS_LISTED = f"state <> '{DEAD}'"
 
 #: Whether it answers questions about itself.
 ANSWERS = f"{IS_LISTED} AND NOT misplaced"
 
 #: Whether the offsets of the group in its log partition are hidden. A dead group has no type.
-HIDES_OFFSETS = f"(state = 'Dead' OR group_type = '{SHARE}')"
+HIDES_OFFSETS = f"(state = '{DEAD}' OR group_type = '{SHARE}')"

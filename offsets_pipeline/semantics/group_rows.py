@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.errors import working_on
+from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import within_bounds
 from offsets_pipeline.semantics.group_description import GroupDescription, GroupRecordRow, describe_group, live_records
 from offsets_pipeline.semantics.partitioning import is_misplaced
@@ -55,7 +56,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-_DEAD = "Dead"
 _BATCH_ROWS = 2_000
 
 
@@ -104,7 +104,7 @@ def _described(
     with working_on(lambda: f"group {group_id!r} of log partition {log_partition}, up to record offset {newest}"):
         live = live_records(records)
         description = None if live is None else describe_group(*live)
-    return common | ({"state": _DEAD} if description is None else described_columns(description))
+    return common | ({"state": DEAD} if description is None else described_columns(description))
 
 
 def described_columns(description: GroupDescription) -> dict[str, object]:

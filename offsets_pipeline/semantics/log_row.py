@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 COMMIT = "COMMIT"
 ABORT = "ABORT"
 
+#: Why a coordinator of this program wrote a tombstone: the last word of `source` in its log. Kafka's API names.
+DELETE_GROUPS, OFFSET_DELETE, EXPIRY = "DeleteGroups", "OffsetDelete", "Expiration"
+
 
 class LogRow(NamedTuple):
     """One record of the log.

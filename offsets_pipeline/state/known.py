@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     Group = tuple[int, str]
 
-_DEAD = "Dead"
 _GROUP = ["log_partition", "group_id"]
 
 
@@ -51,8 +51,8 @@ class KnownGroups:
         newest: dict[Group, tuple[int, str]] = {}
         rows = self._rows(DESCRIBED, groups, ["state", "record_offset"])
         for at, group_id, state, offset in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            newest[at, group_id] = max(newest.get((at, group_id), (-1, _DEAD)), (offset, state))
-        return {group for group, (_, state) in newest.items() if state != _DEAD and group in groups}
+            newest[at, group_id] = max(newest.get((at, group_id), (-1, DEAD)), (offset, state))
+        return {group for group, (_, state) in newest.items() if state != DEAD and group in groups}
 
     def records(self, groups: Collection[Group]) -> pa.Table:
         """Rows of `group_records` of these groups; of a key maybe several."""

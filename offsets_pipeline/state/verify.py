@@ -17,6 +17,7 @@ from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.log_reader import LogRange, LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
+from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
@@ -170,7 +171,7 @@ def _pending_places(progress: PartitionProgress) -> set[tuple[object, ...]]:
 
 
 def _existing(groups: pa.Table) -> pa.Table:
-    return groups.filter(pc.not_equal(groups["state"], "Dead")).drop_columns(["record_offset"])
+    return groups.filter(pc.not_equal(groups["state"], DEAD)).drop_columns(["record_offset"])
 
 
 def _but_commits(records: pa.Table) -> pa.Table:

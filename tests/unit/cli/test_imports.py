@@ -21,6 +21,7 @@ SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
     "answers": {"describe", "log-info"},
+    "history_commands": {"as-of", "history", "why"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
     "fetch_command": {"fetch"},

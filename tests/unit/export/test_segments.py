@@ -25,7 +25,7 @@ from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
 from tests.logs import CAPTURE_NAMES, capture_partitions
-from tests.unit.export.test_ordered import append
+from tests.unit.log.test_ordered_log import append
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_segments_are_named_by_their_first_record_offset_and_no_larger_than_they
 ) -> None:
     monkeypatch.setattr(segment_writer, "_WAITING_BYTES", 4000)  # so batches are small, as nothing waits for others
     store = log_store(tmp_path / "store", 1, [append([(0, 3 * at) for at in range(2000)])])
-    monkeypatch.setattr("offsets_pipeline.export.ordered._BLOCK_ROWS", 100)
+    monkeypatch.setattr("offsets_pipeline.log.ordered_log._BLOCK_ROWS", 100)
     (exported,) = export_segments(StateReader(str(store)), tmp_path / "to", segment_bytes=5000).log_partitions
     written = sorted(tmp_path.glob("to/*/*.log"))
     assert len(exported.files) == len(written) > 5

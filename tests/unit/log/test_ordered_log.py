@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import UnsupportedTable
-from offsets_pipeline.export import ordered
-from offsets_pipeline.export.ordered import OrderedLog
+from offsets_pipeline.log import ordered_log
+from offsets_pipeline.log.ordered_log import OrderedLog
 from tests.log_tables import log_store, log_table
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def expected(places: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_come_in_order_from_files_in_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chosen = random.Random(seed)
-    monkeypatch.setattr(ordered, "_BLOCK_ROWS", chosen.choice([1, 7, 100]))
+    monkeypatch.setattr(ordered_log, "_BLOCK_ROWS", chosen.choice([1, 7, 100]))
     places = [(at, offset) for at in range(PARTITIONS) for offset in chosen.sample(range(1000), 60)]
     if seed % 3 == 0:
         chosen.shuffle(places)  # no order at all
@@ -88,7 +88,7 @@ def test_rows_come_in_order_from_files_in_any(tmp_path: Path, monkeypatch: pytes
 
 def test_rows_wait_for_those_before_them_and_for_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends of a stream, put together by upkeep in the wrong order, and one late row: few rows are held."""
-    monkeypatch.setattr(ordered, "_BLOCK_ROWS", 10)
+    monkeypatch.setattr(ordered_log, "_BLOCK_ROWS", 10)
     appends = [[(at, 100 * number + n) for at in range(PARTITIONS) for n in range(1, 6)] for number in range(20)]
     files = [appends[0] + appends[19], [row for each in appends[1:19] for row in each], [(3, 50)]]
     log = opened(log_store(tmp_path / "s", PARTITIONS, map(append, files)))

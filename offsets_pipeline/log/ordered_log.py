@@ -9,7 +9,8 @@ in which few rows have to wait. It yields a log partition's rows as soon as no u
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +21,18 @@ from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import Snapshot, StoredFile
+    import pyarrow.parquet as pq
+
+    from offsets_pipeline.delta import Snapshot
     from offsets_pipeline.record.records import Bools, Int64s
 
 _BLOCK_ROWS = 65_536
 _READ_BYTES = 1024 * 1024  # read buffer of a column: without it a whole row group of each open file stays in memory
 _PLACE = ["log_partition", "record_offset"]
 _NEVER = 2**63 - 1
+_NO_ENDS: Mapping[int, int] = MappingProxyType({})
 _SCHEMA = LOG.arrow_schema()
 
 #: Lowest record offset in a block, by log partition.
@@ -36,9 +40,9 @@ _Lowest = dict[int, int]
 
 
 class OrderedLog:
-    """The rows of one log incarnation in a snapshot of the table `log`, optionally up to a time.
+    """The rows of one log incarnation in a snapshot of the table `log`, optionally up to a time or a position.
 
-    ``ends``: for each log partition that the time cuts off, the first record offset that is left out.
+    ``ends``: for each log partition that is cut off, the first record offset that is left out.
     """
 
     def __init__(
@@ -47,21 +51,35 @@ class OrderedLog:
         log_incarnation: int,
         as_of_ms: int | None,
         log_partitions: Collection[int] | None = None,
+        *,
+        ends: Mapping[int, int] = _NO_ENDS,
+        columns: Sequence[str] = RECORD_COLUMNS,
     ) -> None:
-        """Read the log partition and record offset of all rows, or of the rows of ``log_partitions``.
+        """Read the log partition and record offset of all rows.
 
-        ``as_of_ms``: in each log partition, leave out the first record with a later timestamp and all records after it.
+        Args:
+            log: the snapshot.
+            log_incarnation: the incarnation to read.
+            as_of_ms: in each log partition, leave out the first record with a later timestamp and all records after it.
+            log_partitions: read these log partitions only; skips files and row groups by their statistics.
+            ends: by log partition, a record offset from which on to leave out records.
+            columns: the columns of a run.
 
         Raises UnsupportedTable if the table cannot be read without Spark.
         """
-        self._files = _LogFiles(log, log_incarnation, log_partitions)
-        self.ends: dict[int, int] = {}
+        self._files = _LogFiles(log, log_incarnation, log_partitions, columns)
+        self.ends: dict[int, int] = dict(ends)
         self._lowest: list[list[_Lowest]] = []
         for file in range(len(self._files)):
             self._lowest.append([self._look_at(block, as_of_ms) for block in self._files.places(file, as_of_ms)])
 
+    @property
+    def files(self) -> int:
+        """Number of files that may hold rows of the log partitions."""
+        return len(self._files)
+
     def runs(self) -> Iterator[tuple[int, pa.Table]]:
-        """Yield runs: a log partition, and rows of it with RECORD_COLUMNS.
+        """Yield runs: a log partition, and rows of it.
 
         The record offsets of a log partition ascend within a run and from run to run (R2).
         """
@@ -93,28 +111,47 @@ class OrderedLog:
 class _LogFiles:
     """The table's files, read in blocks of _BLOCK_ROWS rows. The last block of a file may have fewer."""
 
-    def __init__(self, log: Snapshot, log_incarnation: int, log_partitions: Collection[int] | None) -> None:
+    def __init__(
+        self, log: Snapshot, log_incarnation: int, log_partitions: Collection[int] | None, columns: Sequence[str]
+    ) -> None:
         self._folder = TableFolder(log.folder, LOG)
         self._log_incarnation = log_incarnation
-        self._log_partitions = log_partitions
-        self._files = [file for file in log.files() if self._may_hold(file)]
+        self._log_partitions = None if log_partitions is None else sorted(log_partitions)
+        self._columns = [*_PLACE, *(name for name in columns if name not in _PLACE)]
+        self._files = [file for file in log.files() if self._may_hold(file.lowest, file.highest)]
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def _may_hold(self, file: StoredFile) -> bool:
-        """Whether a file may hold rows of the log partitions, by its statistics."""
-        if self._log_partitions is None or "log_partition" not in file.lowest:
-            return True
-        return any(file.lowest["log_partition"] <= at <= file.highest["log_partition"] for at in self._log_partitions)
 
     def places(self, file: int, as_of_ms: int | None) -> Iterator[pa.Table]:
         """Yield the blocks of a file with log_partition and record_offset, and record_timestamp for ``as_of_ms``."""
         return self._read(file, _PLACE if as_of_ms is None else [*_PLACE, "record_timestamp"])
 
     def blocks(self, file: int) -> Iterator[pa.Table]:
-        """Yield the same blocks with RECORD_COLUMNS."""
-        return self._read(file, list(RECORD_COLUMNS))
+        """Yield the same blocks with the columns of a run."""
+        return self._read(file, self._columns)
+
+    def _may_hold(self, lowest: Mapping[str, Any], highest: Mapping[str, Any]) -> bool:
+        """Whether rows with these statistics may be of the log incarnation and log partitions."""
+        incarnation = lowest.get("log_incarnation", self._log_incarnation), highest.get("log_incarnation", _NEVER)
+        if not incarnation[0] <= self._log_incarnation <= incarnation[1]:
+            return False
+        first, last = lowest.get("log_partition", 0), highest.get("log_partition", _NEVER)
+        return self._log_partitions is None or any(first <= at <= last for at in self._log_partitions)
+
+    def _row_groups(self, parquet: pq.ParquetFile) -> list[int]:
+        wanted = []
+        for group in range(parquet.num_row_groups):
+            found = parquet.metadata.row_group(group)
+            columns = (found.column(at) for at in range(found.num_columns))
+            bounds: Any = next((each.statistics for each in columns if each.path_in_schema == "log_partition"), None)
+            if (
+                bounds is None
+                or not bounds.has_min_max
+                or self._may_hold({"log_partition": bounds.min}, {"log_partition": bounds.max})
+            ):
+                wanted.append(group)
+        return wanted
 
     def _read(self, file: int, columns: list[str]) -> Iterator[pa.Table]:
         columns = [*columns, "log_incarnation"]
@@ -123,7 +160,7 @@ class _LogFiles:
         with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
             in_file = [name for name in columns if name not in of_folder]
             rest = [schema.empty_table()]
-            for batch in parquet.iter_batches(_BLOCK_ROWS, columns=in_file):
+            for batch in parquet.iter_batches(_BLOCK_ROWS, row_groups=self._row_groups(parquet), columns=in_file):
                 arrays = [
                     pa.repeat(pa.scalar(of_folder[field.name]), batch.num_rows).cast(field.type)
                     if field.name in of_folder
@@ -142,7 +179,7 @@ class _LogFiles:
     def _wanted(self, rows: pa.Table) -> pa.Table:
         wanted = pc.equal(rows["log_incarnation"], self._log_incarnation)
         if self._log_partitions is not None:
-            of_partitions = pc.is_in(rows["log_partition"], pa.array(list(self._log_partitions), pa.int32()))
+            of_partitions = pc.is_in(rows["log_partition"], pa.array(self._log_partitions, pa.int32()))
             wanted = pc.and_(wanted, of_partitions)
         return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 

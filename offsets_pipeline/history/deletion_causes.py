@@ -1,0 +1,266 @@
+"""Why offsets were deleted: what the records of a deletion can tell.
+
+A coordinator writes tombstones for four causes, and never notes which. Each cause is ruled out by what the log shows of
+the group at that moment. If one cause is left, it is the one. If several are left, the cause is unknown. Retention
+counts as the cause only if the tombstones are exactly those of an expiry run (R18-R21) whose newest offset had become
+due since the run before; for other causes to look like that, a request must have hit the same interval.
+
+The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from offsets_pipeline.semantics.group_types import CLASSIC, SHARE
+from offsets_pipeline.semantics.log_row import DELETE_GROUPS, EXPIRY, OFFSET_DELETE
+from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, RetentionInputs, Rule, forecast
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.group import Group
+    from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
+
+EXPIRED, DELETED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN = "expired", "deleted", "group removed", "topic gone", "unknown"
+
+_CAUSE_OF_REQUEST = {EXPIRY: EXPIRED, OFFSET_DELETE: DELETED, DELETE_GROUPS: GROUP_REMOVED}
+_NAMES = {
+    EXPIRED: "retention",
+    DELETED: "a request that deletes offsets (OffsetDelete)",
+    GROUP_REMOVED: "a request that removes the group (DeleteGroups)",
+    TOPIC_GONE: "the deletion of the topic",
+}
+#: A coordinator looks at the clock before it writes: offsets may become due in between.
+_SLACK_MS = 1_000
+#: An expiry run may start this much later than its interval says.
+_LATE_MS = 5_000
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The coordinator's `offsets.retention.minutes` and `offsets.retention.check.interval.ms`, in milliseconds.
+
+    By default those of Kafka. A broker's log does not tell them. If they are not known for sure (``is_known``), a
+    deletion that fits them is an expiry, and one that does not fit may still be one.
+    """
+
+    retention_ms: int = 10_080 * MS_PER_MINUTE
+    check_interval_ms: int = 600_000
+    is_known: bool = False
+
+
+@dataclass
+class GroupDeletion:
+    """Tombstones of one group that were written together, and the group before them.
+
+    ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own, which may
+    hide offsets that it leaves behind (R14). ``others``
+    are the other groups with tombstones in the same write, and whether one of these removes the group.
+    ``topics_kept`` are the topics of ``deleted`` of which another group kept an offset; None: not decided yet.
+    """
+
+    group_id: str
+    time_ms: int | None
+    record_offset: int
+    write: int
+    source: str
+    group: Group
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    pending: Collection[TopicPartition]
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)
+    removed_at: int | None = None
+    hides_offsets: bool = False
+    others: Mapping[str, bool] = field(default_factory=dict)
+    topics_kept: set[str] | None = None
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of the deleted offsets."""
+        return {where.topic for where in self.deleted}
+
+
+class Causes:
+    """Names the causes of deletions in one log."""
+
+    def __init__(self, semantics: CoordinatorSemantics, retention: Retention, *, is_owned: bool) -> None:
+        """``is_owned``: this program is the coordinator; it does not delete offsets of a deleted topic."""
+        self._semantics = semantics
+        self._retention = retention
+        self._is_owned = is_owned
+
+    def of(self, deletion: GroupDeletion) -> dict[TopicPartition, tuple[str, str]]:
+        """The cause of each deletion of a visible offset, and the reason in a sentence."""
+        causes = {where: self._of_all(deletion) for where in deletion.deleted if where in deletion.offsets}
+        if deletion.hides_offsets:
+            left = "the tombstone of the group removed it, and left the offset behind"
+            causes |= {where: (GROUP_REMOVED, left) for where in deletion.offsets if where not in deletion.deleted}
+        known = self._expiries(deletion) if any(cause == EXPIRED for cause, _ in causes.values()) else {}
+        return {
+            where: (cause, _because(known[where]) if cause == EXPIRED and where in known else reason)
+            for where, (cause, reason) in causes.items()
+        }
+
+    def _of_all(self, deletion: GroupDeletion) -> tuple[str, str]:
+        noted = _CAUSE_OF_REQUEST.get(deletion.source.rpartition(" ")[2])
+        if noted is not None:
+            return noted, f"the coordinator noted {_NAMES[noted]}"
+        possible = [
+            cause
+            for cause, may_be in (
+                (EXPIRED, self._may_expire),
+                (DELETED, self._may_be_offset_delete),
+                (GROUP_REMOVED, self._may_be_delete_groups),
+                (TOPIC_GONE, self._may_be_deleted_topic),
+            )
+            if may_be(deletion)
+        ]
+        if len(possible) == 1:
+            return possible[0], f"{_NAMES[possible[0]]} is the only cause that writes these records"
+        if EXPIRED in possible and self._is_run(deletion):
+            return EXPIRED, "an expiry run writes exactly these records at this time"
+        if not possible:
+            return UNKNOWN, "no known cause writes these records"
+        listed = [_NAMES[each] for each in possible]
+        hint = "" if EXPIRED not in possible or self._retention.is_known else "; tell the broker's retention to decide"
+        return UNKNOWN, f"{', '.join(listed[:-1])} and {listed[-1]} write the same records{hint}"
+
+    # --- retention
+
+    def _may_expire(self, deletion: GroupDeletion) -> bool:
+        now_ms = deletion.time_ms
+        if now_ms is None or not deletion.deleted or not deletion.deleted.keys() <= deletion.offsets.keys():
+            return False  # R20: pending commits do not expire
+        expiries = self._expiries(deletion)
+        if not all(expiries[where].rule.lets_expire for where in deletion.deleted):
+            return False
+        known = self._retention.retention_ms if self._retention.is_known else None
+        if not self._fits(deletion, expiries, now_ms, known):
+            return False
+        emptied = (
+            deletion.deleted.keys() >= deletion.offsets.keys() and not deletion.pending and deletion.group.is_empty
+        )
+        gets_tombstone = emptied and not (self._semantics.is_classic and self._has_no_generation(deletion.group))
+        return gets_tombstone == (deletion.removed_at is not None)  # R21
+
+    def _fits(
+        self,
+        deletion: GroupDeletion,
+        expiries: Mapping[TopicPartition, Expiry],
+        now_ms: int,
+        retention_ms: int | None,
+    ) -> bool:
+        """Whether exactly the deleted offsets are due by a retention time; None: by any one."""
+        own = [
+            (where, now_ms - each.at_ms) for where, each in expiries.items() if _is_own(each) and each.at_ms is not None
+        ]
+        if any((age_ms < 0) if where in deletion.deleted else (age_ms > _SLACK_MS) for where, age_ms in own):
+            return False
+        ages = {
+            where: now_ms - each.at_ms
+            for where, each in expiries.items()
+            if each.at_ms is not None and each.rule.lets_expire and not _is_own(each)
+        }
+        least_deleted = min((age_ms for where, age_ms in ages.items() if where in deletion.deleted), default=None)
+        highest_kept = max((age_ms for where, age_ms in ages.items() if where not in deletion.deleted), default=-1)
+        if least_deleted is not None and highest_kept >= least_deleted:
+            return False
+        if retention_ms is None:
+            if least_deleted is None:
+                return True
+            retention_ms = least_deleted // MS_PER_MINUTE * MS_PER_MINUTE  # the highest one; brokers count minutes
+        return highest_kept - _SLACK_MS < retention_ms and MS_PER_MINUTE <= retention_ms <= (
+            retention_ms if least_deleted is None else least_deleted
+        )
+
+    def _is_run(self, deletion: GroupDeletion) -> bool:
+        """Whether the deleted offsets are exactly those due, and the newest one became due since the run before."""
+        expiries, now_ms, retention_ms = self._expiries(deletion), deletion.time_ms or 0, self._retention.retention_ms
+        if not self._fits(deletion, expiries, now_ms, retention_ms):
+            return False
+        known = [expiries[where] for where in deletion.deleted]
+        due = max((each.at_ms or 0) + (0 if _is_own(each) else retention_ms) for each in known)
+        return now_ms - due <= self._retention.check_interval_ms + _LATE_MS
+
+    def _expiries(self, deletion: GroupDeletion) -> dict[TopicPartition, Expiry]:
+        """R18 and R19 for a retention time of 0: `at_ms` is where it counts from, or the time a commit names."""
+        held = RetentionInputs(deletion.group_id, deletion.group, deletion.offsets, deletion.pending)
+        return {each.where: each for each in forecast(held, 0, self._semantics).expiries}
+
+    # --- requests and topics
+
+    def _may_be_offset_delete(self, deletion: GroupDeletion) -> bool:
+        group = deletion.group
+        if deletion.others or group.group_type == SHARE or any(map(group.is_subscribed_to, deletion.topics)):
+            return False  # R26; a request names one group
+        if group.group_type == CLASSIC and not group.is_empty and not self._has_consumer_protocol(group):
+            return False
+        return bool(deletion.deleted) and self._removal_follows(deletion)
+
+    def _may_be_delete_groups(self, deletion: GroupDeletion) -> bool:
+        group = deletion.group
+        if not group.is_empty or group.group_type == SHARE or not all(deletion.others.values()):
+            return False
+        if not deletion.deleted.keys() >= self._deletable(deletion):
+            return False
+        is_removed = deletion.removed_at is not None
+        return is_removed == self._is_emptied(deletion) if self._semantics.is_classic else is_removed
+
+    def _may_be_deleted_topic(self, deletion: GroupDeletion) -> bool:
+        topics = deletion.topics
+        held = {where for where in self._deletable(deletion) if where.topic in topics}
+        if (
+            self._is_owned
+            or not deletion.deleted
+            or topics & (deletion.topics_kept or set())
+            or held - deletion.deleted.keys()
+        ):
+            return False
+        return self._removal_follows(deletion)
+
+    def _removal_follows(self, deletion: GroupDeletion) -> bool:
+        """Whether the group's tombstone is there or not, as after a deletion of offsets alone.
+
+        A classic coordinator removes an empty group with its last offset; one of Kafka 4.x does not.
+        """
+        is_removed = deletion.removed_at is not None
+        return is_removed == (self._semantics.is_classic and self._is_emptied(deletion))
+
+    def _deletable(self, deletion: GroupDeletion) -> set[TopicPartition]:
+        """The identities that get a tombstone if all offsets go; `classic` drops pending ones without (R12)."""
+        return set(deletion.offsets) if self._semantics.is_classic else {*deletion.offsets, *deletion.pending}
+
+    def _is_emptied(self, deletion: GroupDeletion) -> bool:
+        """`classic`: whether the group is empty, loses its last offset, and has a record that a tombstone removes."""
+        group, deleted = deletion.group, deletion.deleted.keys()
+        is_last = deleted >= deletion.offsets.keys() and deleted >= set(deletion.pending)
+        return is_last and group.is_empty and not self._has_no_generation(group)
+
+    def _has_no_generation(self, group: Group) -> bool:
+        return group.group_type == CLASSIC and not group.description.generation
+
+    def _has_consumer_protocol(self, group: Group) -> bool:
+        return group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+
+def _is_own(expiry: Expiry) -> bool:
+    return expiry.basis is Basis.OWN
+
+
+def _because(expiry: Expiry) -> str:
+    """Why retention deleted the offset."""
+    since = shown_time(expiry.at_ms or 0)
+    if _is_own(expiry):
+        return f"its commit named {since} as the time at which it expires"
+    if expiry.basis is Basis.EMPTIED:
+        return f"the group was empty since {since}"
+    committed = f"the last commit was at {since}"
+    if expiry.rule is Rule.SIMPLE_GROUP:
+        return f"the group has no protocol, and {committed}"
+    if expiry.rule is Rule.EMPTY_GROUP:
+        return f"the group was empty, and {committed}"
+    return f"no member of the group subscribes to {expiry.where.topic}, and {committed}"

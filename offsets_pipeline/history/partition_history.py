@@ -1,0 +1,265 @@
+"""Rows of the views of history from the rows of one log partition, in one incarnation of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.history.group_writes import GroupWrites
+from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
+from offsets_pipeline.history.observed_partition import ObservedPartition
+from offsets_pipeline.history.of_groups import of_groups
+from offsets_pipeline.history.topic_holders import TopicHolders
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
+from offsets_pipeline.record.decode import decode_key
+from offsets_pipeline.record.wire import encode_utf8
+from offsets_pipeline.semantics.compaction import are_commits
+from offsets_pipeline.semantics.effects import timestamps
+from offsets_pipeline.semantics.partition_state import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Mapping
+
+    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.history.deletion_causes import Causes, GroupDeletion
+    from offsets_pipeline.history.observed_partition import SeenCommit, SeenGroup
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+
+_EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]
+
+#: What an earlier incarnation of the log showed already, of one log partition.
+Shown = set[tuple[Any, ...]]
+
+
+class PartitionHistory:
+    """Takes the rows of a log partition, and gives the rows of the views out."""
+
+    def __init__(
+        self,
+        log_partition: int,
+        log_incarnation: int,
+        offsets_partitions: int,
+        semantics: CoordinatorSemantics,
+        causes: Causes,
+        *,
+        group_ids: Collection[str] | None = None,
+        topic_names: Mapping[str, str] | None = None,
+        shown: Shown | None = None,
+    ) -> None:
+        """Watch one log partition.
+
+        Args:
+            log_partition: its number.
+            log_incarnation: the incarnation of its rows.
+            offsets_partitions: R1's n.
+            semantics: the coordinator that the replay reproduces.
+            causes: names the causes of deletions.
+            group_ids: only these groups; the rows of others are only looked at for evidence.
+            topic_names: names of topic ids from outside of the log.
+            shown: gets what this incarnation shows; what it holds is not shown again. None for a single incarnation.
+        """
+        self._log_incarnation = log_incarnation
+        self._causes = causes
+        self._group_ids = group_ids
+        self._writes = GroupWrites(keep_all=group_ids is not None)
+        self._holders = TopicHolders()
+        self._evidence: list[pa.Table] = []
+        self._state = ObservedPartition(
+            log_partition,
+            offsets_partitions,
+            semantics,
+            self._writes,
+            self._holders if group_ids is None else None,
+            topic_names,
+        )
+        self._shown = shown
+        self._begun: set[tuple[str, str]] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take the next rows, in record-offset order, with the columns of `log_history.COLUMNS`."""
+        rows = self._writes.numbered(rows)
+        if self._group_ids is not None:
+            self._evidence.append(rows.select(_EVIDENCE))
+            rows = of_groups(rows, self._group_ids)
+        if rows.num_rows:
+            self._state.observe(rows)
+
+    def finish(self) -> None:
+        """No more rows come: decide about the last deletions."""
+        self._state.finish()
+        if self._group_ids is not None:
+            self._look_at_others()
+
+    def take(self) -> dict[str, pa.Table]:
+        """The rows of the views since the last call, by the view's name."""
+        state = self._state
+        decided = [deletion for deletion in state.deletions if deletion.topics_kept is not None]
+        found = {
+            OFFSET_HISTORY.name: self._table(OFFSET_HISTORY, map(self._commit_row, state.commits)),
+            GROUP_HISTORY.name: self._table(GROUP_HISTORY, map(self._group_row, state.changes)),
+            DELETED_OFFSETS.name: self._table(
+                DELETED_OFFSETS, (row for deletion in decided for row in self._deletion_rows(deletion))
+            ),
+        }
+        state.commits, state.changes = [], []
+        state.deletions = [deletion for deletion in state.deletions if deletion.topics_kept is None]
+        return found
+
+    # --- evidence of other groups, where only some groups are replayed
+
+    def _look_at_others(self) -> None:
+        """Replay the plain commits of the topics of deleted offsets, of all groups."""
+        waiting = sorted(self._state.deletions, key=lambda each: each.record_offset)
+        topics = {topic for deletion in waiting for topic in deletion.topics}
+        holders = TopicHolders()
+        for rows in self._evidence if waiting else ():
+            for offset, at_us, write, named, is_tombstone in _commits_of(rows, topics):
+                while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
+                    holders.wait_for(waiting.pop(0))
+                at_ms = None if at_us is None else at_us // 1000
+                holders.advance(at_ms)
+                if is_tombstone:
+                    holders.release(*named, at_ms)
+                else:
+                    holders.hold(*named, offset)
+        for deletion in waiting:
+            holders.wait_for(deletion)
+        holders.finish()
+
+    # --- rows
+
+    def _commit_row(self, seen: SeenCommit) -> dict[str, Any] | None:
+        offset = seen.offset
+        if self._is_shown("commit", seen.group_id, *seen.where, offset.record_offset, offset.commit_timestamp_ms):
+            return None
+        delta = None if seen.previous is None else offset.committed_offset - seen.previous
+        return {
+            "group_id": seen.group_id,
+            "topic": seen.where.topic,
+            "partition": seen.where.partition,
+            "commit_timestamp": offset.commit_timestamp_ms,
+            "committed_offset": offset.committed_offset,
+            "previous_offset": seen.previous,
+            "delta": delta,
+            "is_rewind": delta is not None and delta < 0,
+            "superseded": seen.superseded,
+            "committed_by": seen.owner[0],
+            "client_id": seen.owner[1],
+            "client_host": seen.owner[2],
+            "leader_epoch": offset.leader_epoch,
+            "metadata": offset.metadata,
+            "expire_timestamp": offset.expire_timestamp_ms,
+            "topic_id": offset.topic_id,
+            "producer_id": seen.producer_id,
+            "visible_offset": seen.visible_offset,
+            "visible_timestamp": seen.visible_ms,
+            "record_timestamp": seen.record_ms,
+            "record_offset": offset.record_offset,
+        }
+
+    def _group_row(self, seen: SeenGroup) -> dict[str, Any] | None:
+        if self._is_shown("group", seen.group_id, seen.record_offset, seen.record_type):
+            return None
+        return seen.group | {
+            "group_id": seen.group_id,
+            "event": seen.event,
+            "record_timestamp": seen.record_ms,
+            "record_type": seen.record_type,
+            "record_offset": seen.record_offset,
+        }
+
+    def _deletion_rows(self, deletion: GroupDeletion) -> Iterable[dict[str, Any] | None]:
+        for where, (cause, reason) in self._causes.of(deletion).items():
+            offset = deletion.offsets[where]
+            record_offset = deletion.deleted.get(where, deletion.removed_at)
+            if self._is_shown("deletion", deletion.group_id, *where, record_offset):
+                continue
+            yield {
+                "group_id": deletion.group_id,
+                "topic": where.topic,
+                "partition": where.partition,
+                "deleted_timestamp": deletion.time_ms,
+                "cause": cause,
+                "reason": reason,
+                "committed_offset": offset.committed_offset,
+                "commit_timestamp": offset.commit_timestamp_ms,
+                "commit_record_offset": offset.record_offset,
+                "record_offset": record_offset,
+            }
+
+    def _is_shown(self, *what: Hashable) -> bool:
+        if self._shown is None:
+            return False
+        if what in self._shown:
+            return True
+        self._shown.add(what)
+        return False
+
+    def _table(self, view: Table, rows: Iterable[dict[str, Any] | None]) -> pa.Table:
+        log_partition = self._state.log_partition
+        known = []
+        for row in rows:
+            if row is None:
+                continue
+            group_id = row["group_id"]
+            begins = self._log_incarnation > 0 and (view.name, group_id) not in self._begun
+            self._begun.add((view.name, group_id))
+            known.append(
+                row
+                | {
+                    "log_partition": log_partition,
+                    "log_incarnation": self._log_incarnation,
+                    "begins_incarnation": begins,
+                    "misplaced": self._state.is_misplaced(group_id),
+                }
+            )
+        return pa.Table.from_arrays(
+            [_column([row.get(each.name) for row in known], each.type) for each in view.arrow_schema()],
+            schema=view.arrow_schema(),
+        )
+
+
+def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
+    return timestamps(pa.array(values, pa.int64())) if pa.types.is_timestamp(type_) else pa.array(values, type_)
+
+
+def _commits_of(
+    rows: pa.Table, topics: Collection[str]
+) -> Iterable[tuple[int, int | None, int, tuple[str, TopicPartition], bool]]:
+    """Plain commits and tombstones of these topics.
+
+    Of each: record offset, time (us), write, group and topic partition, and whether it is a tombstone.
+    """
+    keys = rows["key"].combine_chunks()
+    mask = are_commits(keys)
+    contains = np.zeros(len(keys), dtype=np.bool_)
+    for topic in topics:
+        found = pc.match_substring(keys, encode_utf8(topic))
+        contains |= pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+    plain = pc.or_(rows["producer_id"].is_null(), rows["value"].is_null()).to_numpy()
+    is_data = rows["control_type"].is_null().to_numpy()
+    rows = rows.filter(pa.array(mask & contains & plain & is_data))
+    encoded = rows["key"].combine_chunks().dictionary_encode()
+    named = [_named(key) for key in encoded.dictionary.to_pylist()]
+    for offset, at_us, write, code, tombstone in zip(
+        rows["record_offset"].to_pylist(),
+        rows["record_timestamp"].cast(pa.int64()).to_pylist(),
+        rows["write"].to_pylist(),
+        encoded.indices.to_pylist(),
+        rows["value"].is_null().to_pylist(),
+        strict=True,
+    ):
+        found = named[code]
+        if found is not None and found[1].topic in topics:
+            yield offset, at_us, write, found, tombstone
+
+
+def _named(key: bytes) -> tuple[str, TopicPartition] | None:
+    try:
+        decoded = decode_key(key)
+    except (CorruptRecord, UnknownRecordType):
+        return None
+    return decoded.group_id, TopicPartition(decoded.fields["topic"], decoded.fields["partition"])

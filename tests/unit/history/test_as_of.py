@@ -1,0 +1,254 @@
+"""The state at a point of the past is what the row-wise replay gives up to there."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.query.as_of import AsOfAnswer, offsets_as_of
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.log_row import LogRow
+from offsets_pipeline.semantics.partition_state import replay
+from offsets_pipeline.semantics.survivors import SCHEMA, survivors
+from tests.logs import CAPTURE_NAMES, capture_partitions, capture_rows, capture_semantics
+from tests.property.broker_cleaning import cleaned, endings
+from tests.random_logs import MANY, Shape, random_log
+from tests.unit.history.history_stores import START_MS, Times, capture_store, random_store, times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+Rows = dict[int, list[LogRow]]
+SHAPE = Shape(groups=MANY, log_partitions=3, strays=0.2, times_ms=(-1, 0, 1_700_000_000_000, 250_000_000_000_000))
+CLASSIC = CoordinatorSemantics.CLASSIC
+
+
+def expected(
+    rows: Mapping[int, Iterable[LogRow]], offsets_partitions: int, semantics: CoordinatorSemantics
+) -> dict[str, tuple[object, ...]]:
+    """What the specification answers: offsets with what is pending, type, state and members of each group."""
+    found: dict[str, tuple[object, ...]] = {}
+    for at, of_one in sorted(rows.items()):
+        state = replay(of_one, at, offsets_partitions, semantics)
+        for group_id in state.groups:
+            group = state.group(group_id)
+            if group is None or (group_id in found and not semantics.is_classic):
+                continue
+            held = {} if state.group_with_offsets(group_id) is None else state.offsets_of(group_id)
+            found[group_id] = (
+                group.group_type,
+                group.description.state,
+                [member.member_id for member in group.description.members],
+                sorted(
+                    (
+                        *where,
+                        offset.committed_offset,
+                        offset.leader_epoch,
+                        offset.metadata,
+                        state.is_pending(group_id, where),
+                    )
+                    for where, offset in held.items()
+                    if offset.committed_offset >= 0
+                ),
+            )
+    return found
+
+
+def answered(answer: AsOfAnswer) -> dict[str, tuple[object, ...]]:
+    return {
+        group_id: (
+            group.type,
+            group.state,
+            [member.member_id for member in group.members],
+            [(o.topic, o.partition, o.offset, o.leader_epoch, o.metadata, o.pending) for o in group.offsets],
+        )
+        for group_id, group in answer.groups.items()
+        if not group.misplaced
+    }
+
+
+def cut_by_position(rows: Rows, positions: Mapping[int, int]) -> Rows:
+    return {at: [row for row in rows[at] if row.record_offset < end] for at, end in positions.items() if at in rows}
+
+
+def cut_by_time(rows: Rows, times: Times, time_ms: int) -> Rows:
+    """Each log partition before its first record with a later timestamp."""
+    found: Rows = {}
+    for at, of_one in rows.items():
+        found[at] = []
+        for row in of_one:
+            if (times[at, row.record_offset] or 0) > time_ms:
+                break
+            found[at].append(row)
+    return found
+
+
+def some_positions(rows: Rows, chosen: random.Random) -> dict[int, int]:
+    return {at: chosen.randrange(of_one[-1].record_offset + 2) for at, of_one in rows.items()}
+
+
+@pytest.mark.parametrize("name", CAPTURE_NAMES)
+def test_captures_at_random_positions(tmp_path: Path, name: str) -> None:
+    check_capture(capture_store(tmp_path / "store", name), name, points=2)
+
+
+@pytest.mark.long
+def test_captures_at_a_thousand_positions(tmp_path: Path) -> None:
+    for name in CAPTURE_NAMES:
+        check_capture(capture_store(tmp_path / name, name), name, points=-(-1_000 // len(CAPTURE_NAMES)))
+
+
+def check_capture(store: str, name: str, points: int) -> None:
+    rows, partitions, semantics = capture_rows(name), capture_partitions(name), capture_semantics(name)
+    chosen = random.Random(name)
+    for _ in range(points):
+        positions = some_positions(rows, chosen)
+        answer = offsets_as_of(store, positions=positions)
+        assert answered(answer) == expected(cut_by_position(rows, positions), partitions, semantics), positions
+
+
+def random_rows(seed: int, steps: int, semantics: CoordinatorSemantics) -> tuple[random.Random, Rows, Times]:
+    chosen = random.Random(seed)
+    shape = SHAPE if not semantics.is_classic else Shape(groups=MANY, log_partitions=3, strays=0.0)
+    rows = random_log(chosen, steps, shape).partitions
+    return chosen, rows, times_of(rows, chosen)
+
+
+@pytest.mark.parametrize("semantics", [MODERN, CLASSIC])
+@pytest.mark.parametrize(("logs", "points"), [(3, 6), pytest.param(50, 20, marks=pytest.mark.long)])
+def test_random_logs_at_random_positions_and_times(
+    tmp_path: Path, semantics: CoordinatorSemantics, logs: int, points: int
+) -> None:
+    for seed in range(logs):
+        chosen, rows, times = random_rows(seed, 150, semantics)
+        store = random_store(tmp_path / str(seed), rows, times, 3, semantics=semantics)
+        for number in range(points):
+            at: dict[str, Any]
+            if number % 2:
+                at = {"positions": some_positions(rows, chosen)}
+                point = cut_by_position(rows, at["positions"])
+            else:
+                at = {"time_ms": chosen.randrange(START_MS - 2000, START_MS + 60_000)}
+                point = cut_by_time(rows, times, at["time_ms"])
+            answer = offsets_as_of(store, **at)
+            assert answered(answer) == expected(point, 3, semantics)
+            group_ids = [*chosen.sample(MANY, 2), "no such group"]
+            one = offsets_as_of(store, group_ids=group_ids, **at)
+            wanted = {name: each for name, each in answered(answer).items() if name in group_ids}
+            assert answered(one) == wanted
+
+
+@pytest.mark.parametrize(("logs", "points"), [(2, 5), pytest.param(60, 20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["mirrored", "owned"])
+def test_a_cleaned_log_answers_exactly_where_it_says_that_it_is_complete(
+    tmp_path: Path, kind: str, logs: int, points: int
+) -> None:
+    complete = incomplete = 0
+    for seed in range(logs):
+        chosen, rows, times = random_rows(seed, 200, MODERN)
+        ends = {at: chosen.randrange(of_one[-1].record_offset) for at, of_one in rows.items()}
+        left = {at: _cleaned_here(of_one, ends[at]) for at, of_one in rows.items()}
+        store = random_store(tmp_path / str(seed), left, times, 3, cleaned_to=ends, kind=kind)
+        for _ in range(points):
+            positions = some_positions(rows, chosen)
+            answer = offsets_as_of(store, positions=positions)
+            for each in answer.partitions:
+                known = offsets_as_of(store, positions={each.log_partition: each.end})
+                point = cut_by_position(rows, {each.log_partition: each.end})
+                if each.is_complete:
+                    complete += 1
+                    assert answered(known) == expected(point, 3, MODERN)
+                else:
+                    incomplete += 1
+                    assert each.complete_from > each.end
+    assert complete > incomplete // 20
+    assert incomplete
+
+
+@pytest.mark.parametrize(("logs", "points"), [(6, 8), pytest.param(100, 20, marks=pytest.mark.long)])
+def test_a_log_that_a_broker_compacted_answers_exactly_where_it_says_that_it_is_complete(
+    tmp_path: Path, logs: int, points: int
+) -> None:
+    """R16: without removals of groups, whose tombstones a broker's compaction separates from what they hide."""
+    steps = {"commit": 8, "tombstone": 2, "marker": 3}
+    shape = Shape(steps=steps, groups=("g", "h"), tombstones_in_transactions=False)
+    complete = incomplete = 0
+    for seed in range(logs):
+        chosen = random.Random(seed)
+        rows = random_log(chosen, 120, shape).partitions
+        times = times_of(rows, chosen)
+        of_one = rows[0]
+        first_open = min((at for at, end in endings(of_one).items() if end is None), default=of_one[-1].record_offset)
+        up_to = chosen.randrange(1, max(2, first_open))
+        before = [row for row in of_one if row.record_offset < up_to]
+        left = [*cleaned(before, up_to), *of_one[len(before) :]]
+        store = random_store(tmp_path / str(seed), {0: left}, times, 1)
+        for _ in range(points):
+            end = chosen.randrange(of_one[-1].record_offset + 2)
+            answer = offsets_as_of(store, positions={0: end})
+            if answer.is_complete:
+                complete += 1
+                assert _offsets(answered(answer)) == _offsets(expected(cut_by_position(rows, {0: end}), 1, MODERN))
+            else:
+                incomplete += 1
+                assert answer.complete_since_ms is not None
+    assert complete > 5
+    assert incomplete > 5
+
+
+def _offsets(answers: dict[str, tuple[object, ...]]) -> dict[str, object]:
+    """Offsets of groups that have some: R16 lets a compaction lose simple groups that hold nothing."""
+    return {group_id: each[3] for group_id, each in answers.items() if each[3]}
+
+
+def _cleaned_here(rows: Sequence[LogRow], end: int) -> list[LogRow]:
+    """The rows that a cleaning of this program leaves."""
+    before = [row for row in rows if row.record_offset < end]
+    columns = {
+        **{name: [getattr(row, name) for row in before] for name in LogRow._fields},
+        "backfill": [False] * len(before),
+        "aged": [True] * len(before),
+    }
+    table = pa.Table.from_arrays([pa.array(columns[each.name], each.type) for each in SCHEMA], schema=SCHEMA)
+    keep = survivors(table)
+    return [row for row, stays in zip(before, keep.tolist(), strict=True) if stays] + list(rows[len(before) :])
+
+
+def test_one_group_reads_only_the_files_of_its_log_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    original = TableFolder.open_file
+
+    def counted(self: TableFolder, file: object, **options: object) -> object:
+        opened.append(file.name)  # type: ignore[attr-defined]
+        return original(self, file, **options)  # type: ignore[arg-type]
+
+    store = random_store(
+        tmp_path / "store",
+        {at: [LogRow(at, offset, b"\x00\x63" + bytes([at]), b"") for offset in range(40)] for at in range(10)},
+        {(at, offset): START_MS for at in range(10) for offset in range(40)},
+        10,
+    )
+    monkeypatch.setattr(TableFolder, "open_file", counted)
+    offsets_as_of(store, time_ms=START_MS, group_ids=["g"])
+    assert len(set(opened)) == 1  # each of the ten files has one log partition
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({}, "give one of both"),
+        ({"time_ms": 1, "positions": {0: 1}}, "give one of both"),
+        ({"positions": {3: 1}}, "log partitions 0 to 2"),
+    ],
+)
+def test_a_point_that_is_not_one_is_refused(tmp_path: Path, point: dict[str, object], message: str) -> None:
+    _, rows, times = random_rows(1, 20, MODERN)
+    store = random_store(tmp_path / "store", rows, times, 3)
+    with pytest.raises(InvalidTime, match=message):
+        offsets_as_of(store, **point)  # type: ignore[arg-type]

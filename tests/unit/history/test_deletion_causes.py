@@ -1,0 +1,197 @@
+"""The causes of deletions: of recorded brokers, of this program's coordinator, and of records that two causes write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.history.deletion_causes import Retention
+from offsets_pipeline.history.group_timeline import why
+from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from tests.logs import LogPartition
+from tests.unit.history.history_stores import START_MS, capture_store, random_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLASSIC = CoordinatorSemantics.CLASSIC
+MINUTE_MS = 60_000
+#: The retention of the brokers of 4.2.0-expiry-*; other captures ran for less than a minute.
+OF_BROKER = Retention(MINUTE_MS, 5_000, is_known=True)
+
+#: By capture, what its clients and administrators did to groups (tests/data/captures/README.md): the true causes. Two
+#: causes where the broker writes the same records for both.
+TRUE_CAUSES: dict[str, dict[str, set[str]]] = {
+    "4.2.0-classic": {
+        "g-simple-deleted": {"group removed"},
+        "g-deleted": {"group removed"},
+        "g-reborn": {"group removed"},
+        "g-deloff": {"deleted"},
+        "g-deloff-all": {"deleted"},
+        "g-deloff-member": {"deleted"},
+        "g-onlygone": {"topic gone"},
+        "g-topicgone-member": {"topic gone"},
+        "g-topicgone": {"topic gone", "deleted"},
+    },
+    "3.9.2-classic": {
+        "g-simple-deleted": {"group removed", "deleted"},
+        "g-deleted": {"group removed", "deleted"},
+        "g-reborn": {"group removed", "deleted"},
+        "g-deloff": {"deleted"},
+        "g-deloff-all": {"deleted", "group removed"},
+        "g-deloff-member": {"deleted"},
+        "g-onlygone": {"topic gone", "deleted", "group removed"},
+        "g-topicgone-member": {"topic gone", "deleted"},
+        "g-topicgone": {"topic gone", "deleted"},
+    },
+    "4.2.0-kip848": {"k-deloff": {"deleted"}, "k-topicgone": {"topic gone"}, "k-deleted": {"group removed"}},
+    "4.0.0-kip848": {"k-deloff": {"deleted"}, "k-topicgone": {"topic gone"}, "k-deleted": {"group removed"}},
+    "4.2.0-txn-open": {
+        "x-delgrp": {"group removed"},
+        "x-del": {"deleted"},
+        "x-del2": {"deleted"},
+        "x-topic": {"topic gone", "deleted"},
+    },
+    "3.9.2-txn-open": {
+        "x-delgrp": {"group removed", "deleted"},
+        "x-del": {"deleted", "group removed"},
+        "x-del2": {"deleted"},
+        "x-topic": {"topic gone", "deleted", "group removed"},
+    },
+    "4.2.0-expiry-before": {"e-deleted": {"group removed"}},
+    "4.2.0-expiry-mid": {"e-tomb": {"deleted"}},
+    "4.2.0-expiry-after": {
+        "e-tomb": {"deleted"},
+        "e-retdef": {"expired"},
+        "e-empty": {"expired"},
+        "e-pending": {"expired"},
+    },
+    "4.2.0-inject": {"i-key0": {"deleted"}, "i-tombgm-offsets": {"group removed"}},
+    "4.2.0-connect-altered": {"connect-sink-3": {"group removed"}},
+    "2.4.1-old": {
+        "o-gone": {"topic gone", "deleted"},
+        "o-deleted": {"group removed", "deleted"},
+        "o-deloff": {"deleted"},
+    },
+    "4.2.0-old-codec1": {"o-gone": {"topic gone", "deleted"}, "o-deleted": {"group removed"}, "o-deloff": {"deleted"}},
+}
+
+
+def causes(store: str, retention: Retention | None = None) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in history_tables(store, retention=retention)["deleted_offsets"].read().to_pylist():
+        found.setdefault(row["group_id"], set()).add(row["cause"])
+    return found
+
+
+@pytest.mark.parametrize("name", TRUE_CAUSES)
+def test_the_true_cause_of_each_deletion_in_a_capture(tmp_path: Path, name: str) -> None:
+    expected = {group: each if len(each) == 1 else {"unknown"} for group, each in TRUE_CAUSES[name].items()}
+    retention = OF_BROKER if "expiry" in name else None
+    assert causes(capture_store(tmp_path / "store", name), retention) == expected
+
+
+def test_without_the_brokers_retention_an_expiry_may_be_a_request(tmp_path: Path) -> None:
+    found = causes(capture_store(tmp_path / "store", "4.2.0-expiry-after"))
+    assert {group for group, each in found.items() if each == {"unknown"}} == {"e-retdef", "e-empty", "e-pending"}
+
+
+def written(tmp_path: Path, log: LogPartition, at_ms: list[int], semantics: CoordinatorSemantics = MODERN) -> str:
+    times = {(0, row.record_offset): time for row, time in zip(log.rows, at_ms, strict=True)}
+    return random_store(tmp_path / "store", {0: log.rows}, dict(times), 1, semantics=semantics)
+
+
+def committed(log: LogPartition, group: str, topic: str, partition: int, at_ms: int) -> None:
+    log.commit((group, topic, partition), 120, commit_timestamp=at_ms)
+
+
+@pytest.mark.parametrize(
+    ("age_minutes", "is_known", "cause"),
+    [
+        (0, False, "group removed"),  # nothing expires before a minute
+        (30, False, "unknown"),  # a broker with a shorter retention writes the same
+        (30, True, "group removed"),
+        (60, True, "expired"),  # the run after the offset became due
+        (65, False, "expired"),  # the setting confirms it
+        (75, True, "unknown"),  # a run had been there before: retention was away, or it was a request
+    ],
+)
+def test_a_removed_group_is_expired_only_if_its_offsets_just_became_due(
+    tmp_path: Path, age_minutes: int, is_known: bool, cause: str
+) -> None:
+    log, end_ms = LogPartition(), START_MS + age_minutes * MINUTE_MS
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "other", "t", 0, end_ms)
+    log.delete(("g", "t", 0))
+    log.group_tombstone(2, "g")
+    store = written(tmp_path, log, [START_MS, end_ms, end_ms, end_ms])
+    assert causes(store, Retention(60 * MINUTE_MS, 10 * MINUTE_MS, is_known))["g"] == {cause}
+
+
+def test_an_offset_that_stays_although_it_is_due_rules_retention_out(tmp_path: Path) -> None:
+    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "g", "t", 1, START_MS)
+    log.delete(("g", "t", 0))
+    store = written(tmp_path, log, [START_MS, START_MS, end_ms])
+    assert causes(store, Retention(60 * MINUTE_MS, is_known=True))["g"] == {"deleted"}
+
+
+def test_an_offset_that_names_its_own_time_expires_by_it(tmp_path: Path) -> None:
+    log, due_ms = LogPartition(), START_MS + 20_000
+    log.commit(("g", "t", 0), 7, version=1, commit_timestamp=START_MS, expire_timestamp=due_ms)
+    log.delete(("g", "t", 0))
+    log.group_tombstone(2, "g")
+    store = written(tmp_path, log, [START_MS, due_ms + 1000, due_ms + 1000])
+    answer = why(LogHistory(store), Retention(), "g", "t", 0)
+    assert (answer.status, answer.cause) == ("deleted", "expired")
+    assert answer.reason is not None
+    assert answer.reason.startswith("its commit named ")
+
+
+def test_a_topic_that_another_group_still_reads_was_not_deleted(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "other", "t", 3, START_MS)
+    log.delete(("g", "t", 0))
+    assert causes(written(tmp_path, log, [START_MS, START_MS, START_MS + 1])) == {"g": {"deleted"}}
+
+
+def test_tombstones_of_two_groups_in_one_write_are_no_request(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "other", "t", 3, START_MS)
+    log.delete(("g", "t", 0))
+    log.delete(("other", "t", 3))
+    times = [START_MS, START_MS, START_MS + 1, START_MS + 1]
+    assert causes(written(tmp_path, log, times)) == {"g": {"topic gone"}, "other": {"topic gone"}}
+
+
+def test_a_group_that_changes_its_type_keeps_its_offsets(tmp_path: Path) -> None:
+    """KIP-848: the broker removes the classic group and writes the new one at once."""
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    log.group_tombstone(2, "g")
+    log.group(3, "g", epoch=1)
+    store = written(tmp_path, log, [START_MS, START_MS + 1, START_MS + 1])
+    assert causes(store) == {}
+    assert why(LogHistory(store), Retention(), "g", "t", 0).status == "committed"
+
+
+def test_an_offset_that_was_committed_again_is_there(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    log.delete(("g", "t", 0))
+    committed(log, "g", "t", 0, START_MS + 5)
+    answer = why(LogHistory(written(tmp_path, log, [START_MS, START_MS + 1, START_MS + 5])), Retention(), "g", "t", 0)
+    assert (answer.status, answer.committed_offset, len(answer.deletions)) == ("committed", 120, 1)
+
+
+def test_an_offset_that_the_log_never_had(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    answer = why(LogHistory(written(tmp_path, log, [START_MS])), Retention(), "g", "t", 1)
+    assert (answer.status, answer.text) == ("never committed", "the log has no commit of t-1 by group 'g'")

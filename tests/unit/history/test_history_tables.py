@@ -1,0 +1,193 @@
+"""The views of history: every commit, every deletion, decoded records; the same for one group as for all."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
+from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
+from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
+from tests.random_logs import MANY, Shape, random_log
+from tests.unit.history.history_stores import START_MS, capture_store, random_store, table_of, times_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.semantics.log_row import LogRow
+
+Identity = tuple[int, str, str, int]
+GROUP_VIEWS = (OFFSET_HISTORY, GROUP_HISTORY, DELETED_OFFSETS)
+CAPTURES = ["4.2.0-txn-open", "4.2.0-kip848", "3.9.2-txn-open", "4.2.0-inject", "4.2.0-expiry-after", "4.2.0-share"]
+
+
+class Seen:
+    """Commits that became visible, and offsets that went: by comparing the specification's state row by row."""
+
+    def __init__(self, partitions: dict[int, list[LogRow]], n: int, semantics: CoordinatorSemantics) -> None:
+        self.commits: list[tuple[Identity, int, int | None]] = []
+        self.gone: set[tuple[Identity, int]] = set()
+        self.came_back: set[tuple[Identity, int]] = set()
+        for at, rows in partitions.items():
+            state, before = PartitionState(at, n, semantics=semantics), {}
+            known: set[tuple[Identity, int]] = set()
+            for row in rows:
+                state.replay(row)
+                after = {
+                    (at, group_id, *where): offset
+                    for group_id in state.groups.keys() & state.offsets.keys()
+                    for where, offset in state.offsets[group_id].items()
+                }
+                for identity in before.keys() - after.keys():
+                    self.gone.add((identity, before[identity].record_offset))
+                for identity, offset in after.items():
+                    held = before.get(identity)
+                    if held is None or held.record_offset != offset.record_offset:
+                        if (identity, offset.record_offset) in known:
+                            self.came_back.add((identity, offset.record_offset))
+                            continue
+                        known.add((identity, offset.record_offset))
+                        previous = None if held is None else held.committed_offset
+                        self.commits.append((identity, offset.record_offset, previous))
+                before = after
+
+
+def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: CoordinatorSemantics) -> None:
+    seen = Seen(partitions, n, semantics)
+    tables = {name: table.read() for name, table in history_tables(store).items()}
+    commits = [
+        (
+            (row["log_partition"], row["group_id"], row["topic"], row["partition"]),
+            row["record_offset"],
+            row["previous_offset"],
+        )
+        for row in tables["offset_history"].to_pylist()
+        if not row["superseded"]
+    ]
+    assert sorted(commits, key=str) == sorted(seen.commits, key=str)
+    gone = {
+        ((row["log_partition"], row["group_id"], row["topic"], row["partition"]), row["commit_record_offset"])
+        for row in tables["deleted_offsets"].to_pylist()
+    }
+    assert gone <= seen.gone
+    assert seen.gone - gone <= seen.came_back  # a group that was converted kept its offsets
+    for group_id in {row[0][1] for row in commits}:
+        one = history_tables(store, group_ids=[group_id])
+        for view in GROUP_VIEWS:
+            whole = tables[view.name]
+            whole = whole.filter(pc.equal(whole["group_id"], group_id))
+            if not semantics.is_classic:
+                whole = whole.filter(pc.invert(whole["misplaced"]))
+            assert one[view.name].read().to_pylist() == whole.to_pylist(), (group_id, view.name)
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURE_NAMES if name in CAPTURES])
+def test_captures_show_every_commit_and_deletion(tmp_path: Path, name: str) -> None:
+    store = capture_store(tmp_path / "store", name)
+    check(store, capture_rows(name), capture_partitions(name), capture_semantics(name))
+
+
+@pytest.mark.parametrize("semantics", [MODERN, CoordinatorSemantics.CLASSIC])
+@pytest.mark.parametrize("logs", [3, pytest.param(150, marks=pytest.mark.long)])
+def test_random_logs_show_every_commit_and_deletion(tmp_path: Path, semantics: CoordinatorSemantics, logs: int) -> None:
+    for seed in range(logs):
+        chosen = random.Random(seed)
+        rows = random_log(chosen, 150, Shape(groups=MANY[:5], log_partitions=2, strays=0.1)).partitions
+        store = random_store(tmp_path / str(seed), rows, times_of(rows, chosen), 2, semantics=semantics)
+        check(store, rows, 2, semantics)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) -> None:
+    found = history_tables(capture_store(tmp_path / "store", name))["log_records"].read()
+    by_place = {(row["log_partition"], row["record_offset"]): row for row in found.to_pylist()}
+    partitions = capture_rows(name)
+    assert len(by_place) == found.num_rows == sum(map(len, partitions.values()))
+    for at, rows in partitions.items():
+        ended = outcomes(input_table(rows)).tolist()
+        for row, outcome in zip(rows, ended, strict=True):
+            told = by_place[at, row.record_offset]
+            assert (told["control_type"], told["tombstone"]) == (row.control_type, row.value is None)
+            if row.control_type is not None:
+                assert told["record_name"] == "ControlRecord"
+                continue
+            expected = None if row.producer_id is None else "open" if outcome == OPEN else "aborted"
+            assert told["outcome"] == ("committed" if outcome == COMMITTED else expected)
+            if told["record_name"] in {"Unknown", "Corrupt"}:
+                assert told["problem"]
+                continue
+            key = decode_key(row.key)
+            assert (told["group_id"], told["record_type"]) == (key.group_id, key.record_type)
+            if key.record_type in (0, 1) and row.value is not None:
+                value = decode_value(key.record_type, row.value)
+                assert told["value_version"] == value.version
+                assert told["committed_offset"] == value.fields["offset"]
+                assert told["metadata"] == value.fields["metadata"]
+                assert (told["topic"], told["partition"]) == (key.fields["topic"], key.fields["partition"])
+            elif row.value is not None:
+                assert told["value_json"].startswith("{")
+
+
+def test_members_of_a_classic_group_are_readable(tmp_path: Path) -> None:
+    found = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"), group_ids=["g-stable"])["log_records"]
+    values = [row["value_json"] for row in found.read().to_pylist() if row["record_name"] == "GroupMetadata"]
+    assert any('"assigned_partitions": [{"topic": "t1"' in value for value in values)
+
+
+def test_a_member_that_holds_the_partition_could_have_made_the_commit(tmp_path: Path) -> None:
+    rows = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"))["offset_history"].read().to_pylist()
+    by_group = {row["group_id"]: row for row in rows}
+    assert by_group["g-stable"]["committed_by"].startswith("rdkafka-")
+    assert by_group["g-stable"]["client_host"].startswith("/")
+    assert by_group["g-admin"]["committed_by"] == "unknown"  # an administrator committed for an empty group
+    assert by_group["g-admin"]["client_id"] is None
+
+
+def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -> None:
+    """The second incarnation has the last commit of the first again, and a new one."""
+    log = LogPartition()
+    identity = ("g", "t", 0)
+    for offset in (10, 20):
+        log.commit(identity, offset)
+    first = list(log.rows)
+    log.commit(identity, 5)
+    second = log.rows[1:]
+    times = {(0, row.record_offset): START_MS + row.record_offset for row in log.rows}
+    store = random_store(tmp_path / "store", {0: first}, times, 1)
+    write_deltalake(tmp_path / "store" / "log", table_of(second, times, log_incarnation=1), mode="append")
+    noted = pa.table(
+        {
+            "log_partition": pa.array([0], pa.int32()),
+            "log_incarnation": pa.array([1], pa.int32()),
+            "start_offset": pa.array([1], pa.int64()),
+            "end_offset": pa.array([3], pa.int64()),
+            "updated_at": pa.array([0], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
+    rows = history_tables(store)["offset_history"].read().to_pylist()
+    columns = ("log_incarnation", "record_offset", "committed_offset", "delta", "is_rewind", "begins_incarnation")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        (0, 0, 10, None, False, False),
+        (0, 1, 20, 10, False, False),
+        (1, 2, 5, -15, True, True),
+    ]
+
+
+def test_views_are_documented_column_by_column(root: Path) -> None:
+    text = (root / "docs" / "history.md").read_text(encoding="utf-8")
+    for view in HISTORY_VIEWS.values():
+        section = re.search(rf"^### {view.name}\n(.*?)(?=^### |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section is not None, view.name
+        listed = re.findall(r"^\| `(\w+)` \| [^|]+ \| (.*) \|$", section[1], re.MULTILINE)
+        assert listed == [(each.name, each.comment) for each in view.columns], view.name
