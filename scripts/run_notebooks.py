@@ -17,7 +17,10 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -26,8 +29,13 @@ _DPI = 80
 Cell = dict[str, Any]
 
 
-def run_notebook(notebook: dict[str, Any], name: str) -> dict[str, Any]:
-    """Run the cells in the current folder, and set their outputs. Returns the names that the cells defined."""
+def run_notebook(
+    notebook: dict[str, Any], name: str, on_figure: Callable[[Any], None] = lambda _: None
+) -> dict[str, Any]:
+    """Run the cells in the current folder, and set their outputs. Returns the names that the cells defined.
+
+    ``on_figure`` gets each figure of matplotlib.
+    """
     import matplotlib as mpl  # noqa: PLC0415 - before a cell imports pyplot
 
     mpl.use("agg")
@@ -35,11 +43,13 @@ def run_notebook(notebook: dict[str, Any], name: str) -> dict[str, Any]:
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for count, cell in enumerate(code, start=1):
         cell["execution_count"] = count
-        cell["outputs"] = _outputs("".join(cell["source"]), f"{name}, cell {count}", names, count)
+        cell["outputs"] = _outputs("".join(cell["source"]), f"{name}, cell {count}", names, count, on_figure)
     return names
 
 
-def _outputs(source: str, place: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
+def _outputs(
+    source: str, place: str, names: dict[str, Any], count: int, on_figure: Callable[[Any], None]
+) -> list[dict[str, Any]]:
     body = ast.parse(source, place).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     printed = io.StringIO()
@@ -53,7 +63,7 @@ def _outputs(source: str, place: str, names: dict[str, Any], count: int) -> list
         outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())})
     outputs += [
         {"data": {"image/png": picture, "text/plain": ["<Figure>"]}, "metadata": {}, "output_type": "display_data"}
-        for picture in _figures()
+        for picture in _figures(on_figure)
     ]
     if value is not None:
         outputs.append(
@@ -62,13 +72,15 @@ def _outputs(source: str, place: str, names: dict[str, Any], count: int) -> list
     return outputs
 
 
-def _figures() -> list[str]:
+def _figures(on_figure: Callable[[Any], None]) -> list[str]:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - after its backend is chosen
 
     pictures = []
     for number in plt.get_fignums():
         file = io.BytesIO()
-        plt.figure(number).savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
+        figure = plt.figure(number)
+        figure.savefig(file, format="png", dpi=_DPI, metadata={"Software": None})
+        on_figure(figure)
         pictures.append(base64.b64encode(file.getvalue()).decode())
     plt.close("all")
     return pictures
