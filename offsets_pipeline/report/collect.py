@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
-from offsets_pipeline.lag.logged_groups import LoggedGroups
 from offsets_pipeline.query.log_info import unfolded_records
 from offsets_pipeline.query.retention_inputs import retention_inputs
-from offsets_pipeline.report.commit_history import MAX_COMMITS, commit_rates, lag_over_time, rewinds
+from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
     NO_POSITIONS,
     Expiring,
@@ -78,7 +77,7 @@ def collect_report(
     lags = {name: offsets_behind(group, positions) for name, group in groups.items()}
     by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
     shown = by_lag[: options.rows]
-    windows = LoggedGroups(reader, shown, None).last_commits(MAX_COMMITS)
+    windows, makers = read_commits(reader.location, shown)
     span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
     return Report(
         store=store,
@@ -97,7 +96,7 @@ def collect_report(
         ),
         lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
         commit_rates=commit_rates(windows, span_ms),
-        rewinds=rewinds(windows, span_ms, options.rows),
+        rewinds=rewinds(windows, span_ms, options.rows, makers),
         stale=stale_groups(groups, last_commits, now_ms, options),
         expiring=expiring_offsets(reader, now_ms, options),
     )

@@ -3,26 +3,58 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
+from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.partition_owners import UNKNOWN
+from offsets_pipeline.lag.commit_windows import Commit
 from offsets_pipeline.report.charts import MAX_SERIES
 from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.lag.commit_windows import Commit, Identity
+    from offsets_pipeline.lag.commit_windows import Identity
     from offsets_pipeline.lag.position_sources import PositionSource
 
     Windows = Mapping[Identity, Sequence[Commit]]
+    #: The member that made a commit.
+    Makers = Mapping[tuple[Identity, Commit], str]
 
+_NO_MAKERS: Makers = MappingProxyType({})
+_US_PER_MS = 1_000
 #: Commits of an offset that are read, at most: the newest.
 MAX_COMMITS = 5_000
 _POINTS = 96
 _COLUMNS = 48
 _MS_PER_MINUTE = 60_000
+
+
+def read_commits(location: str, groups: Collection[str]) -> tuple[Windows, Makers]:
+    """Return the newest visible commits of these groups, and the members that made their rewinds, where known.
+
+    Raises as `LogHistory`.
+    """
+    rows = history_tables(location, group_ids=groups)[OFFSET_HISTORY.name].read()
+    rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
+    committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
+    windows: dict[Identity, deque[Commit]] = {}
+    makers: dict[tuple[Identity, Commit], str] = {}
+    names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
+    columns = (*(rows[name].to_pylist() for name in names), committed_ms.to_pylist())
+    for group, topic, partition, offset, is_rewind, member, at_ms in zip(*columns, strict=True):
+        identity, commit = (group, topic, partition), Commit(offset, at_ms)
+        windows.setdefault(identity, deque(maxlen=MAX_COMMITS)).append(commit)
+        if is_rewind and member != UNKNOWN:
+            makers[identity, commit] = member
+    return {identity: list(commits) for identity, commits in windows.items()}, makers
 
 
 def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
@@ -50,10 +82,10 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
     return CommitRates(len(most), None if series else "No group committed in this time.", series)
 
 
-def rewinds(windows: Windows, span_ms: tuple[int, int], rows: int) -> Rewinds:
+def rewinds(windows: Windows, span_ms: tuple[int, int], rows: int, makers: Makers = _NO_MAKERS) -> Rewinds:
     """Return the commits of a span that are lower than the commit before, the latest first."""
     found = [
-        Rewind(after.committed_ms, *identity, before.offset, after.offset)
+        Rewind(after.committed_ms, *identity, before.offset, after.offset, makers.get((identity, after)))
         for identity, commits in windows.items()
         for before, after in pairwise(commits)
         if after.offset < before.offset and span_ms[0] <= after.committed_ms <= span_ms[1]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.lag.position_sources import SampledPositions
@@ -17,13 +22,18 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.report.collect import ReportOptions, collect_report
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.store import Store
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.logs import capture_partitions, capture_rows, oracle
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
+from tests.unit.coordinator.groups import assignment, subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from offsets_pipeline.report.model import Report
     from offsets_pipeline.semantics.log_row import LogRow
@@ -208,3 +218,34 @@ def test_positions_of_a_file_give_the_lag(day: Path, tmp_path: Path) -> None:
     assert main([*line, "--positions", str(tmp_path / "positions.csv")]) == 0
     text = html.read_text(encoding="utf-8")
     assert f">{200_000 - STEPS * PRODUCED + 100:,}<" in text
+
+
+def test_a_rewind_names_the_member_that_had_the_partition(tmp_path: Path) -> None:
+    store, clock = tmp_path / "store", FixedClock(START_MS)
+    opened = OwnedStore.create(store, 1)
+    held = ClassicMember("m", subscription=subscription("t"), assignment=assignment("t", 0))
+    member = MemberOfGroup("m", 3)
+    with Coordinator.open(opened, clock=clock, housekeeping=False) as coordinator:
+        coordinator.store_group(GroupMetadata("g", "consumer", 3, "range", "m", (held,)))
+        for offset in (50, 20, 60):
+            clock.advance_ms(1_000)
+            coordinator.commit_offsets("g", {("t", 0): offset, ("t", 1): offset}, member=member)
+    fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
+    found = report_of(store, clock.now_ms())
+    assert [(each.partition, each.from_offset, each.to_offset, each.by) for each in found.rewinds.rows] == [
+        (0, 50, 20, "m"),
+        (1, 50, 20, None),  # no member has partition 1
+    ]
+
+
+def test_commits_before_a_deletion_count(tmp_path: Path) -> None:
+    store, clock = tmp_path / "store", FixedClock(START_MS)
+    opened = OwnedStore.create(store, 1)
+    with Coordinator.open(opened, clock=clock, housekeeping=False) as coordinator:
+        for offset in (1, 2, 3):
+            coordinator.commit_offsets("g", {("t", 0): offset})
+            coordinator.delete_offsets("g", [("t", 0)])
+        coordinator.commit_offsets("g", {("t", 0): 4})
+    fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
+    (line,) = report_of(store, clock.now_ms()).commit_rates.series
+    assert sum(point.value or 0 for point in line.points) * OPTIONS.hours * 60 / len(line.points) == pytest.approx(4)
