@@ -54,8 +54,8 @@ def validated_config(connector: str, settings: Mapping[str, str | None]) -> dict
 
     Raises BadConnectRequest, with Connect's message where Connect has one. No message has a value that may be secret.
     """
-    name = settings.get("name") or connector
-    if name != connector:
+    name = settings.get("name")
+    if name not in (None, connector):
         raise BadConnectRequest(
             f"Connector name configuration ({name}) doesn't match connector name in the URL ({connector})"
         )

@@ -59,26 +59,6 @@ HELP: Mapping[str, Told] = {
     "offsets_batch_duration_seconds": Told("summary", "Duration of the batches of a query.", "query"),
     "offsets_batches_total": Told("counter", "Batches of a query.", "query"),
     "offsets_warnings_total": Told("counter", "Warnings; each is also printed on stderr."),
-    "offsets_coordinator_groups": Told("gauge", "Groups in the log partitions that the coordinator has loaded."),
-    "offsets_coordinator_offsets": Told("gauge", "Offsets in the log partitions that the coordinator has loaded."),
-    "offsets_coordinator_commits_total": Told("counter", "Commits that are in the log."),
-    "offsets_coordinator_committed_offsets_total": Told("counter", "Offsets of these commits."),
-    "offsets_coordinator_lost_commits_total": Told(
-        "counter", "Commits with acks=0 that were refused or not written; their callers got no error."
-    ),
-    "offsets_coordinator_expired_offsets_total": Told("counter", "Offsets that the coordinator expired."),
-    "offsets_coordinator_expired_groups_total": Told("counter", "Groups that the coordinator removed by expiration."),
-    "offsets_coordinator_appends_total": Told("counter", "Appends to the log; an append has many requests."),
-    "offsets_coordinator_appended_records_total": Told("counter", "Records of these appends."),
-    "offsets_coordinator_append_conflicts_total": Told(
-        "counter", "Appends that another writer preceded; each is retried."
-    ),
-    "offsets_coordinator_load_duration_seconds": Told(
-        "gauge", "Duration of the last load of a log partition.", "log_partition"
-    ),
-    "offsets_coordinator_refused_requests_total": Told(
-        "counter", "Requests that were answered with this error.", "error"
-    ),
     # of groups, with the names and labels of kminion and kafka-lag-exporter, whose dashboards ask for them
     "kminion_kafka_consumer_group_info": Told(
         "gauge", "Groups by state: 1 if the group is Stable, else 0.", "group_id, protocol, protocol_type, state"
@@ -122,6 +102,26 @@ HELP: Mapping[str, Told] = {
     ),
     "offsets_groups_without_metrics": Told(
         "gauge", "Groups that have no metrics of their own, because metrics_max_series allows no more series."
+    ),
+    "offsets_coordinator_groups": Told("gauge", "Groups in the log partitions that the coordinator has loaded."),
+    "offsets_coordinator_offsets": Told("gauge", "Offsets in the log partitions that the coordinator has loaded."),
+    "offsets_coordinator_commits_total": Told("counter", "Commits that are in the log."),
+    "offsets_coordinator_committed_offsets_total": Told("counter", "Offsets of these commits."),
+    "offsets_coordinator_lost_commits_total": Told(
+        "counter", "Commits with acks=0 that were refused or not written; their callers got no error."
+    ),
+    "offsets_coordinator_expired_offsets_total": Told("counter", "Offsets that the coordinator expired."),
+    "offsets_coordinator_expired_groups_total": Told("counter", "Groups that the coordinator removed by expiration."),
+    "offsets_coordinator_appends_total": Told("counter", "Appends to the log; an append has many requests."),
+    "offsets_coordinator_appended_records_total": Told("counter", "Records of these appends."),
+    "offsets_coordinator_append_conflicts_total": Told(
+        "counter", "Appends that another writer preceded; each is retried."
+    ),
+    "offsets_coordinator_load_duration_seconds": Told(
+        "gauge", "Duration of the last load of a log partition.", "log_partition"
+    ),
+    "offsets_coordinator_refused_requests_total": Told(
+        "counter", "Requests that were answered with this error.", "error"
     ),
 }
 

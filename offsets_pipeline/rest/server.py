@@ -28,6 +28,8 @@ _TOKEN = re.compile(r"[\w.~+/=-]{16,4096}", re.ASCII)
 _MAX_CONNECTIONS = 1_000
 _KEEP_ALIVE_SECONDS = 30
 _STOP_SECONDS = 30
+#: Python handles a signal that another thread got when the main thread wakes up.
+_SIGNAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class RestServer:
         self._socket = _bound(host, port, *addresses[0])
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}"
+        #: Whether tokens and offsets cross a network without TLS.
+        self.is_in_clear = context is None and not is_loopback
         guard = Guard(
             app_at(self.address),
             token,
@@ -100,8 +104,8 @@ class RestServer:
 
     def wait(self) -> None:
         """Wait until the service has stopped."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(_SIGNAL_SECONDS)
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -215,13 +215,13 @@ def test_connectors_are_created_configured_and_listed(both: Both) -> None:
 
 def test_wrong_settings_are_refused(both: Both) -> None:
     config = both.config("wrong")
-    wrong_ones: list[dict[str, str | None]] = [{"name": "other"}, {"x": None}, {"x": None, "y": None, "tasks.max": "0"}]
+    wrong_ones: list[dict[str, str | None]] = [{"name": "other"}, {"name": ""}, {"x": None, "tasks.max": "0"}]
     wrong_ones += [{"tasks.max": text} for text in ("0", "-1", "x", "", "99999999999", "2147483648", "1.5")]
     for wrong in wrong_ones:
         assert both.agree("PUT", "/connectors/wrong/config", {**config, **wrong}).status == 400
     for name in ("%20", "a%C2%85b"):
         assert both.agree("PUT", f"/connectors/{name}/config", config).status == 400
-    assert both.agree("PUT", "/connectors/wrong/config", {**config, "tasks.max": " 2 "}).status == 201
+    assert both.agree("PUT", "/connectors/wrong/config", {**config, "tasks.max": " 2 ", "name": None}).status == 201
 
 
 def test_unknown_connectors_paths_and_methods(both: Both) -> None:

@@ -18,7 +18,7 @@ from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch, WrongRecords
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.connectors import describe_connector
+from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
@@ -273,13 +273,20 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
     with OffsetBackingStore(location) as store:
         for position in (1, 2):
             store.set({offset_key("files", {"f": name}): b'{"p":%d}' % position for name in "ab"}).result(10)
-        OffsetManagement(store.log).set_target_state("files", "STOPPED")
-        OffsetManagement(store.log).alter("files", [{"partition": {"f": "a"}, "offset": None}])
+        management = OffsetManagement(store.log)
+        for name in ("files", "new"):  # the second one has no offsets
+            management.put_config(name, {"connector.class": "x.FileStreamSource", "db.password": "${file:/run/db:pw}"})
+        management.set_target_state("files", "STOPPED")
+        management.alter("files", [{"partition": {"f": "a"}, "offset": None}])
         expected = OffsetManagement(store.log).offsets("files")
     workbench.fold(location)
     assert describe_connector(StateReader(str(location)), "files") == expected
     assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
     assert workbench.verify(location, independent=True).equal
     register_views(workbench.spark, str(location))
-    (row,) = workbench.spark.table("connectors").collect()
-    assert (row.name, row.type, row.target_state) == ("files", "source", "STOPPED")
+    rows = workbench.spark.table("connectors").orderBy("name").collect()
+    assert [(row.name, row.type, row.target_state, row.connector_class) for row in rows] == [
+        ("files", "source", "STOPPED", "x.FileStreamSource"),
+        ("new", "source", None, "x.FileStreamSource"),
+    ]
+    assert [each.name for each in list_connectors([StateReader(str(location))])] == ["files", "new"]

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_management import OffsetManagement
-from offsets_pipeline.rest.server import Access
+from offsets_pipeline.rest.server import Access, RestServer
 from tests.kafka.certificates import Authority
 from tests.rest_client import Answer, RestClient
 from tests.unit.rest.services import service
@@ -81,8 +82,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture
-def serve(location: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def serve(
+    location: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str]]:
     """Runs `offsets connect serve` where it must refuse to start; returns its status and its output."""
+    monkeypatch.setattr(RestServer, "start", lambda _: pytest.fail("it has started"))
 
     def run(*options: object) -> tuple[int, str]:
         status = main(["connect", "serve", "--store", str(location), *map(str, options)])
@@ -125,12 +129,13 @@ def test_options_and_files_that_do_not_fit_are_refused_in_one_line(
         assert (status, len(said.splitlines()), reason in said) == (1, 1, True), said
 
 
-def test_an_address_in_use_is_refused_in_one_line(location: Path, serve: Callable[..., tuple[int, str]]) -> None:
-    with service(location) as client:
-        status, said = serve("--listen", client.address)
+def test_an_address_in_use_is_refused_in_one_line(serve: Callable[..., tuple[int, str]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        status, said = serve("--listen", address)
         assert (status, said) == (
             1,
-            f"offsets: error: cannot listen at {client.address}: Address already in use; name another --listen\n",
+            f"offsets: error: cannot listen at {address}: Address already in use; name another --listen\n",
         )
 
 
@@ -204,6 +209,8 @@ def test_an_oversized_body_is_refused_and_changes_nothing(location: Path, *, chu
         assert put(body(1_001)) == 413
         assert client.send("GET", "/connectors").body.count("large") == 0 or chunked
         assert put(body(1_000)) in (200, 201)
+        assert client.send("PUT", "/connectors/large/stop", body(1_001)).status == 413  # nothing reads this body
+        assert client.send("GET", "/connectors/large/status").body["connector"]["state"] == "RUNNING"
 
 
 def test_an_endless_body_is_cut_off(location: Path) -> None:
@@ -249,6 +256,18 @@ def test_a_stop_answers_requests_that_wait(location: Path, monkeypatch: pytest.M
         threading.Timer(0.3, goes_on.set).start()
     request.join(30)
     assert [answer.status for answer in answers] == [200]
+
+
+def test_a_token_on_a_network_without_tls_is_warned_of(
+    location: Path, token_file: Path, capsys: pytest.CaptureFixture[str], signal_handlers: None
+) -> None:
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGTERM]).start()
+    status = main(
+        ["connect", "serve", "--store", str(location), "--listen", "0.0.0.0:0", "--token-file", str(token_file)]
+    )
+    said = capsys.readouterr()
+    assert (status, said.out.count("are served at http://0.0.0.0:")) == (0, 1)
+    assert said.err == "offsets: warning: the token travels in clear; name --tls-certificate and --tls-key\n"
 
 
 @pytest.mark.process

@@ -329,6 +329,18 @@ def test_a_storage_that_fails_is_an_error_of_the_server(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_of_many_clients_one_creates_a_connector(client: RestClient) -> None:
+    start = threading.Barrier(20)
+
+    def put(number: int) -> int:
+        start.wait(30)
+        return client.send("PUT", "/connectors/raced/config", {**CONFIG, "number": number}).status
+
+    with ThreadPoolExecutor(20) as threads:
+        statuses = sorted(threads.map(put, range(20)))
+    assert statuses == [*[200] * 19, 201]
+
+
 def test_of_100_clients_no_request_loses_or_tears_an_offset(location: Path, client: RestClient) -> None:
     clients, rounds, connectors = 100, 3, 10
     paths = [created(client, f"many-{number}") for number in range(connectors)]
