@@ -65,8 +65,8 @@ def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
     counts: dict[str, Counter[int]] = {}
     for (group, _, _), commits in windows.items():
         for commit in commits:
-            if from_ms <= commit.committed_ms <= until_ms:
-                column = min(columns - 1, (commit.committed_ms - from_ms) // width_ms)
+            if from_ms < commit.committed_ms <= until_ms:
+                column = (commit.committed_ms - from_ms - 1) // width_ms
                 counts.setdefault(group, Counter())[column] += 1
     most = sorted(counts, key=lambda group: (-counts[group].total(), group))
     series = [

@@ -70,7 +70,11 @@ def overlapping(figure: Figure) -> list[str]:
     drawn = []
     for axes in figure.axes:
         legend = axes.get_legend()
-        ticks = [tick.label1 for axis in (axes.xaxis, axes.yaxis) for tick in axis._update_ticks()]  # type: ignore[attr-defined]
+        ticks = [
+            tick.label1
+            for axis in (axes.xaxis, axes.yaxis)
+            for tick in axis._update_ticks()  # type: ignore[union-attr] # those within the view
+        ]
         labels = [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *(legend.get_texts() if legend else ())]
         drawn += [each for each in (*ticks, *labels) if each.get_visible() and each.get_text().strip()]
     boxes = [(each.get_text(), each.get_window_extent()) for each in drawn]

@@ -58,7 +58,7 @@ def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, lis
     found = commit_rates(windows, SPAN_MS)
     counts = {
         f"group-{number}": sum(
-            SPAN_MS[0] <= commit.committed_ms <= NOW_MS
+            SPAN_MS[0] < commit.committed_ms <= NOW_MS
             for (group, _, _), commits in windows.items()
             for commit in commits
             if group == f"group-{number}"
