@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 from offsets_pipeline.state.merge_on_read import OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.lag.position_sources import PositionSource
@@ -74,7 +75,8 @@ def collect_report(
     """
     now_ms = positions.at_ms
     last_commits = last_commits_ms(reader)
-    lags = {name: offsets_behind(group, positions) for name, group in groups.items()}
+    log_end = cache(lambda place: positions.bounds(place).log_end_offset)
+    lags = {name: offsets_behind(group, log_end) for name, group in groups.items()}
     by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
     shown = by_lag[: options.rows]
     windows, makers = read_commits(reader.location, shown)
@@ -122,9 +124,9 @@ def last_commits_ms(reader: StateReader) -> dict[str, int]:
     return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
 
-def offsets_behind(group: GroupAnswer, positions: PositionSource) -> int | None:
+def offsets_behind(group: GroupAnswer, log_end: Callable[[tuple[str, int]], int | None]) -> int | None:
     """Return the sum of the lag of a group's partitions; None if no log end of them is known."""
-    ends = [(each, positions.bounds((each.topic, each.partition)).log_end_offset) for each in group.offsets]
+    ends = [(each, log_end((each.topic, each.partition))) for each in group.offsets]
     lags = [max(0, end - each.offset) for each, end in ends if end is not None]
     return sum(lags) if lags else None
 
