@@ -28,6 +28,7 @@ from benchmarks import recipe
 from benchmarks.broker import BrokerError, broker_load_seconds, ended_by_sigterm
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
 from benchmarks.living import FULL, QUICK, measure_living
+from benchmarks.past import measure_past
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
@@ -240,6 +241,7 @@ class Bench:
             shutil.rmtree(theirs.location)
             table.add_speed("the usual recipe into an empty state", data, log.records, recipe_seconds)
         self._sizes(table, log, ours)
+        measure_past(table, ours.location)
         table.doing("fold stream")
         streamed = self._copy(stores, folder / "stream")
         table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))

@@ -205,7 +205,7 @@ def _in_ms(rows: pa.Table) -> pa.Table:
         pc.divide(rows[each.name].cast(pa.int64()), 1000) if pa.types.is_timestamp(each.type) else rows[each.name]
         for each in rows.schema
     ]
-    return pa.table(columns, names=rows.schema.names)
+    return pa.Table.from_arrays(columns, names=rows.schema.names)
 
 
 def _commit_event(row: _Row) -> TimelineEvent:

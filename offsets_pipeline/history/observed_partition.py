@@ -183,13 +183,14 @@ class ObservedPartition(PartitionState):
 
     def _delete(self, group_id: str, where: TopicPartition, producer_id: int | None) -> None:
         group = self.groups.get(group_id)
-        is_held = where in self.offsets.get(group_id, {}) or self.is_pending(group_id, where)
-        if group is not None and is_held:
-            deletion = self._deletion(group_id, group)
-            deletion.deleted[where] = self._offset
+        held = self._held(group_id, where)
+        deletion = self._deletion(group_id, group) if group is not None and any(held) else None
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
         super()._delete(group_id, where, producer_id)
+        left = self._held(group_id, where)
+        if deletion is not None and left != held and not left[0]:  # R12, `classic`: the visible one may stay
+            deletion.deleted[where] = self._offset
         self._note_removed(group_id, group, COMMIT_RECORD_TYPE)
 
     def _apply_group_record(self, key: DecodedKey, value: bytes | None) -> None:
@@ -210,6 +211,10 @@ class ObservedPartition(PartitionState):
             self._note_group(group_id, key.record_type)
 
     # --- deletions
+
+    def _held(self, group_id: str, where: TopicPartition) -> tuple[bool, bool]:
+        """Whether the group has a visible and a pending offset."""
+        return where in self.offsets.get(group_id, {}), self.is_pending(group_id, where)
 
     def _deletion(self, group_id: str, group: Group) -> GroupDeletion:
         """The deletion of this group in the current write; the first tombstone sees the group as it was."""

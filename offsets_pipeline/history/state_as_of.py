@@ -173,6 +173,4 @@ def _rows(batches: list[pa.RecordBatch], columns: tuple[str, ...]) -> list[dict[
 
 def _table(batches: list[pa.RecordBatch], columns: tuple[str, ...]) -> pa.Table:
     picked = [batch.select(columns) for batch in batches]
-    if picked:
-        return pa.Table.from_batches(picked)
-    return pa.schema([EFFECT_SCHEMA.field(name) for name in columns]).empty_table()
+    return pa.Table.from_batches(picked, pa.schema([EFFECT_SCHEMA.field(name) for name in columns]))

@@ -159,7 +159,7 @@ class _LogFiles:
         of_folder = self._files[file].partition  # partition values, if the table's owner partitioned it
         with self._folder.open_file(self._files[file], buffer_size=_READ_BYTES) as parquet:
             in_file = [name for name in columns if name not in of_folder]
-            rest = [schema.empty_table()]
+            rest = [pa.Table.from_batches([], schema)]
             for batch in parquet.iter_batches(_BLOCK_ROWS, row_groups=self._row_groups(parquet), columns=in_file):
                 arrays = [
                     pa.repeat(pa.scalar(of_folder[field.name]), batch.num_rows).cast(field.type)

@@ -72,7 +72,7 @@ INPUT_SCHEMA = pa.schema(
 _COMPACT_AT_ROWS = 1_000_000
 _COMMIT_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id"]
 _MARKER_COLUMNS = ["log_partition", "record_offset", "producer_id", "control_type"]
-_NO_COMMITS = INPUT_SCHEMA.empty_table().select(_COMMIT_COLUMNS)
+_NO_COMMITS = pa.Table.from_batches([], INPUT_SCHEMA).select(_COMMIT_COLUMNS)
 _RESULT_ROWS = 250_000  # rows of one batch of effects
 
 
@@ -102,7 +102,7 @@ class Replay:
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of INPUT_SCHEMA, of any log partitions, in any order."""
-        table = pa.table(rows) if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         table = self._progress.unfolded(table)
         if not table.num_rows:
             return

@@ -82,8 +82,9 @@ def random_store(
         for at, of_one in partitions.items()
         if of_one
     ]
-    schema = pa.schema([field.with_nullable(nullable=True) for field in LOG_PARTITIONS.arrow_schema()])
-    write_deltalake(location / "log_partitions", pa.Table.from_pylist(noted, schema), mode="append")
+    write_deltalake(
+        location / "log_partitions", pa.Table.from_pylist(noted, LOG_PARTITIONS.arrow_schema()), mode="append"
+    )
     return str(location)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
+from offsets_pipeline.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.record.decode import decode_key, decode_value
@@ -62,23 +63,20 @@ class Seen:
                 before = after
 
 
+def identity_of(row: dict[str, Any]) -> Identity:
+    return row["log_partition"], row["group_id"], row["topic"], row["partition"]
+
+
 def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: CoordinatorSemantics) -> None:
     seen = Seen(partitions, n, semantics)
     tables = {name: table.read() for name, table in history_tables(store).items()}
     commits = [
-        (
-            (row["log_partition"], row["group_id"], row["topic"], row["partition"]),
-            row["record_offset"],
-            row["previous_offset"],
-        )
+        (identity_of(row), row["record_offset"], row["previous_offset"])
         for row in tables["offset_history"].to_pylist()
         if not row["superseded"]
     ]
     assert sorted(commits, key=str) == sorted(seen.commits, key=str)
-    gone = {
-        ((row["log_partition"], row["group_id"], row["topic"], row["partition"]), row["commit_record_offset"])
-        for row in tables["deleted_offsets"].to_pylist()
-    }
+    gone = {(identity_of(row), row["commit_record_offset"]) for row in tables["deleted_offsets"].to_pylist()}
     assert gone <= seen.gone
     assert seen.gone - gone <= seen.came_back  # a group that was converted kept its offsets
     for group_id in {row[0][1] for row in commits}:
@@ -141,13 +139,13 @@ def test_decoded_log_has_each_record_as_it_decodes(tmp_path: Path, name: str) ->
 def test_members_of_a_classic_group_are_readable(tmp_path: Path) -> None:
     found = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"), group_ids=["g-stable"])["log_records"]
     values = [row["value_json"] for row in found.read().to_pylist() if row["record_name"] == "GroupMetadata"]
-    assert any('"assigned_partitions": [{"topic": "t1"' in value for value in values)
+    assert any('"assigned_partitions": [{"topic": "t2", "partitions": [0, 1]}' in value for value in values)
 
 
 def test_a_member_that_holds_the_partition_could_have_made_the_commit(tmp_path: Path) -> None:
     rows = history_tables(capture_store(tmp_path / "store", "4.2.0-classic"))["offset_history"].read().to_pylist()
     by_group = {row["group_id"]: row for row in rows}
-    assert by_group["g-stable"]["committed_by"].startswith("rdkafka-")
+    assert by_group["g-stable"]["committed_by"] != "unknown"
     assert by_group["g-stable"]["client_host"].startswith("/")
     assert by_group["g-admin"]["committed_by"] == "unknown"  # an administrator committed for an empty group
     assert by_group["g-admin"]["client_id"] is None
@@ -165,15 +163,8 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
     times = {(0, row.record_offset): START_MS + row.record_offset for row in log.rows}
     store = random_store(tmp_path / "store", {0: first}, times, 1)
     write_deltalake(tmp_path / "store" / "log", table_of(second, times, log_incarnation=1), mode="append")
-    noted = pa.table(
-        {
-            "log_partition": pa.array([0], pa.int32()),
-            "log_incarnation": pa.array([1], pa.int32()),
-            "start_offset": pa.array([1], pa.int64()),
-            "end_offset": pa.array([3], pa.int64()),
-            "updated_at": pa.array([0], pa.timestamp("us", tz="UTC")),
-        }
-    )
+    row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 3, "updated_at": 0}
+    noted = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
     write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
     rows = history_tables(store)["offset_history"].read().to_pylist()
     columns = ("log_incarnation", "record_offset", "committed_offset", "delta", "is_rewind", "begins_incarnation")

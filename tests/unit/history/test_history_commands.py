@@ -1,0 +1,135 @@
+"""`offsets as-of`, `history` and `why`, in every format, without Spark."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from tests.compare import compare
+from tests.logs import LogPartition, capture_partitions, oracle
+from tests.unit.history.history_stores import START_MS, capture_store, random_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.semantics.log_row import LogRow
+
+CAPTURE = "4.2.0-classic"
+AT_END = "2100-01-01T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return capture_store(tmp_path_factory.mktemp("history") / "store", CAPTURE)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    return done.out
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer(capsys, *arguments, "--format", "json"))
+    return found
+
+
+def test_as_of_the_end_is_what_the_broker_answers(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, "as-of", "--store", store, "--time", AT_END)
+    assert compare(found, oracle(CAPTURE)) == []
+    assert found["as_of"]["complete"] is True
+    assert found["as_of"]["complete_since"] is None
+    assert len(found["as_of"]["log_partitions"]) == capture_partitions(CAPTURE)
+
+
+def test_as_of_before_a_deletion_has_the_offset(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = json_of(capsys, "as-of", "--store", store, "--position", "2:17", "--group", "g-deleted")
+    assert [(each["topic"], each["offset"]) for each in before["groups"]["g-deleted"]["offsets"]] == [("t1", 13)]
+    assert main(["as-of", "--store", store, "--position", "2:19", "--group", "g-deleted"]) == 1
+    assert "no group 'g-deleted'" in capsys.readouterr().err
+
+
+def test_table_and_csv_are_those_of_describe(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["as-of", "--store", store, "--time", AT_END, "--group", "g-stable"]
+    (header, first, *_) = csv.reader(io.StringIO(answer(capsys, *at, "--format", "csv")))
+    assert header[:3] == ["group", "type", "state"]
+    assert first[:3] == ["g-stable", "Classic", "Stable"]
+    assert answer(capsys, *at, "--members").startswith("GROUP")
+
+
+def test_history_of_a_group_is_in_the_order_of_the_log(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, "history", "--store", store, "--group", "g-reset")
+    assert (found["group"], found["complete_since"]) == ("g-reset", None)
+    events = [event["event"] for event in found["history"]]
+    assert events[:3] == ["group created", "group joined", "commit"]
+    assert events.count("rewind") == 4
+    places = [event["record_offset"] for event in found["history"]]
+    assert places == sorted(places)
+
+
+def test_history_is_cut_by_topic_partition_and_time(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    of_offset = ["history", "--store", store, "--group", "g-reset", "--topic", "t1", "--partition", "0"]
+    events = json_of(capsys, *of_offset)["history"]
+    assert [event["event"] for event in events] == ["commit", "rewind"]
+    later = json_of(capsys, *of_offset, "--since", events[1]["time"])["history"]
+    earlier = json_of(capsys, *of_offset, "--until", events[0]["time"])["history"]
+    assert [*earlier, *later] == events
+
+
+def test_why_tells_the_deletion_in_a_sentence(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["why", "--store", store, "--group", "g-deloff", "--topic", "t2", "--partition", "1"]
+    found = json_of(capsys, *asked)
+    assert (found["status"], found["cause"], found["committed_offset"]) == ("deleted", "deleted", 2)
+    assert len(found["deletions"]) == 1
+    line = answer(capsys, *asked)
+    assert line.startswith("g-deloff t2-1: committed 2 at ")
+    assert "by a request that deletes offsets" in line
+    assert answer(capsys, *asked, "--format", "csv").splitlines()[0].startswith("group,topic,partition,status,text")
+
+
+def test_an_unknown_group_and_a_wrong_time_are_one_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", "--store", store, "--group", "nobody"]) == 1
+    assert "no record of group 'nobody'" in capsys.readouterr().err
+    assert main(["as-of", "--store", store, "--time", "yesterday"]) == 1
+    assert "'yesterday' is not a time" in capsys.readouterr().err
+    for wrong in ("3", "a:1", "1:2,1:3", ""):
+        assert main(["as-of", "--store", store, "--position", wrong]) == 2
+        assert "LOGPARTITION:OFFSET" in capsys.readouterr().err
+    assert main(["as-of", "--store", store]) == 2
+    assert "--time, --position" in capsys.readouterr().err
+
+
+def test_a_cleaned_log_says_since_when_it_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = LogPartition(start=3)  # three records are gone
+    for offset in (10, 20, 30):
+        log.commit(("g", "t", 0), offset)
+    rows: dict[int, list[LogRow]] = {0: log.rows}
+    times = {(0, row.record_offset): START_MS + 1000 * row.record_offset for row in log.rows}
+    location = random_store(tmp_path / "store", rows, dict(times), 1, cleaned_to={0: 4})
+    since = "2026-11-18T11:06:43.000Z"
+    found = json_of(capsys, "history", "--store", location, "--group", "g")
+    assert found["complete_since"] == since
+    assert main(["as-of", "--store", location, "--position", "0:3"]) == 0
+    assert f"answers are complete since {since}" in capsys.readouterr().err
+    assert main(["as-of", "--store", location, "--time", since]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_no_command_imports_spark(store: str) -> None:
+    """It would take longer than the answer. A process is needed: other tests have imported it here."""
+    code = (
+        "import sys; from offsets_pipeline.cli import main; "
+        f"assert main(['why', '--store', {store!r}, '--group', 'g-deloff', '--topic', 't2', '--partition', '1']) == 0; "
+        f"assert main(['as-of', '--store', {store!r}, '--time', '{AT_END}']) == 0; "
+        f"assert main(['history', '--store', {store!r}, '--group', 'g-stable']) == 0; "
+        "assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
