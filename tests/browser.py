@@ -37,7 +37,7 @@ addEventListener("load", () => {
     }));
   };
   document.querySelectorAll("svg").forEach(svg => {
-    const texts = [...svg.querySelectorAll("text")], outer = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text, .mark")], outer = svg.getBoundingClientRect();
     pairs(texts, "texts of a chart overlap");
     texts.forEach(each => {
       const box = each.getBoundingClientRect();

@@ -81,7 +81,7 @@ def line_chart(
     for mark in marks:
         if mark.value is not None:
             x, y = axes.x(mark.at_ms), axes.y(mark.value)
-            parts.append(f'<path d="M{x:.1f} {y + 2:.1f}l-5 9h10z" class="mark"/>')
+            parts.append(f'<path d="M{x:.1f} {y - 2:.1f}l-5 -9h10z" class="mark"/>')
     return _svg(name, title, description, _HEIGHT, parts)
 
 

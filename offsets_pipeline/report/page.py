@@ -94,7 +94,7 @@ def _summary(report: Report) -> str:
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
     )
-    notes = "".join(f'<p class="note">{escape(printable(each))}</p>\n' for each in report.warnings)
+    notes = "".join(f'<p class="note">{_name(each[:1].upper() + each[1:])}</p>\n' for each in report.warnings)
     return (
         f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.made_ms)}.</p>\n'
         f'{notes}<dl class="tiles">{cells}</dl>\n'
