@@ -147,7 +147,17 @@ def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
 
 def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) -> None:
     """Show groups of one store as `describe` does, as a table or as CSV."""
-    options = DescribeOptions((), True, False, members, False, False, None, (), format_)
+    options = DescribeOptions(
+        groups=(),
+        all_groups=True,
+        list_=False,
+        members=members,
+        state=False,
+        verbose=False,
+        bootstrap_server=None,
+        options=(),
+        format_=format_,
+    )
     _show_rows([_Answer("", "", groups, AnswerTime(None, []))], options)
 
 

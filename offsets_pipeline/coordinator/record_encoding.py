@@ -61,7 +61,7 @@ def commit_record(
     return Record(log_partition, _commit_key(group_id, where), value, producer_id, producer_epoch)
 
 
-def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, request: str) -> Record:
+def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, request: str | None = None) -> Record:
     """Return the tombstone of an offset; ``request`` is as in `Record`."""
     return Record(log_partition, _commit_key(group_id, where), None, request=request)
 
