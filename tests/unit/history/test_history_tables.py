@@ -166,7 +166,9 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
     first = list(log.rows)
     log.commit(identity, 5)
     second = log.rows[1:]
-    times = {(0, row.record_offset): START_MS + row.record_offset for row in log.rows}
+    times: dict[tuple[int, int], int | None] = {
+        (0, row.record_offset): START_MS + row.record_offset for row in log.rows
+    }
     store = random_store(tmp_path / "store", {0: first}, times, 1)
     write_deltalake(tmp_path / "store" / "log", table_of(second, times, log_incarnation=1), mode="append")
     row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 3, "updated_at": 0}
