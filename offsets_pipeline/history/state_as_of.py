@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 _RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
 #: Without these times no answer imports pandas.
-_GROUPS = ("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol", "group_epoch", "misplaced")
+_GROUPS = (
+    *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
+    *("group_epoch", "assignment_epoch", "misplaced", "members"),
+)
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Co
             "hides_offsets": row["state"] == DEAD or row["group_type"] == SHARE,
         }
         for batch in described(facts.to_batches(), history.current.offsets_partitions, history.semantics)
-        for row in batch.select([*_GROUPS, "members"]).to_pylist()
+        for row in batch.select(_GROUPS).to_pylist()
         if group_ids is None or row["group_id"] in group_ids
     ]
     return StateAsOf(
