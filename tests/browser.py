@@ -37,7 +37,7 @@ addEventListener("load", () => {
     }));
   };
   document.querySelectorAll("svg").forEach(svg => {
-    const texts = [...svg.querySelectorAll("text")], outer = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text, .mark")], outer = svg.getBoundingClientRect();
     pairs(texts, "texts of a chart overlap");
     texts.forEach(each => {
       const box = each.getBoundingClientRect();
@@ -54,7 +54,8 @@ addEventListener("load", () => {
   if (document.documentElement.scrollWidth > innerWidth) found.push("the page is wider than the window");
   document.body.insertAdjacentHTML("beforeend", `<pre id="checked"></pre>`);
   const texts = document.querySelectorAll("text").length;
-  document.getElementById("checked").textContent = JSON.stringify({found, texts});
+  const images = [...document.images].map(each => [each.naturalWidth, each.naturalHeight]);
+  document.getElementById("checked").textContent = JSON.stringify({found, texts, images});
 });
 </script>
 """
@@ -62,11 +63,14 @@ addEventListener("load", () => {
 
 @dataclass(frozen=True)
 class Seen:
-    """What a browser made of a page: lines of its console, faults of its layout, and its number of chart texts."""
+    """What a browser made of a page: lines of its console, faults of its layout, its number of chart texts, and the
+    width and height of its images.
+    """
 
     console: list[str]
     faults: list[str]
     chart_texts: int
+    images: list[list[int]]
 
 
 class Browser:
@@ -98,7 +102,7 @@ class Browser:
         found = re.findall(r'<pre id="checked">(\{.*?)</pre>', done.stdout, re.DOTALL)
         assert len(found) == 1, done.stderr[-2000:]
         told = json.loads(unescape(found[0]))
-        return Seen(_CONSOLE.findall(done.stderr), told["found"], told["texts"])
+        return Seen(_CONSOLE.findall(done.stderr), told["found"], told["texts"], told["images"])
 
     def _run(self, url: str, width: int, height: int, scheme: str, *what: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

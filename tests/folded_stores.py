@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from offsets_pipeline.config import Settings
+from offsets_pipeline.config import FoldSettings, Settings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.state.fold import fold_log
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
 
 
+_IN_DRIVER = Settings(fold=FoldSettings(driver_rows=2**31 - 1))
+
+
 def folded_store(folder: Path, properties: StoreProperties, rows: Iterable[LogRow]) -> Path:
     """A new store with these records, folded."""
     create_tables(str(folder), properties)
     appended(str(folder), list(rows))
-    fold_log(Store(cast("SparkSession", None), str(folder), properties), Settings(), CLOCK)
+    fold_log(Store(cast("SparkSession", None), str(folder), properties), _IN_DRIVER, CLOCK)
     return folder
 
 

@@ -23,7 +23,7 @@ from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -107,14 +107,18 @@ def position_source(
     clock: Clock,
     at_ms: int | None,
     store: str,
+    tell: Callable[[str], None] = warn,
 ) -> PositionSource:
-    """The positions of these topics, now or at a past time, from the broker, file or table that the options name."""
+    """The positions of these topics, now or at a past time, from the broker, file or table that the options name.
+
+    ``tell`` is called with a warning if the store's positions are old or missing.
+    """
     now_ms = clock.now_ms() if at_ms is None else at_ms
     if options.positions is not None:
         return SampledPositions(PositionSamples(read_sample_file(options.positions, now_ms, topics)), now_ms)
     sampled = SampledPositions(read_samples(table_of(reader.location), topics), now_ms)
     if options.bootstrap_server is None:
-        _warn_of_old_samples(sampled, settings.lag.sample_interval_ms, topics, store)
+        _warn_of_old_samples(sampled, settings.lag.sample_interval_ms, topics, store, tell)
         return sampled
     # a broker's client takes long to import
     from offsets_pipeline.broker.cluster import Cluster
@@ -126,12 +130,14 @@ def position_source(
     return BrokerPositions(cluster, topics, sampled, is_past=at_ms is not None)
 
 
-def _warn_of_old_samples(sampled: SampledPositions, interval_ms: int, topics: Collection[str], store: str) -> None:
+def _warn_of_old_samples(
+    sampled: SampledPositions, interval_ms: int, topics: Collection[str], store: str, tell: Callable[[str], None]
+) -> None:
     newest_ms = sampled.newest_ms()
     if newest_ms is None and topics:
-        warn(
+        tell(
             f"{store} has no positions of these topics; add --bootstrap-server or --positions, or run "
             f"`offsets sample-topic-offsets --store {shlex.quote(store)}`"
         )
     elif newest_ms is not None and sampled.at_ms - newest_ms > _STALE_INTERVALS * max(interval_ms, 1_000):
-        warn(f"the newest positions in {store} are of {shown_time(newest_ms)}; lag counts up to then")
+        tell(f"the newest positions in {store} are of {shown_time(newest_ms)}; lag counts up to then")

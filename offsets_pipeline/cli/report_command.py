@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.cli.lag_command import PositionOptions, position_source
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.clock import SystemClock, parse_time_ms
+from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.errors import TargetNotWritable
+from offsets_pipeline.lag.lag_rows import topics_of
+from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.report.collect import ReportOptions, collect_report
 from offsets_pipeline.report.page import page
 
@@ -28,13 +32,15 @@ class CoverageOptions:
     stale_hours: int
     within: int
     retention_minutes: int | None
+    positions: PositionOptions
 
     def of(self, settings: Settings) -> ReportOptions:
         """Return what the report covers; the retention is by default that of the settings."""
         minutes = self.retention_minutes
         if minutes is None:
             minutes = settings.coordinator.offsets_retention_minutes
-        return ReportOptions(self.rows, self.hours, self.stale_hours, self.within, minutes)
+        window = settings.lag.window_commits
+        return ReportOptions(self.rows, self.hours, self.stale_hours, self.within, minutes, window)
 
 
 def report(store: str, settings: Settings, html: Path, at: str | None, coverage: CoverageOptions) -> int:
@@ -47,7 +53,15 @@ def report(store: str, settings: Settings, html: Path, at: str | None, coverage:
 
 def collected(store: str, settings: Settings, now_ms: int, coverage: CoverageOptions) -> Report:
     """Return the report of a store, read anew."""
-    return collect_report(open_reader(store, settings), store, now_ms, coverage.of(settings))
+    reader = open_reader(store, settings)
+    groups = describe_groups(reader)
+    warnings: list[str] = []
+    with ExitStack() as opened:
+        positions = position_source(
+            *(reader, coverage.positions, settings, topics_of(groups), opened, FixedClock(now_ms), None, store),
+            warnings.append,
+        )
+        return collect_report(reader, store, coverage.of(settings), groups, positions, warnings)
 
 
 def write_page(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from offsets_pipeline.cli.report_command import CoverageOptions
     from offsets_pipeline.config import Settings
 
 
@@ -292,7 +293,17 @@ def _coverage_options(run: Callable[..., int]) -> Callable[..., int]:
         )
     ):
         run = option(run)
-    return run
+    return position_options(run)
+
+
+def _coverage(options: dict[str, Any]) -> CoverageOptions:
+    """Take the options of `_coverage_options` out of a command's options."""
+    from offsets_pipeline.cli.lag_command import PositionOptions
+    from offsets_pipeline.cli.report_command import CoverageOptions
+
+    positions = PositionOptions(*(options.pop(name) for name in ("bootstrap_server", "positions", "options")))
+    names = [each.name for each in fields(CoverageOptions) if each.name != "positions"]
+    return CoverageOptions(**{name: options.pop(name) for name in names}, positions=positions)
 
 
 @command(
@@ -310,7 +321,7 @@ def report(store: str, settings: Settings, html: Path, at: str | None, **coverag
     """
     from offsets_pipeline.cli import report_command
 
-    return report_command.report(store, settings, html, at, report_command.CoverageOptions(**coverage))
+    return report_command.report(store, settings, html, at, _coverage(coverage))
 
 
 @command(
@@ -347,9 +358,7 @@ def serve(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN40
 
     Runs until SIGTERM or Ctrl-C.
     """
-    from offsets_pipeline.cli import report_command, serve_command
+    from offsets_pipeline.cli import serve_command
 
-    coverage = report_command.CoverageOptions(
-        **{each.name: options.pop(each.name) for each in fields(report_command.CoverageOptions)}
-    )
+    coverage = _coverage(options)
     return serve_command.serve(store, settings, serve_command.LiveOptions(**options), coverage)

@@ -61,23 +61,27 @@ def line_chart(
     description: str,
     series: Sequence[Series],
     span_ms: tuple[int, int],
+    styles: Sequence[int],
     marks: Sequence[Point] = (),
 ) -> str:
-    """Return lines over a span of time, and ``marks`` on them; series after MAX_SERIES are left out."""
+    """Return lines over a span of time, and ``marks`` on them; series after MAX_SERIES are left out.
+
+    ``styles`` has the number of each line's style, 0 to MAX_SERIES - 1.
+    """
     series = series[:MAX_SERIES]
     highest = max((each.value for line in series for each in line.points if each.value is not None), default=0)
     axes = _Axes(span_ms, highest)
     parts = list(axes.drawn())
-    for number, line in enumerate(series):
+    for style, line in zip(styles, series, strict=True):
         parts += [
-            f'<g class="s{number}"><title>{escape(printable(line.name))}</title>',
+            f'<g class="s{style}"><title>{escape(printable(line.name))}</title>',
             *axes.line(line.points),
             "</g>",
         ]
     for mark in marks:
         if mark.value is not None:
             x, y = axes.x(mark.at_ms), axes.y(mark.value)
-            parts.append(f'<path d="M{x:.1f} {y + 2:.1f}l-5 9h10z" class="mark"/>')
+            parts.append(f'<path d="M{x:.1f} {y - 2:.1f}l-5 -9h10z" class="mark"/>')
     return _svg(name, title, description, _HEIGHT, parts)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from offsets_pipeline.clock import MS_OF_HOUR
-from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
 from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
+    NO_POSITIONS,
     Expiring,
     ExpiringGroup,
     GroupRow,
@@ -26,10 +29,13 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 from offsets_pipeline.state.merge_on_read import OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from offsets_pipeline.lag.lag_rows import LagRow
+    from offsets_pipeline.lag.position_sources import PositionSource
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.report.commit_history import Windows
     from offsets_pipeline.semantics.retention import Expiry
 
 _COLUMNS = 24  # of the chart of expiries
@@ -41,7 +47,8 @@ class ReportOptions:
     """What the report covers.
 
     ``rows`` limits each table. The charts cover ``hours`` before now. A group is stale after ``stale_hours`` without a
-    commit. Offsets that expire within ``expiry_hours`` are shown, by a retention of ``retention_minutes``.
+    commit. Offsets that expire within ``expiry_hours`` are shown, by a retention of ``retention_minutes``. The status
+    of a partition is evaluated from its last ``window_commits`` commits.
     """
 
     rows: int
@@ -49,28 +56,49 @@ class ReportOptions:
     stale_hours: int
     expiry_hours: int
     retention_minutes: int
+    window_commits: int = 10
 
 
-def collect_report(reader: StateReader, store: str, now_ms: int, options: ReportOptions) -> Report:
-    """Return the report of a store of `__consumer_offsets`, as of now.
+def collect_report(
+    reader: StateReader,
+    store: str,
+    options: ReportOptions,
+    groups: Mapping[str, GroupAnswer],
+    positions: PositionSource,
+    warnings: Sequence[str] = (),
+) -> Report:
+    """Return the report of a store of `__consumer_offsets`, as of the time of the positions.
 
-    ``store`` is the store's path as the user wrote it. Raises StoreMismatch for a store of Kafka Connect, and as
-    `StateReader`.
+    ``store`` is the store's path as the user wrote it, ``groups`` are all of its groups. The charts are of the groups
+    in the first table. ``warnings`` are shown on the page. Raises as `StateReader`.
     """
-    described = describe_groups(reader)
+    now_ms = positions.at_ms
     last_commits = last_commits_ms(reader)
+    log_end = cache(lambda place: positions.bounds(place).log_end_offset)
+    lags = {name: offsets_behind(group, log_end) for name, group in groups.items()}
+    by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
+    shown = by_lag[: options.rows]
+    windows, makers = read_commits(reader.location, shown)
+    span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
     return Report(
         store=store,
         kind=reader.properties.kind,
         made_ms=now_ms,
-        last_commit_ms=max((last_commits[name] for name in described if name in last_commits), default=None),
-        from_ms=now_ms - options.hours * MS_OF_HOUR,
-        until_ms=now_ms,
-        states=dict(Counter(group.state for group in described.values()).most_common()),
-        offsets=sum(len(group.offsets) for group in described.values()),
-        warnings=warnings_of(reader, store),
-        groups=groups_of(described, last_commits, options.rows),
-        stale=stale_groups(described, last_commits, now_ms, options),
+        last_commit_ms=max((last_commits[name] for name in groups if name in last_commits), default=None),
+        from_ms=span_ms[0],
+        until_ms=span_ms[1],
+        states=dict(Counter(group.state for group in groups.values()).most_common()),
+        offsets=sum(len(group.offsets) for group in groups.values()),
+        warnings=[*warnings_of(reader, store), *warnings],
+        groups=Groups(
+            total=len(groups),
+            missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
+            rows=group_rows({name: groups[name] for name in shown}, last_commits, windows, positions, options),
+        ),
+        lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
+        commit_rates=commit_rates(windows, span_ms),
+        rewinds=rewinds(windows, span_ms, options.rows, makers),
+        stale=stale_groups(groups, last_commits, now_ms, options),
         expiring=expiring_offsets(reader, now_ms, options),
     )
 
@@ -94,9 +122,32 @@ def last_commits_ms(reader: StateReader) -> dict[str, int]:
     return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
 
-def groups_of(described: Mapping[str, GroupAnswer], last_commits: Mapping[str, int], rows: int) -> Groups:
-    """Return the groups by lag, then by the time of their last commit."""
-    found = [
+def offsets_behind(group: GroupAnswer, log_end: Callable[[tuple[str, int]], int | None]) -> int | None:
+    """Return the sum of the lag of a group's partitions; None if no log end of them is known."""
+    ends = [(each, log_end((each.topic, each.partition))) for each in group.offsets]
+    lags = [max(0, end - each.offset) for each, end in ends if end is not None]
+    return sum(lags) if lags else None
+
+
+def group_rows(
+    groups: Mapping[str, GroupAnswer],
+    last_commits: Mapping[str, int],
+    windows: Windows,
+    positions: PositionSource,
+    options: ReportOptions,
+) -> list[GroupRow]:
+    """Return a row for each of these groups, in their order. ``windows`` are their commits."""
+
+    def commits(_: Collection[str]) -> Windows:
+        return {identity: found[-options.window_commits :] for identity, found in windows.items()}
+
+    rows = lag_rows(groups, positions, commits)
+    lags = {each.group: each for each in group_lags(groups, rows)}
+    unknown: dict[str, list[LagRow]] = defaultdict(list)
+    for row in rows:
+        if row.lag is None and row.current_offset is not None:
+            unknown[row.group].append(row)
+    return [
         GroupRow(
             group=name,
             state=group.state,
@@ -104,22 +155,24 @@ def groups_of(described: Mapping[str, GroupAnswer], last_commits: Mapping[str, i
             members=len(group.members),
             offsets=len(group.offsets),
             last_commit_ms=last_commits.get(name) if group.offsets else None,
+            lag=lags[name].lag if name in lags else None,
+            lag_seconds=lags[name].max_lag_seconds if name in lags else None,
+            status=lags[name].status if name in lags else None,
+            lag_unknown=len(unknown[name]),
+            lag_reason=next((row.reason for row in unknown[name]), None),
         )
-        for name, group in described.items()
+        for name, group in groups.items()
     ]
-    found.sort(key=lambda row: (-(row.lag or 0), -(row.last_commit_ms or 0), row.group))
-    missing = "The lag is not known: the store has no positions of the topics."
-    return Groups(total=len(found), missing=missing, rows=found[:rows])
 
 
 def stale_groups(
-    described: Mapping[str, GroupAnswer], last_commits: Mapping[str, int], now_ms: int, options: ReportOptions
+    groups: Mapping[str, GroupAnswer], last_commits: Mapping[str, int], now_ms: int, options: ReportOptions
 ) -> StaleGroups:
     """Return the groups with offsets and without a recent commit."""
     after_ms = options.stale_hours * MS_OF_HOUR
     found = [
         StaleGroup(name, group.state, len(group.offsets), last_commits[name], now_ms - last_commits[name])
-        for name, group in described.items()
+        for name, group in groups.items()
         if group.offsets and name in last_commits and now_ms - last_commits[name] >= after_ms
     ]
     found.sort(key=lambda row: (row.last_commit_ms, row.group))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+NO_POSITIONS = "The lag is not known: no positions of the topics are."
+
 
 class Point(NamedTuple):
     """A value at a time; None: not known at that time, which interrupts a line."""
@@ -98,7 +100,7 @@ class Groups(Section):
 class LagOverTime(Section):
     """Lag of the groups with the largest lag."""
 
-    missing: str | None = "The lag is not known: the store has no positions of the topics."
+    missing: str | None = NO_POSITIONS
     series: list[Series] = field(default_factory=list)
 
 

@@ -94,7 +94,7 @@ def _summary(report: Report) -> str:
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
     )
-    notes = "".join(f'<p class="note">{escape(printable(each))}</p>\n' for each in report.warnings)
+    notes = "".join(f'<p class="note">{_name(each[:1].upper() + each[1:])}</p>\n' for each in report.warnings)
     return (
         f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.made_ms)}.</p>\n'
         f'{notes}<dl class="tiles">{cells}</dl>\n'
@@ -116,6 +116,7 @@ def _groups(report: Report) -> str:
         )
     else:
         chart = f"<p>{escape(found.missing or 'No group is behind.')}</p>\n"
+    is_partial = any(row.lag_unknown for row in found.rows)
     rows = [
         [
             _group(row.group),
@@ -126,15 +127,19 @@ def _groups(report: Report) -> str:
             "-" if row.lag is None else f"{row.lag:,}",
             "-" if row.lag_seconds is None else shown_duration(row.lag_seconds * _MS_PER_SECOND),
             "-" if row.last_commit_ms is None else _time(row.last_commit_ms),
-            _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}"),
+            *([_unknown(row)] if is_partial else []),
         ]
         for row in found.rows
     ]
     columns = [
         *("name:Group", "State", "Status", "n:Members", "n:Offsets", "n:Lag", "n:Lag in time", "t:Last commit"),
-        "name:Lag not known",
+        *(["name:Lag not known"] if is_partial else []),
     ]
     return _section("groups", "Groups by lag", chart + _table("Groups by lag", columns, rows, found.total))
+
+
+def _unknown(row: GroupRow) -> str:
+    return _name("" if not row.lag_unknown else f"{row.lag_unknown} partitions: {row.lag_reason or 'not known'}")
 
 
 def _lag_of(row: GroupRow) -> str:
@@ -154,11 +159,11 @@ def _lag_over_time(report: Report) -> str:
         if each.group in highest and (value := _value_at(highest[each.group], each.at_ms)) is not None
     ]
     marked = " A triangle marks a rewind." if marks else ""
-    chart = line_chart(
-        "lag-lines", "Lag over time", _described(found.series), found.series, (report.from_ms, report.until_ms), marks
-    )
+    styles = _styles(found.series)
+    span_ms = (report.from_ms, report.until_ms)
+    chart = line_chart("lag-lines", "Lag over time", _described(found.series), found.series, span_ms, styles, marks)
     caption = f"Lag of the groups with the largest lag, in offsets.{marked}"
-    return _section("lag", "Lag over time", _figure(chart, caption, found.series) + _data("lag", found.series))
+    return _section("lag", "Lag over time", _figure(chart, caption, found.series, styles) + _data("lag", found.series))
 
 
 def _value_at(series: Series, at_ms: int) -> float | None:
@@ -169,11 +174,13 @@ def _commit_rates(report: Report) -> str:
     found = report.commit_rates
     if found.missing is not None:
         return _section("rates", "Commit rates", f"<p>{escape(found.missing)}</p>\n")
-    chart = line_chart(
-        "rate-lines", "Commit rates", _described(found.series), found.series, (report.from_ms, report.until_ms)
-    )
+    styles = _styles(found.series, report.lag_over_time.series)
+    span_ms = (report.from_ms, report.until_ms)
+    chart = line_chart("rate-lines", "Commit rates", _described(found.series), found.series, span_ms, styles)
     caption = "Offsets committed a minute, by the groups that commit most."
-    return _section("rates", "Commit rates", _figure(chart, caption, found.series) + _data("rates", found.series))
+    return _section(
+        "rates", "Commit rates", _figure(chart, caption, found.series, styles) + _data("rates", found.series)
+    )
 
 
 def _rewinds(report: Report) -> str:
@@ -250,11 +257,19 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section aria-labelledby="{name}-heading">\n<h2 id="{name}-heading">{title}</h2>\n{content}</section>\n'
 
 
-def _figure(chart: str, caption: str, series: Sequence[Series] = ()) -> str:
+def _styles(series: Sequence[Series], other: Sequence[Series] = ()) -> list[int]:
+    """Return the style of each line of a chart: a line that another chart has too keeps its style."""
+    kept = {line.name: style for style, line in enumerate(other[:MAX_SERIES])}
+    names = [line.name for line in series[:MAX_SERIES]]
+    free = iter(sorted(set(range(MAX_SERIES)) - {kept[name] for name in names if name in kept}))
+    return [kept[name] if name in kept else next(free) for name in names]
+
+
+def _figure(chart: str, caption: str, series: Sequence[Series] = (), styles: Sequence[int] = ()) -> str:
     legend = "".join(
-        f'<li class="s{number}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
+        f'<li class="s{style}"><svg viewBox="0 0 34 10" aria-hidden="true"><path d="M0 5H34" class="line"/></svg>'
         f"{_group(line.name)}</li>"
-        for number, line in enumerate(series[:MAX_SERIES])
+        for style, line in zip(styles, series, strict=False)
     )
     listed = f'<ul class="legend">{legend}</ul>' if legend else ""
     return (

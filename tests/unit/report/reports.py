@@ -20,6 +20,7 @@ from offsets_pipeline.report.model import (
 
 NOW_MS = 1_795_000_000_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+AT_A_TICK_MS = NOW_MS - 5 * HOUR_MS - 6 * MINUTE_MS - 40_000  # 06:00, which has a label below the axis
 #: Names that a client may choose: markup, a change of direction, wide characters, and one as long as Kafka allows.
 NAMES = (
     "billing",
@@ -54,7 +55,7 @@ def full_report(groups: int = 30) -> Report:
     ]
     span = range(NOW_MS - 24 * HOUR_MS, NOW_MS + 1, HOUR_MS // 2)
     lines = [
-        Series(name, [Point(at, None if at % 7 == number else 1_000 * number + at % 9_973) for at in span])
+        Series(name, [Point(at, None if at % 7 == number else number * (1_000 + at % 9_973)) for at in span])
         for number, name in enumerate(names[:8])
     ]
     return Report(
@@ -74,7 +75,7 @@ def full_report(groups: int = 30) -> Report:
             total=3,
             missing=None,
             rows=[
-                Rewind(NOW_MS - number * 5 * HOUR_MS, name, name, 3, 1_000_000, 7, None if number else name)
+                Rewind(AT_A_TICK_MS - number * 5 * HOUR_MS, name, name, 3, 1_000_000, 7, None if number else name)
                 for number, name in enumerate(names[:3])
             ],
         ),

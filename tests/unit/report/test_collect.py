@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.coordinator.coordinator import Coordinator
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup
 from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.report.collect import ReportOptions, collect_report
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.store import Store
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.logs import capture_partitions, capture_rows, oracle
+from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
+from tests.unit.coordinator.groups import assignment, subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from offsets_pipeline.report.model import Report
     from offsets_pipeline.semantics.log_row import LogRow
@@ -36,7 +51,9 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 
 
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS) -> Report:
-    return collect_report(StateReader(str(store)), "store", now_ms, options)
+    reader = StateReader(str(store))
+    positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
+    return collect_report(reader, "store", options, describe_groups(reader), positions)
 
 
 @pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-classic", "4.2.0-share"])
@@ -149,3 +166,86 @@ def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["report", "--store", str(tmp_path / "store"), "--html", str(tmp_path / "a.html")]) == 1
     assert "this command needs" in capsys.readouterr().err
     assert json.dumps([each.name for each in tmp_path.iterdir()]) == '["store"]'
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("day") / "store"
+    simulate_day(folder)
+    return folder
+
+
+def test_a_simulated_day_has_the_lag_that_was_simulated(day: Path) -> None:
+    found = report_of(day, END_MS, replace(OPTIONS, hours=24, retention_minutes=10_080))
+    end = STEPS * PRODUCED
+    assert {row.group: row.lag for row in found.groups.rows} == {
+        "stopped": end // 2,
+        "slow": end - end * 9 // 10,
+        "steady": 100,
+        "rewound": 0,
+    }
+    assert [row.group for row in found.groups.rows] == ["stopped", "slow", "steady", "rewound"]
+    assert {row.group: row.status for row in found.groups.rows} == {
+        "stopped": "ERR",
+        "slow": "WARN",
+        "steady": "WARN",
+        "rewound": "OK",
+    }
+    (rewind,) = found.rewinds.rows
+    turn = STEPS * 2 // 3
+    assert (rewind.group, rewind.from_offset, rewind.to_offset, rewind.at_ms) == (
+        "rewound",
+        (turn - 1) * PRODUCED,
+        turn * PRODUCED - 20_000,
+        START_MS + turn * STEP_MS,
+    )
+    lines = {line.name: {point.at_ms: point.value for point in line.points} for line in found.lag_over_time.series}
+    for step in range(1, STEPS):
+        at_ms, produced = START_MS + step * STEP_MS, step * PRODUCED
+        assert lines["steady"][at_ms] == 100
+        assert lines["slow"][at_ms] == produced - produced * 9 // 10
+        assert lines["stopped"][at_ms] == max(0, produced - end // 2)
+    assert lines["rewound"][START_MS + turn * STEP_MS] == 20_000
+    assert {line.name for line in found.commit_rates.series} == {"steady", "slow", "stopped", "rewound"}
+
+
+def test_positions_of_a_file_give_the_lag(day: Path, tmp_path: Path) -> None:
+    (tmp_path / "positions.csv").write_text(
+        f"topic,partition,log_start_offset,log_end_offset,sampled_at\norders,0,0,200000,{END_MS - 1}\n"
+    )
+    html = tmp_path / "report.html"
+    line = ["report", "--store", str(day), "--html", str(html), "--at", str(END_MS)]
+    assert main([*line, "--positions", str(tmp_path / "positions.csv")]) == 0
+    text = html.read_text(encoding="utf-8")
+    assert f">{200_000 - STEPS * PRODUCED + 100:,}<" in text
+
+
+def test_a_rewind_names_the_member_that_had_the_partition(tmp_path: Path) -> None:
+    store, clock = tmp_path / "store", FixedClock(START_MS)
+    opened = OwnedStore.create(store, 1)
+    held = ClassicMember("m", subscription=subscription("t"), assignment=assignment("t", 0))
+    member = MemberOfGroup("m", 3)
+    with Coordinator.open(opened, clock=clock, housekeeping=False) as coordinator:
+        coordinator.store_group(GroupMetadata("g", "consumer", 3, "range", "m", (held,)))
+        for offset in (50, 20, 60):
+            clock.advance_ms(1_000)
+            coordinator.commit_offsets("g", {("t", 0): offset, ("t", 1): offset}, member=member)
+    fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
+    found = report_of(store, clock.now_ms())
+    assert [(each.partition, each.from_offset, each.to_offset, each.by) for each in found.rewinds.rows] == [
+        (0, 50, 20, "m"),
+        (1, 50, 20, None),  # no member has partition 1
+    ]
+
+
+def test_commits_before_a_deletion_count(tmp_path: Path) -> None:
+    store, clock = tmp_path / "store", FixedClock(START_MS)
+    opened = OwnedStore.create(store, 1)
+    with Coordinator.open(opened, clock=clock, housekeeping=False) as coordinator:
+        for offset in (1, 2, 3):
+            coordinator.commit_offsets("g", {("t", 0): offset})
+            coordinator.delete_offsets("g", [("t", 0)])
+        coordinator.commit_offsets("g", {("t", 0): 4})
+    fold_log(Store(cast("SparkSession", None), str(store), opened.properties), Settings(), clock)
+    (line,) = report_of(store, clock.now_ms()).commit_rates.series
+    assert sum(point.value or 0 for point in line.points) * OPTIONS.hours * 60 / len(line.points) == pytest.approx(4)

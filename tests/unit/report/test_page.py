@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from offsets_pipeline.report.model import Report
+from offsets_pipeline.report.model import CommitRates, Report
 from offsets_pipeline.report.page import fragment, page
 from tests.unit.report.reports import NAMES, empty_report, full_report
 
@@ -136,6 +137,21 @@ def test_charts_have_titles_and_descriptions_for_screen_readers() -> None:
         assert len(description) > 10
     assert text.count("<caption>") == text.count("<table>") == 6
     assert text.count("<th ") == text.count('<th scope="col"')
+
+
+def test_a_line_has_the_same_style_in_both_charts() -> None:
+    report = full_report()
+    turned = replace(report, commit_rates=CommitRates(8, None, list(reversed(report.lag_over_time.series))))
+    text = fragment(turned)
+    styles = [
+        dict(re.findall(r'<li class="(s\d)">.*?</svg>(.*?)</li>', legend))
+        for legend in re.findall(r'<ul class="legend">(.*?)</ul>', text, re.DOTALL)
+    ]
+    assert [len(each) for each in styles] == [6, 6]
+    names = [{name: style for style, name in each.items()} for each in styles]
+    both = names[0].keys() & names[1].keys()
+    assert len(both) == 4
+    assert all(names[0][name] == names[1][name] for name in both)
 
 
 def test_rows_left_out_are_counted() -> None:

@@ -1,0 +1,134 @@
+"""Commit rates, rewinds and lag over time, from the commits in the log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, deque
+from itertools import accumulate, pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
+from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.partition_owners import UNKNOWN
+from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.report.charts import MAX_SERIES
+from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from offsets_pipeline.lag.commit_windows import Identity
+    from offsets_pipeline.lag.position_sources import PositionSource
+
+    Windows = Mapping[Identity, Sequence[Commit]]
+    #: The member that made a commit.
+    Makers = Mapping[tuple[Identity, Commit], str]
+
+_NO_MAKERS: Makers = MappingProxyType({})
+_US_PER_MS = 1_000
+#: Commits of an offset that are read, at most: the newest.
+MAX_COMMITS = 5_000
+_POINTS = 96
+_COLUMNS = 48
+_MS_PER_MINUTE = 60_000
+
+
+def read_commits(location: str, groups: Collection[str]) -> tuple[Windows, Makers]:
+    """Return the newest visible commits of these groups, and the members that made their rewinds, where known.
+
+    Raises as `LogHistory`.
+    """
+    rows = history_tables(location, group_ids=groups)[OFFSET_HISTORY.name].read()
+    rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
+    committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
+    windows: dict[Identity, deque[Commit]] = {}
+    makers: dict[tuple[Identity, Commit], str] = {}
+    names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
+    columns = (*(rows[name].to_pylist() for name in names), committed_ms.to_pylist())
+    for group, topic, partition, offset, is_rewind, member, at_ms in zip(*columns, strict=True):
+        identity, commit = (group, topic, partition), Commit(offset, at_ms)
+        windows.setdefault(identity, deque(maxlen=MAX_COMMITS)).append(commit)
+        if is_rewind and member != UNKNOWN:
+            makers[identity, commit] = member
+    return {identity: list(commits) for identity, commits in windows.items()}, makers
+
+
+def commit_rates(windows: Windows, span_ms: tuple[int, int]) -> CommitRates:
+    """Return committed offsets a minute over a span, of the groups that commit most in it."""
+    from_ms, until_ms = span_ms
+    width_ms = max(_MS_PER_MINUTE, -(-(until_ms - from_ms) // _COLUMNS))
+    columns = max(1, -(-(until_ms - from_ms) // width_ms))
+    counts: dict[str, Counter[int]] = {}
+    for (group, _, _), commits in windows.items():
+        for commit in commits:
+            if from_ms < commit.committed_ms <= until_ms:
+                column = (commit.committed_ms - from_ms - 1) // width_ms
+                counts.setdefault(group, Counter())[column] += 1
+    most = sorted(counts, key=lambda group: (-counts[group].total(), group))
+    series = [
+        Series(
+            group,
+            [
+                Point(from_ms + column * width_ms + width_ms // 2, counts[group][column] * _MS_PER_MINUTE / width_ms)
+                for column in range(columns)
+            ],
+        )
+        for group in most[:MAX_SERIES]
+    ]
+    return CommitRates(len(most), None if series else "No group committed in this time.", series)
+
+
+def rewinds(windows: Windows, span_ms: tuple[int, int], rows: int, makers: Makers = _NO_MAKERS) -> Rewinds:
+    """Return the commits of a span that are lower than the commit before, the latest first."""
+    found = [
+        Rewind(after.committed_ms, *identity, before.offset, after.offset, makers.get((identity, after)))
+        for identity, commits in windows.items()
+        for before, after in pairwise(commits)
+        if after.offset < before.offset and span_ms[0] <= after.committed_ms <= span_ms[1]
+    ]
+    found.sort(key=lambda each: (-each.at_ms, each.group, each.topic, each.partition))
+    return Rewinds(len(found), None if found else "No group went back in this time.", found[:rows])
+
+
+def lag_over_time(
+    windows: Windows, positions: PositionSource, groups: Iterable[str], span_ms: tuple[int, int]
+) -> LagOverTime:
+    """Return the lag of these groups at even times of a span.
+
+    The lag of a group at a time sums the lag of its partitions with a commit before. It is not known if the log end of
+    one of them at that time is not.
+    """
+    chosen = list(groups)[:MAX_SERIES]
+    from_ms, until_ms = span_ms
+    times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
+    ends = positions.ends_at(
+        {((topic, partition), at) for group, topic, partition in windows if group in chosen for at in times}
+    )
+    series = []
+    for group in chosen:
+        lags: list[float | None] = [0.0] * len(times)
+        committed = [False] * len(times)
+        for (of, topic, partition), commits in windows.items():
+            if of != group:
+                continue
+            commit_times = list(accumulate((commit.committed_ms for commit in commits), max))
+            for number, at in enumerate(times):
+                before = bisect_right(commit_times, at)
+                if not before:
+                    continue
+                committed[number] = True
+                end, lag = ends.get(((topic, partition), at)), lags[number]
+                known = end is not None and lag is not None
+                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None  # type: ignore[operator]
+        points = [
+            Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
+        ]
+        if any(point.value is not None for point in points):
+            series.append(Series(group, points))
+    return LagOverTime(
+        len(series), None if series else "The lag in this time is not known: no positions of the topics are.", series
+    )

@@ -1,0 +1,128 @@
+"""Commit rates, rewinds and lag over time, against values counted one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, rewinds
+from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from tests.unit.report.reports import HOUR_MS, MINUTE_MS, NOW_MS
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from offsets_pipeline.lag.commit_windows import Identity
+
+SPAN_MS = (NOW_MS - 24 * HOUR_MS, NOW_MS)
+Samples = dict[tuple[str, int], list[Sample]]
+
+
+@pytest.fixture
+def windows(chance: random.Random) -> dict[Identity, list[Commit]]:
+    """Eight groups that commit at random times of two days, and sometimes go back."""
+    found: dict[Identity, list[Commit]] = {}
+    for number in range(8):
+        for partition in range(number % 3 + 1):
+            offset, at_ms, commits = 0, NOW_MS - 48 * HOUR_MS, []
+            while at_ms < NOW_MS:
+                offset = max(0, offset + (chance.randrange(100) if chance.random() < 0.9 else -chance.randrange(500)))
+                commits.append(Commit(offset, at_ms))
+                at_ms += chance.randrange(1, (number + 1) * 20 * MINUTE_MS)
+            found[f"group-{number}", "t", partition] = commits
+    return found
+
+
+@pytest.fixture
+def samples(chance: random.Random) -> Samples:
+    """Samples of three partitions, each quarter of an hour of the last 30 hours; the third begins 10 hours ago."""
+    found: Samples = {}
+    for partition in range(3):
+        end, hours = 1_000, 10 if partition == 2 else 30
+        for at_ms in range(NOW_MS - hours * HOUR_MS, NOW_MS + 1, 15 * MINUTE_MS):
+            end += chance.randrange(400)
+            found.setdefault(("t", partition), []).append(Sample(0, end, at_ms))
+    return found
+
+
+def sampled(samples: Samples) -> SampledPositions:
+    rows = rows_of([(place, each) for place, of_place in samples.items() for each in of_place], "a test")
+    return SampledPositions(PositionSamples(rows), NOW_MS)
+
+
+def test_rates_count_each_commit_of_the_span_once(windows: Mapping[Identity, list[Commit]]) -> None:
+    found = commit_rates(windows, SPAN_MS)
+    counts = {
+        f"group-{number}": sum(
+            SPAN_MS[0] < commit.committed_ms <= NOW_MS
+            for (group, _, _), commits in windows.items()
+            for commit in commits
+            if group == f"group-{number}"
+        )
+        for number in range(8)
+    }
+    most = sorted(counts, key=lambda group: (-counts[group], group))[:6]
+    assert [line.name for line in found.series] == most
+    assert found.total == 8
+    for line in found.series:
+        width_minutes = (line.points[1].at_ms - line.points[0].at_ms) / MINUTE_MS
+        assert width_minutes == 30
+        assert sum(point.value or 0 for point in line.points) * width_minutes == pytest.approx(counts[line.name])
+
+
+def test_rates_of_a_short_span_are_of_whole_minutes() -> None:
+    found = commit_rates({("g", "t", 0): [Commit(1, NOW_MS - 30_000), Commit(2, NOW_MS)]}, (NOW_MS - MINUTE_MS, NOW_MS))
+    (line,) = found.series
+    assert [point.value for point in line.points] == [2]
+
+
+def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity, list[Commit]]) -> None:
+    expected = []
+    for (group, topic, partition), commits in windows.items():
+        for number in range(1, len(commits)):
+            before, after = commits[number - 1], commits[number]
+            if after.offset < before.offset and after.committed_ms >= SPAN_MS[0]:
+                expected.append((after.committed_ms, group, topic, partition, before.offset, after.offset))
+    found = rewinds(windows, SPAN_MS, 10_000)
+    rows = [
+        (each.at_ms, each.group, each.topic, each.partition, each.from_offset, each.to_offset) for each in found.rows
+    ]
+    assert sorted(rows) == sorted(expected)
+    assert [each.at_ms for each in found.rows] == sorted((each.at_ms for each in found.rows), reverse=True)
+    assert len(expected) > 10
+    assert rewinds(windows, SPAN_MS, 3).rows == found.rows[:3]
+
+
+def test_lag_at_each_time_is_the_log_end_minus_the_last_commit_before(
+    windows: Mapping[Identity, list[Commit]], samples: Samples
+) -> None:
+    found = lag_over_time(windows, sampled(samples), [f"group-{number}" for number in range(8)], SPAN_MS)
+    assert [line.name for line in found.series] == [f"group-{number}" for number in range(6)]
+    unknown = 0
+    for line in found.series:
+        assert [line.points[0].at_ms, line.points[-1].at_ms] == list(SPAN_MS)
+        for at_ms, value in line.points:
+            lags: list[int | None] = []
+            for (group, topic, partition), commits in windows.items():
+                committed = [commit.offset for commit in commits if commit.committed_ms <= at_ms]
+                if group == line.name and committed:
+                    ends = [each.log_end_offset for each in samples[topic, partition] if each.sampled_ms <= at_ms]
+                    lags.append(max(0, ends[-1] - committed[-1]) if ends else None)
+            unknown += None in lags
+            assert value == (None if None in lags or not lags else sum(each or 0 for each in lags))
+    assert unknown > 50  # before the first sample of the third partition
+
+
+def test_without_positions_the_lag_is_not_known(windows: Mapping[Identity, list[Commit]]) -> None:
+    found = lag_over_time(windows, sampled({}), ["group-0"], SPAN_MS)
+    assert (found.series, found.missing) == ([], "The lag in this time is not known: no positions of the topics are.")
+
+
+def test_a_quiet_time_is_told_in_words() -> None:
+    old = {("g", "t", 0): [Commit(2, NOW_MS - 90 * HOUR_MS), Commit(1, NOW_MS - 89 * HOUR_MS)]}
+    assert commit_rates(old, SPAN_MS).missing == "No group committed in this time."
+    assert rewinds(old, SPAN_MS, 5).missing == "No group went back in this time."
