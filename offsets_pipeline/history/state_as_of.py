@@ -36,7 +36,7 @@ _OFFSETS = ("log_partition", "group_id", "topic", "partition", "committed_offset
 #: Without these times no answer imports pandas.
 _GROUPS = (
     *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
-    *("group_epoch", "assignment_epoch", "misplaced"),
+    *("group_epoch", "assignment_epoch", "misplaced", "members"),
 )
 
 
@@ -153,7 +153,7 @@ def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Co
             "hides_offsets": row["state"] == DEAD or row["group_type"] == SHARE,
         }
         for batch in described(facts.to_batches(), history.current.offsets_partitions, history.semantics)
-        for row in batch.select([*_GROUPS, "members"]).to_pylist()
+        for row in batch.select(_GROUPS).to_pylist()
         if group_ids is None or row["group_id"] in group_ids
     ]
     return StateAsOf(

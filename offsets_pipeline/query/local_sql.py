@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.query.state_reader import StateReader
 
-#: Views that a function makes: `module:function`, which gets a StateReader and returns an Arrow table. The module is
-#: imported when a query names the view.
-MADE_VIEWS: dict[str, str] = {}
+#: Views of stores of consumer groups that a function makes: `module:function`, which gets a StateReader and returns an
+#: Arrow table. The module is imported when a query names the view.
+MADE_VIEWS = {
+    name: f"offsets_pipeline.query.history_sources:{name}"
+    for name in ("log_records", "offset_history", "group_history", "deleted_offsets")
+}
 
 _SMALL = (FOLD_PROGRESS.name, LOG_PARTITIONS.name, TOPICS.name)  # tables that are read as a whole
 _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
@@ -76,7 +79,8 @@ class LocalSql:
         kinds = {reader.properties.topic_kind for reader in self._readers}
         views = {name for kind in kinds for name in _views_of(kind)}
         tables = {table.name for kind in kinds for table in _tables_of(kind)}
-        return sorted(views | MADE_VIEWS.keys()) + sorted(tables)
+        made = MADE_VIEWS.keys() if any(not kind.is_connect for kind in kinds) else ()
+        return sorted({*views, *made}) + sorted(tables)
 
     def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
         """Return the columns and the rows of a query in Spark SQL. For one query: then no other file may be read.
@@ -127,7 +131,7 @@ class LocalSql:
         own = f"store{place}_{name}"
         if own in self._made:
             return own
-        if name in MADE_VIEWS:
+        if name in MADE_VIEWS and not kind.is_connect:
             module, _, function = MADE_VIEWS[name].partition(":")
             make: Callable[[StateReader], pa.Table] = getattr(import_module(module), function)
             self._registered(own, make(reader))

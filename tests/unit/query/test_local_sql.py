@@ -155,6 +155,25 @@ def test_a_view_that_a_module_makes_is_made_when_a_query_names_it(
         rows_of("SELECT * FROM made_her", committed)
 
 
+def test_history_is_answered_by_the_same_views(committed: str) -> None:
+    with opened(committed) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 0})
+        coordinator.delete_groups(["h"])
+    assert rows_of("SELECT committed_offset, delta, is_rewind FROM offset_history WHERE is_rewind", committed) == [
+        [0, -1, True]
+    ]
+    assert rows_of("SELECT group_id, event, joined FROM group_history ORDER BY ALL", committed) == [
+        ["g", "created", []],
+        ["h", "created", []],
+        ["h", "removed", []],
+    ]
+    assert rows_of("SELECT group_id, cause, cluster FROM deleted_offsets", committed) == [
+        ["h", "group removed", "prod"]
+    ]
+    counted = "SELECT record_name, count(*) FROM log_records GROUP BY 1 ORDER BY 1"
+    assert rows_of(counted, committed) == [["GroupMetadata", 1], ["OffsetCommit", 5]]
+
+
 def made_here(reader: StateReader) -> pa.Table:
     """A view for the test above."""
     return pa.Table.from_arrays([pa.array([2 * len(reader.properties.kind) - 6])], names=["twice"])
