@@ -34,7 +34,8 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.incarnations import current_log_incarnation
-from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
@@ -42,7 +43,8 @@ from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.merge_on_read import OFFSETS
-from offsets_pipeline.state.replay_job import ReplayStart, replay_log
+from offsets_pipeline.state.replay_job import replay_log
+from offsets_pipeline.state.replay_start import ReplayStart
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import start_fold
 

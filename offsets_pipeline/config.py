@@ -27,7 +27,7 @@ CONF_PATH = Path("conf/offsets.toml")
 _INT32_MAX = 2**31 - 1
 HOURS_MAX = 24 * 366 * 1000
 _ZOOKEEPER_SERVER = r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(:\d{1,5})?"
-_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*)?"
+_ZOOKEEPER_CONNECT = rf"({_ZOOKEEPER_SERVER}(,{_ZOOKEEPER_SERVER})*(/[^\s/]+)*/?)?"
 _MS_MAX = HOURS_MAX * MS_OF_HOUR  # a thousand years: timestamps stay in range
 
 
@@ -180,6 +180,9 @@ class FoldSettings(_Section):
     upkeep_interval_ms: int = _setting(600_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""
 
+    clean_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
+    """Whether upkeep beside a stream cleans the log, once per `history_hours` of [log], if that is set."""
+
     expire_in_stream: bool = _setting(default=True, rule=_TrueOrFalse())
     """Whether the stream over an owned store expires offsets, every `offsets_retention_check_interval_ms` (R22)."""
 
@@ -315,6 +318,18 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionSettings(_Section):
+    """[questions]: how commands that read a store answer.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not allowed.
+    """
+
+    max_unfolded_records: int = _setting(200_000, _WholeNumber(0, _INT32_MAX))
+    """Largest number of records that a question folds itself, because the stream has not folded them yet; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LagSettings(_Section):
     """[lag]: positions of topics, and the lag computed from them.
 
@@ -405,6 +420,7 @@ class Settings:
     coordinator: CoordinatorSettings = field(default_factory=CoordinatorSettings)
     zookeeper: ZooKeeperSettings = field(default_factory=ZooKeeperSettings)
     topic: TopicSettings = field(default_factory=TopicSettings)
+    questions: QuestionSettings = field(default_factory=QuestionSettings)
     lag: LagSettings = field(default_factory=LagSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -418,6 +434,7 @@ _SECTIONS: Mapping[
         | CoordinatorSettings
         | ZooKeeperSettings
         | TopicSettings
+        | QuestionSettings
         | LagSettings
         | SparkSettings
     ],
@@ -427,6 +444,7 @@ _SECTIONS: Mapping[
     "coordinator": CoordinatorSettings,
     "zookeeper": ZooKeeperSettings,
     "topic": TopicSettings,
+    "questions": QuestionSettings,
     "lag": LagSettings,
     "spark": SparkSettings,
 }

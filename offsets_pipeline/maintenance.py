@@ -69,9 +69,8 @@ def maintain_store(
     for table in _tables(store):
         folder = store.table(table.name)
         before = live(folder)
-        cleans = settings is not None and settings.log.history_hours and not store.properties.topic_kind.is_connect
-        if table is LOG and settings is not None and cleans:
-            clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR)
+        if table is LOG:
+            _clean(store, clock, settings)
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
         else:
@@ -82,15 +81,19 @@ def maintain_store(
 
 
 def maintain_beside_fold(
-    store: Store, clock: Clock, checkpoint: str | None, is_stopping: Callable[[], bool]
+    store: Store,
+    clock: Clock,
+    checkpoint: str | None,
+    is_stopping: Callable[[], bool],
+    settings: Settings | None = None,
 ) -> list[Upkeep]:
-    """Do the part of `maintain_store` that delays no fold; returns the upkeep of each table.
+    """Do `maintain_store` without the state tables, which the stream's `Compactor` compacts; returns the upkeep.
 
-    Leaves the compaction of state tables to the stream's `Compactor`, and the cleaning of the log, which takes all
-    Spark tasks, to `maintain_store`. ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if
-    ``is_stopping``. Starts no Spark job.
+    ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if ``is_stopping``. With
+    ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs.
 
-    Raises the errors of the storage and of damaged tables. A conflict with another writer is no error.
+    Raises the errors of the storage and of damaged tables; of a cleaning CannotClean and WriteConflict. A conflict of
+    a compaction with another writer is no error.
     """
     own = [] if checkpoint is None else [absolute(checkpoint)]
     unread = _first_unread_version([*store.checkpoints(), *own])
@@ -101,11 +104,19 @@ def maintain_beside_fold(
             break
         folder = store.table(table.name)
         before = live(folder)
+        cleaned = table is LOG and _clean(store, clock, settings)
         replaced = 0 if table.name in compacted_by_fold else _compact(folder, is_stopping)
-        after = live(folder) if replaced else before  # else other writers alone made the difference
+        after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))
     return done
+
+
+def _clean(store: Store, clock: Clock, settings: Settings | None) -> bool:
+    """Clean the log if the settings ask for it; returns whether that removed records."""
+    if settings is None or not settings.log.history_hours:
+        return False
+    return clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR).removed > 0
 
 
 def _tables(store: Store) -> list[Table]:

@@ -165,11 +165,11 @@ class Store:
         self.properties.require_topic_kind(self.location, *kinds)
 
     def require(self, kind: str) -> None:
-        """Raise StoreMismatch if the store is of the other kind (R4)."""
+        """Raise StoreMismatch if the store is of another kind (R4)."""
         if self.properties.kind != kind:
             raise StoreMismatch(
-                f"{self.location} is {'an owned' if self.properties.kind == OWNED else 'a mirrored'} store, "
-                f"but this command needs {'an owned' if kind == OWNED else 'a mirrored'} one; name another store"
+                f"{self.location} is {_with_article(self.properties.kind)} store, "
+                f"but this command needs {_with_article(kind)} one; name another store"
             )
 
     def require_semantics(self, semantics: CoordinatorSemantics | None) -> None:
@@ -317,6 +317,10 @@ class Store:
                 raise WriteConflict(f"another process is creating {self.table_name(table.name)}") from error
 
         with_retries(create, f"the creation of {self.table_name(table.name)}", FoldSettings())
+
+
+def _with_article(kind: str) -> str:
+    return f"an {kind}" if kind == OWNED else f"a {kind}"
 
 
 def planned_bytes(rows: DataFrame) -> int:

@@ -144,9 +144,7 @@ MUTATIONS = [
         "self.of_offsets = key_decodes & True",
         COMPACTION,
     ),
-    Mutation(
-        "R6", BOTH, "semantics/survivors.py", "np.isin(last, self._unread)", "np.isin(last, self._unread[:0])", CLEANING
-    ),
+    Mutation("R6", BOTH, "semantics/survivors.py", "np.isin(last, unread)", "np.isin(last, unread[:0])", CLEANING),
     Mutation("R7", COLUMNS, "record/commit_columns.py", "& ~(legacy_key & (self.version != 0))", "", RECORD),
     Mutation(
         "R7",
@@ -237,7 +235,7 @@ MUTATIONS = [
     Mutation(
         "R12",
         COLUMNS,
-        "state/fold_progress.py",
+        "state/replay_start.py",
         'if commit["position"] != commit["record_offset"]:',
         "if False:",
         ("tests/unit/state/test_semantics.py", *CLASSIC),
@@ -393,6 +391,8 @@ MUTATIONS = [
     ),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_what_hides(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_proofs(keep)\n", "", CLEANING),
+    Mutation("R23", BOTH, "connect/topic_survivors.py", "known & ~self._open & ~self._aborted", "known", CONNECT_TESTS),
+    Mutation("R23", BOTH, "connect/topic_survivors.py", "        self._keep_markers(keep)\n", "", CONNECT_TESTS),
     Mutation("R23", BOTH, "semantics/survivors.py", "        self._keep_producers(keep)\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "        keep[self._marker[ended]] = True\n", "", CLEANING),
     Mutation("R23", BOTH, "semantics/survivors.py", "live += [newest for", "live += [] and [newest for", CLEANING),
@@ -672,7 +672,14 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"producer_id": commit["producer_id"]', '"producer_id": None', STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        "state/replay_start.py",
+        '"producer_id": commit["producer_id"]',
+        '"producer_id": None',
+        STATE_WRITER,
+    ),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "min(one[name], other[name])", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "other[name]", STATE_WRITER),
     Mutation(
@@ -777,7 +784,7 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        FOLD,
+        PROGRESS,
         "pending=each.pending,",
         "pending=before[at].pending,",
         STATE_WRITER,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from offsets_pipeline.config import Settings, SparkSettings
+from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -31,7 +31,17 @@ pytest.register_assert_rewrite(
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_FIXTURES = ("spark", "kafka")
 LONG = "long"
-SLOWEST_FIRST = ("test_readme.py", "kafka", "streaming", "coordinator", "cli", "notebooks", "test_make.py", "spark")
+SLOWEST_FIRST = (
+    "test_readme.py",
+    "test_session.py",
+    "kafka",
+    "streaming",
+    "coordinator",
+    "cli",
+    "notebooks",
+    "test_make.py",
+    "spark",
+)
 SEED = os.environ.get("OFFSETS_TEST_SEED")
 USUAL_SEED = 20261121
 
@@ -117,8 +127,11 @@ def captures() -> Path:
 
 @pytest.fixture(scope="session")
 def settings() -> Settings:
-    """Small: two tasks at a time."""
-    return Settings(spark=SparkSettings(master="local[2]", shuffle_partitions=2, driver_memory="2g"))
+    """Small: two tasks at a time; streams look often."""
+    return Settings(
+        spark=SparkSettings(master="local[2]", shuffle_partitions=2, driver_memory="2g"),
+        fold=FoldSettings(trigger_interval_ms=100),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +144,8 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
         settings,
         {
             # Many small jobs and none long: the second compiler never pays for itself (a fifth less time), nor does
-            # code that Spark generates and compiles for each (a quarter less). What users run has both: tests/cli.
+            # code that Spark generates and compiles for each (a quarter less). What users run has both: `make run` in
+            # tests/test_readme.py.
             # Without it the quick compiler has 48 MB for its code: after some minutes they are full, and Java spends a
             # quarter of its time looking for code to drop.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 from offsets_pipeline.record.segment import SEGMENT_SCHEMA, read_segment
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.store import MIRRORED, StoreProperties
 from tests.logs import CAPTURES
 
@@ -32,9 +33,14 @@ def log_store(
     appends: Iterable[pa.Table],
     bounds: Mapping[int, tuple[int, int]] | None = None,
     log_incarnation: int = 0,
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS,
 ) -> Path:
     """A store whose log is made by these appends; ``bounds``: log start and end by log partition."""
-    _create(location / LOG.name, LOG, StoreProperties(MIRRORED, offsets_partitions).as_table_properties())
+    _create(
+        location / LOG.name,
+        LOG,
+        StoreProperties(MIRRORED, offsets_partitions, topic_kind=topic_kind).as_table_properties(),
+    )
     _create(location / LOG_PARTITIONS.name, LOG_PARTITIONS, {})
     for rows in appends:
         write_deltalake(location / LOG.name, rows, mode="append")
@@ -74,10 +80,10 @@ def log_table(
     return pa.Table.from_arrays(columns, schema=LOG_SCHEMA)
 
 
-def segment_records(folder: Path) -> dict[int, pa.Table]:
-    """Records of the segment files of each log partition, in file order."""
+def segment_records(folder: Path, topic: str = "__consumer_offsets") -> dict[int, pa.Table]:
+    """Records of the segment files of each log partition of a topic, in file order."""
     found: dict[int, list[pa.RecordBatch]] = {}
-    for path in sorted(folder.glob("__consumer_offsets-*/*.log")):
+    for path in sorted(folder.glob(f"{topic}-*/*.log")):
         reader = read_segment(path.read_bytes(), source=str(path))
         found.setdefault(int(path.parent.name.rpartition("-")[2]), []).extend(reader.batches())
         assert not reader.damage
@@ -86,14 +92,15 @@ def segment_records(folder: Path) -> dict[int, pa.Table]:
 
 
 @cache
-def capture_records(name: str) -> dict[int, pa.Table]:
+def capture_records(name: str, topic: str = "__consumer_offsets") -> dict[int, pa.Table]:
     """The records of a recorded log by log partition, as the table `log` takes them in: R11 of producer ids."""
-    return {at: _of_transactions(records) for at, records in segment_records(CAPTURES / name / "segments").items()}
+    records = segment_records(CAPTURES / name / "segments", topic)
+    return {at: _of_transactions(of_partition) for at, of_partition in records.items()}
 
 
-def capture_log(name: str) -> pa.Table:
+def capture_log(name: str, topic: str = "__consumer_offsets") -> pa.Table:
     """The rows of the table `log` with a recorded log."""
-    return pa.concat_tables(log_table(records, at) for at, records in capture_records(name).items())
+    return pa.concat_tables(log_table(records, at) for at, records in capture_records(name, topic).items())
 
 
 def _of_transactions(records: pa.Table) -> pa.Table:

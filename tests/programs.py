@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -52,18 +53,43 @@ def offsets(folder: Path, *arguments: str | Path) -> Done:
     return start(folder, OFFSETS, *arguments)
 
 
-def submit(folder: Path, name: str, *arguments: str | Path) -> Done:
-    """Submit a job with spark-submit, in a process of its own."""
-    done = start(folder, SPARK_SUBMIT, *PROPERTIES, f"jobs/{name}.py", *arguments)
-    # Java itself says this of a JVM that spark-submit starts, before anything of ours runs
-    lines = [line for line in done.stderr.splitlines(keepends=True) if "Using incubator modules" not in line]
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "".join(lines))
-
-
 def in_process(folder: Path, *arguments: str | Path) -> Done:
     """Run a command of `offsets` in this process, with this folder as the working one."""
     words = [str(each) for each in arguments]
     return _captured(folder, words, lambda: main(words))
+
+
+def stopped_in_process(folder: Path, beside: Callable[[], object], *arguments: str | Path) -> Done:
+    """Run a command in this process until SIGTERM. ``beside`` runs meanwhile in a thread; the signal follows it.
+
+    Raises the exception of ``beside``.
+    """
+    words = [str(each) for each in arguments]
+    unhandled, ended, failures = signal.getsignal(signal.SIGTERM), threading.Event(), list[BaseException]()
+
+    def stop() -> None:
+        try:
+            beside()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+        while signal.getsignal(signal.SIGTERM) is unhandled:  # the signal would end the tests
+            if ended.wait(0.05):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def run() -> int:
+        thread = threading.Thread(target=stop)
+        thread.start()
+        try:
+            return main(words)
+        finally:
+            ended.set()
+            thread.join()
+
+    done = _captured(folder, words, run)
+    if failures:
+        raise failures[0]
+    return done
 
 
 def job_in_process(folder: Path, name: str, *arguments: str | Path) -> Done:
@@ -95,12 +121,10 @@ def assert_said(done: Done, said: str) -> None:
 
 
 def assert_refused(done: Done, said: str) -> None:
-    """It failed with one line on stderr, which begins so; of a job spark-submit puts all that it writes on stdout."""
-    submitted = SPARK_SUBMIT in done.args
-    line, nothing = (done.stdout, done.stderr) if submitted else (done.stderr, done.stdout)
-    assert (done.returncode, nothing) == (1, "")
-    assert line.startswith(f"offsets: error: {said}")
-    assert len(line.splitlines()) == 1
+    """It failed with one line on stderr, which begins so."""
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"offsets: error: {said}")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def _captured(folder: Path, words: Sequence[str], run: Callable[[], int]) -> Done:

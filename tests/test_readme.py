@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kafka.live import LiveBroker, live_broker
+from tests.logs import capture_rows, oracle
 from tests.programs import PROPERTIES, Done, in_process, job_in_process, python_in_process
+from tests.spark.stores import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,9 @@ DOCUMENTS = (
     "docs/checkpoints.md",
 )
 OFFSETS = ".venv/bin/offsets"
+MAKE_RUN = "make run\n"
+#: The recorded log that `make run` takes in.
+CAPTURE = "4.2.0-kip848"
 SUBMIT = [".venv/bin/spark-submit", *PROPERTIES]
 
 
@@ -111,13 +116,36 @@ def broker(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-@pytest.mark.usefixtures("set_up")
-@pytest.mark.slow  # `make run` starts two JVMs; thirty commands follow
-def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark: SparkSession) -> None:
+@pytest.fixture(scope="module")
+def made(set_up: None, clone: Path) -> Done:
+    """`make run` in the clone."""
+    return run(clone, MAKE_RUN)
+
+
+@pytest.mark.process
+@pytest.mark.slow  # the way that users go: the installed program and spark-submit start a JVM each
+def test_make_run_takes_a_log_in_and_answers_as_its_broker(made: Done, clone: Path) -> None:
+    records = sum(map(len, capture_rows(CAPTURE).values()))
+    # Java itself says this of a JVM that spark-submit starts, before anything of ours runs
+    assert [line for line in made.stderr.splitlines() if "Using incubator modules" not in line] == []
+    assert made.returncode == 0
+    lines = [line for line in made.stdout.splitlines() if not line.startswith("run ")]
+    assert lines[:2] == [
+        f"{records} records added to store from 5 segment files (5 log partitions)",
+        f"{records} records folded in store",
+    ]
+    described = in_process(clone, "describe", "--store", "store", "--all-groups")
+    assert [*lines[2:], ""] == described.stdout.split("\n")
+    assert differences(clone / "store", oracle(CAPTURE)) == []
+    assert {each.name for each in clone.iterdir()} == {*LINKED, "store"}
+
+
+@pytest.mark.slow  # thirty commands
+def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark: SparkSession, made: Done) -> None:
     shown: dict[str, str] = {}
     for language, block in blocks(root):
         if language == "sh":
-            all_done = [run(clone, command) for command in commands(block)]
+            all_done = [made if command == MAKE_RUN else run(clone, command) for command in commands(block)]
         else:
             all_done = [python_in_process(clone, block)]
         for done in all_done:
@@ -168,6 +196,7 @@ def test_readers_commands_run(root: Path, clone: Path, broker: LiveBroker, spark
     assert '{"offsets": [{"partition": {"filename": "/no/such é.txt"}, "offset": {"position": 3}}' in output_of(
         "file-c"
     )
+    assert '"offset": {"position": 8}' in output_of("--connector inbox")
     assert output_of("altered.json").splitlines() == [
         "connector files is STOPPED in owned-connect",
         "The offsets for this connector have been altered successfully",

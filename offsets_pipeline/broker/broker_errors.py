@@ -20,6 +20,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 OFFSET_OUT_OF_RANGE = 1
 UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
+GROUP_ID_NOT_FOUND = 69
 
 #: Another broker leads the partition, or in another epoch, or cannot serve it now: refresh the metadata and retry.
 STALE_METADATA = frozenset({

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.broker.broker_errors import (
     NO_ERROR,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.broker.kafka_options import KafkaOptions
 
 _TOPIC_RESOURCE = 2
-_GROUP_COORDINATOR = 0
-_COORDINATORS_BATCHED_SINCE = 4  # version of FindCoordinator (KIP-699)
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
@@ -105,7 +103,7 @@ class Cluster:
 
     def address(self) -> str:
         """Host and port of the broker that tells the metadata."""
-        return self._retried(lambda: self._any_connection().at)
+        return self.retried(lambda: self.any_connection().at)
 
     def cluster_id(self) -> str | None:
         """The id of the cluster; None if it has none."""
@@ -115,12 +113,12 @@ class Cluster:
     def brokers(self) -> dict[int, Broker]:
         """The brokers that are up, by node id."""
         if not self._brokers:
-            self._retried(lambda: self._metadata([]))
+            self.retried(lambda: self._metadata([]))
         return dict(self._brokers)
 
     def topic(self, name: str) -> TopicMetadata:
         """Id, partitions and leaders of a topic, as a broker knows them now. Raises NoSuchTopic."""
-        return self._retried(lambda: self._metadata([name])[name])
+        return self.retried(lambda: self._metadata([name])[name])
 
     def topics(self, names: Collection[str] | None) -> dict[str, TopicMetadata]:
         """Id, partitions and leaders of these topics; None: of all topics.
@@ -128,12 +126,11 @@ class Cluster:
         Leaves out topics that do not exist, or that we may not describe.
         """
         wanted = None if names is None else sorted(names)
-        return {} if wanted == [] else self._retried(lambda: self._metadata(wanted, required=False))
+        return {} if wanted == [] else self.retried(lambda: self._metadata(wanted, required=False))
 
     def topic_ids(self) -> dict[str, str | None]:
         """Names of all topics that we may describe, with their ids; an id is None if the cluster has no topic ids."""
-        found = self._retried(lambda: self._metadata(None))
-        return {name: each.topic_id for name, each in found.items()}
+        return {name: each.topic_id for name, each in self.topics(None).items()}
 
     def topic_configs(self, name: str, keys: Collection[str]) -> dict[str, str | None]:
         """Values of a topic's configs, such as delete.retention.ms; omits those that the broker does not know."""
@@ -142,21 +139,21 @@ class Cluster:
         )
 
         def ask() -> dict[str, str | None]:
-            connection = self._any_connection()
+            connection = self.any_connection()
             (found,) = connection.send(DescribeConfigsRequest(resources=[resource])).results
             action = f"describe the configs of topic {name}"
             self.check(found.error_code, connection, action, needs="DESCRIBE_CONFIGS on it", topic=name)
             return {each.name: each.value for each in found.configs}
 
-        return self._retried(ask)
+        return self.retried(ask)
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """Lowest and highest version that a broker supports of each request, by API key."""
-        return self._retried(lambda: dict(self._any_connection().api_versions))
+        return self.retried(lambda: dict(self.any_connection().api_versions))
 
     def finalized_features(self) -> dict[str, int]:
         """Levels of the cluster's features, such as transaction.version; empty before Kafka 2.7."""
-        return self._retried(lambda: dict(self._any_connection().finalized_features))
+        return self.retried(lambda: dict(self.any_connection().finalized_features))
 
     # --- requests
 
@@ -182,7 +179,7 @@ class Cluster:
             metadata = self._metadata([topic])[topic]
             error: tuple[int, Connection] | None = None
             for node_id, at_node in _by_leader(metadata, wanted - answers.keys()).items():
-                connection = self._connection_to(node_id)
+                connection = self.connection_to(node_id)
                 for partition, (code, answer) in ask(connection, metadata, at_node).items():
                     if code == NO_ERROR:
                         answers[partition] = answer
@@ -195,7 +192,7 @@ class Cluster:
                 raise _Retry(unreachable(self.settings.at, f"partition {missing} of topic {topic} has no leader"))
             return answers
 
-        return self._retried(ask_rest)
+        return self.retried(ask_rest)
 
     def ask_leaders_of_topics(
         self,
@@ -230,7 +227,7 @@ class Cluster:
                 )
             for node_id, at_node in by_leader.items():
                 try:
-                    connection = self._connection_to(node_id)
+                    connection = self.connection_to(node_id)
                     told = ask(connection, metadata, at_node)
                 except BrokerUnreachable as error:
                     failed.update(dict.fromkeys(at_node, error))
@@ -245,53 +242,24 @@ class Cluster:
                 raise _Retry(next(iter(failed.values())))
 
         try:
-            self._retried(ask_rest)
+            self.retried(ask_rest)
         except OffsetsError:
             if not failed:
                 raise
         return {**failed, **answers}
 
-    def ask_coordinators(
-        self,
-        group_ids: Iterable[str],
-        ask: Callable[[Connection, list[str]], Mapping[str, tuple[int, _Answer]]],
-        action: str,
-    ) -> dict[str, _Answer]:
-        """Ask the coordinator of each group, one request to each broker, and again where a coordinator has moved.
-
-        Args:
-            group_ids: groups to ask about.
-            ask: sends one request, and returns an error code and an answer for each group.
-            action: what the request is for, as "fetch the offsets", for errors.
-        """
-        wanted = set(group_ids)
-        answers: dict[str, _Answer] = {}
-
-        def ask_rest() -> dict[str, _Answer]:
-            self._metadata([])  # a coordinator may be a new broker
-            error: tuple[int, Connection, str] | None = None
-            for node_id, of_node in self._coordinators(sorted(wanted - answers.keys()), action).items():
-                connection = self._connection_to(node_id)
-                for group_id, (code, answer) in ask(connection, of_node).items():
-                    if code == NO_ERROR:
-                        answers[group_id] = answer
-                    else:
-                        error = error or (code, connection, group_id)
-            if error is not None:
-                code, connection, group_id = error
-                self.check(code, connection, f"{action} of group {group_id}", needs="READ on the group")
-            return answers
-
-        return self._retried(ask_rest)
+    def refresh(self) -> None:
+        """Ask any broker which brokers are up. In the function of `retried` only."""
+        self._metadata([])
 
     def ask_all(self, ask: Callable[[Connection], _Answer]) -> list[_Answer]:
         """Ask every broker that is up."""
 
         def ask_each() -> list[_Answer]:
             self._metadata([])
-            return [ask(self._connection_to(node_id)) for node_id in sorted(self._brokers)]
+            return [ask(self.connection_to(node_id)) for node_id in sorted(self._brokers)]
 
-        return self._retried(ask_each)
+        return self.retried(ask_each)
 
     def connect(self, node_id: int) -> Connection:
         """A new connection to a broker; the caller closes it. Raises BrokerUnreachable if there is no such broker."""
@@ -317,7 +285,7 @@ class Cluster:
             raise _Retry(error)
         raise error
 
-    def _retried(self, ask: Callable[[], _Answer]) -> _Answer:
+    def retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Call again after errors that a retry may heal, until default.api.timeout.ms have passed."""
         deadline = time.monotonic() + self.settings.api_seconds
         backoff = self.settings.backoff_seconds
@@ -341,7 +309,7 @@ class Cluster:
         Leaves out topics with an error if they are not ``required``.
         """
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        connection = self._any_connection()
+        connection = self.any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         answer = connection.send(request)
         self.check(answer.error_code or NO_ERROR, connection, "tell its metadata")
@@ -360,21 +328,7 @@ class Cluster:
             found[topic.name] = _topic_metadata(topic)
         return found
 
-    def _coordinators(self, group_ids: list[str], action: str) -> dict[int, list[str]]:
-        """The groups of each broker that is a group coordinator."""
-        connection = self._any_connection()
-        request = FindCoordinatorRequest(key_type=_GROUP_COORDINATOR)
-        found: dict[int, list[str]] = {}
-        batched = connection.version_of(request) >= _COORDINATORS_BATCHED_SINCE
-        for keys in [group_ids] if batched else [[group_id] for group_id in group_ids]:
-            request = FindCoordinatorRequest(key=keys[0], key_type=_GROUP_COORDINATOR, coordinator_keys=keys)
-            answer = connection.send(request)
-            for key, each in [(each.key, each) for each in answer.coordinators] if batched else [(keys[0], answer)]:
-                self.check(each.error_code, connection, f"{action} of group {key}", needs="DESCRIBE on the group")
-                found.setdefault(each.node_id, []).append(key)
-        return found
-
-    def _any_connection(self) -> Connection:
+    def any_connection(self) -> Connection:
         """A connection to any broker: an open one, or a new one to the first address that answers."""
         with self._lock:
             self._drop_closed()
@@ -398,7 +352,8 @@ class Cluster:
         assert failed is not None  # noqa: S101 - there is at least one address
         raise failed
 
-    def _connection_to(self, node_id: int) -> Connection:
+    def connection_to(self, node_id: int) -> Connection:
+        """The connection to a broker. Raises BrokerUnreachable if there is no such broker."""
         with self._lock:
             self._drop_closed()
             if node_id not in self._connections:

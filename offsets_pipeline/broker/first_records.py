@@ -35,11 +35,15 @@ class FirstRecord(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """``records`` may end with a part of a batch. ``is_out_of_range``: the log does not hold the position."""
+    """``records`` may end with a part of a batch. ``is_out_of_range``: the log does not hold the position.
+
+    ``is_first``: of the first partition of its request, which gets a whole batch if there is any.
+    """
 
     records: bytes
     high_watermark: int
     is_out_of_range: bool
+    is_first: bool = False
 
 
 #: The first record; None if there is none: only control records follow, or nothing does.
@@ -89,7 +93,7 @@ class _Search:
                 elif position > self.positions[place]:
                     self.positions[place] = position
                 else:
-                    self._fetch_more(place, answer.records)
+                    self._fetch_more(place, answer)
 
     def move(self, positions: Mapping[Place, int | OffsetsError | None]) -> None:
         """Continue at the log start where the log no longer holds a position."""
@@ -99,11 +103,15 @@ class _Search:
             else:
                 self._end(place, None if isinstance(position, int) else position)
 
-    def _fetch_more(self, place: Place, records: bytes) -> None:
-        if self.limits[place] >= _MOST_BYTES or whole_batches(records):
+    def _fetch_more(self, place: Place, answer: _Fetched) -> None:
+        is_last = answer.is_first or self.limits[place] >= _MOST_BYTES
+        if not answer.records and is_last:
+            self._end(place, None)  # a cleaner removed the records up to the end
+        elif is_last or whole_batches(answer.records):
             damaged = f"the record batch at offset {self.positions[place]} of partition {place[1]} of topic {place[0]}"
             self._end(place, KafkaFailed(f"{damaged} is damaged; check the broker's log with kafka-dump-log.sh"))
-        self.limits[place] = min(_GROWTH * self.limits[place], _MOST_BYTES)
+        else:
+            self.limits[place] = min(_GROWTH * self.limits[place], _MOST_BYTES)
 
     def _end(self, place: Place, found: FoundRecord) -> None:
         self.found[place] = found
@@ -158,7 +166,8 @@ def _fetched(
             for topic in answer.responses:
                 for each in topic.partitions:
                     out = each.error_code == OFFSET_OUT_OF_RANGE
-                    fetched = _Fetched(bytes(each.records or b""), each.high_watermark, out)
+                    is_first = (topic.topic, each.partition_index) == some[0]
+                    fetched = _Fetched(bytes(each.records or b""), each.high_watermark, out, is_first)
                     found[topic.topic, each.partition_index] = NO_ERROR if out else each.error_code, fetched
         return found
 

@@ -8,6 +8,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from offsets_pipeline.broker.broker_errors import NO_ERROR, TRY_LATER, broker_error, error_name
 from offsets_pipeline.broker.connection import NONE, or_none
+from offsets_pipeline.broker.group_coordinators import ask_coordinators
 from offsets_pipeline.errors import NonEmptyGroup
 
 if TYPE_CHECKING:
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.broker.connection import Connection, Message
+    from offsets_pipeline.errors import OffsetsError
 
 _BY_TOPIC_NAME = 9  # the last version of both requests that names topics; later ones have topic ids
 _MANY_GROUPS_SINCE = 8  # version of OffsetFetch (KIP-709)
+_GROUPS_OF_REQUEST = 500
 _HAS_MEMBERS = frozenset({22, 25, 27})  # ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS
 
 
@@ -26,6 +29,17 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
 
     Needs READ on the group and the topics. Raises the errors of `Cluster`; NonEmptyGroup if the group has members;
     NoSuchTopic or another error for a partition, after the other partitions are committed.
+    """
+    for error in refused_offsets(cluster, group_id, offsets).values():
+        raise error
+
+
+def refused_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> dict[tuple[str, int], OffsetsError]:
+    """Commit as `commit_group_offsets`, and return the errors of partitions, whose offsets were not committed.
+
+    Raises the errors of `Cluster`; NonEmptyGroup if the group has members.
     """
     partition = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics: dict[str, list[Message]] = {}
@@ -45,7 +59,8 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         return {group_id: (min(codes & TRY_LATER, default=NO_ERROR), (connection, answer))}
 
-    connection, answer = cluster.ask_coordinators([group_id], ask, "commit offsets")[group_id]
+    connection, answer = ask_coordinators(cluster, [group_id], ask, "commit offsets")[group_id]
+    refused: dict[tuple[str, int], OffsetsError] = {}
     for topic in answer.topics:
         for each in topic.partitions:
             if each.error_code in _HAS_MEMBERS:
@@ -56,7 +71,9 @@ def commit_group_offsets(cluster: Cluster, group_id: str, offsets: Mapping[tuple
             if each.error_code != NO_ERROR:
                 action = f"commit the offset of group {group_id} for {topic.name}-{each.partition_index}"
                 needs = "READ on the group and the topic"
-                raise broker_error(each.error_code, connection.at, action, needs, topic.name)
+                error = broker_error(each.error_code, connection.at, action, needs, topic.name)
+                refused[topic.name, each.partition_index] = error
+    return refused
 
 
 def fetch_group_offsets(
@@ -71,7 +88,8 @@ def fetch_group_offsets(
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, list[Message]]]:
         answers: dict[str, tuple[int, list[Message]]] = {}
         batched = connection.version_of(OffsetFetchRequest(), _BY_TOPIC_NAME) >= _MANY_GROUPS_SINCE
-        for some in [of_node] if batched else [[group_id] for group_id in of_node]:
+        size = _GROUPS_OF_REQUEST if batched else 1
+        for some in (of_node[start : start + size] for start in range(0, len(of_node), size)):
             groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None) for each in some]
             request = OffsetFetchRequest(group_id=some[0], topics=None, groups=groups)
             answer = connection.send(request, max_version=_BY_TOPIC_NAME)
@@ -81,7 +99,7 @@ def fetch_group_offsets(
                 answers[some[0]] = answer.error_code, answer.topics
         return answers
 
-    found = cluster.ask_coordinators(group_ids, ask, "fetch the offsets")
+    found = ask_coordinators(cluster, group_ids, ask, "fetch the offsets")
     return {
         group_id: {
             (topic.name, each.partition_index): (

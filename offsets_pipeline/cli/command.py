@@ -147,17 +147,24 @@ def command(
     exclusive: Sequence[Sequence[str]] = (),
     required: Sequence[Sequence[str]] = (),
     name: str | None = None,
+    several_stores: bool = False,
 ) -> Callable[[Callable[..., int]], Command]:
     """Define a command with the options `--store` and `--config`; ``name`` is by default that of the function.
 
-    The function gets ``store``, ``settings`` (of `--config`) and the command's own options as keywords; it returns the
-    exit status. Its docstring is the help.
+    The function gets ``store`` (``stores``, a tuple, with ``several_stores``), ``settings`` (of `--config`) and the
+    command's own options as keywords; it returns the exit status. Its docstring is the help.
     """
 
     def define(run: Callable[..., int]) -> Command:
         config = click.option("--config", metavar="FILE", type=FILE, help="Settings file (default: conf/offsets.toml).")
         store = click.option(
-            "--store", required=True, metavar="STORE", type=PATH, help="Folder of the store, or schema:NAME."
+            "--store",
+            "stores" if several_stores else "store",
+            required=True,
+            multiple=several_stores,
+            metavar="STORE",
+            type=PATH,
+            help="Folder of the store, or schema:NAME." + (" May be repeated." if several_stores else ""),
         )
         decorator = click.command(
             name or run.__name__.replace("_", "-"),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answers import warn_of_unfolded
-from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.opened import open_beside, open_reader
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.connect.connect_keys import canonical_json
-from offsets_pipeline.delta.properties import beside
-from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.query.connectors import ConnectorInfo, describe_connector, list_connectors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -25,10 +23,10 @@ def list_(store: str, settings: Settings, format_: str) -> int:
     """Show connectors; returns the exit status. Raises StoreMismatch for a store without a topic of Connect."""
     readers = _readers(store, settings)
     connectors = list_connectors(readers)
-    for reader in readers:
-        warn_of_unfolded(reader, reader.location)
+    times = [told_time(reader, reader.location, settings) for reader in readers]
     if format_ == "json":
-        write_json({"connectors": connectors})
+        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
+        write_json({"connectors": connectors, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
     else:
         names = list(ConnectorInfo.__dataclass_fields__)
         write_rows(names, [[getattr(each, name) for name in names] for each in connectors], format_)
@@ -39,9 +37,9 @@ def describe(store: str, settings: Settings, connector: str, format_: str) -> in
     """Show the offsets of a connector; returns the exit status. Raises NoSuchConnector, StoreMismatch."""
     reader = open_reader(store, settings)
     answer = describe_connector(reader, connector)
-    warn_of_unfolded(reader, store)
+    told_time(reader, store, settings)
     if format_ == "json":
-        write_json(answer)
+        write_json(answer)  # of Connect's REST interface, which has no more fields
     else:
         rows = [[canonical_json(each["partition"]), json.dumps(each["offset"])] for each in answer["offsets"]]
         write_rows(["partition", "offset"], rows, format_)
@@ -52,12 +50,4 @@ def _readers(store: str, settings: Settings) -> list[StateReader]:
     """Readers of the store, and of those beside it that exist."""
     own = open_reader(store, settings)
     own.properties.require_topic_kind(own.location, *_KINDS)
-    found = [own]
-    for location in beside(store):
-        try:
-            reader = open_reader(location, settings)
-        except NoSuchStore:
-            continue
-        if reader.properties.topic_kind.is_connect:
-            found.append(reader)
-    return found
+    return [own, *open_beside(store, own, settings)]

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.answer_times import told_time
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repeating import repeated
@@ -122,7 +122,7 @@ def _write_forecast(
     forecasts = (
         _forecasts_of_log(reader.location, settings, clock, retention_ms, failed)
         if is_owned
-        else _forecasts_of_tables(reader, options.store, retention_ms)
+        else _forecasts_of_tables(reader, options.store, settings, retention_ms)
     )
     write_rows(ForecastRow._fields, forecast_rows(forecasts, now_ms, until_ms), options.format_)
     return 1 if failed else 0
@@ -142,9 +142,11 @@ def _forecasts_of_log(
                 warn_of_partition(coordinator, log_partition, error, "the forecast is without it")
 
 
-def _forecasts_of_tables(reader: StateReader, store: str, retention_ms: int) -> Iterator[GroupForecast]:
-    warn_of_unfolded(reader, store)
+def _forecasts_of_tables(
+    reader: StateReader, store: str, settings: Settings, retention_ms: int
+) -> Iterator[GroupForecast]:
+    told_time(reader, store, settings)
     semantics: CoordinatorSemantics | None = None
     for held in retention_inputs(reader):
-        semantics = semantics or reader.coordinator_semantics  # of the version that the first group was read from
+        semantics = semantics or reader.current.semantics
         yield forecast(held, retention_ms, semantics)

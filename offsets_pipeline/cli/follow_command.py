@@ -90,7 +90,7 @@ def _counts(
     """Counts of the state tables, and with a fold of groups."""
 
     def reader() -> StateReader:
-        return StateReader(store.folder())
+        return StateReader(store.folder(), settings.questions.max_unfolded_records)
 
     state = StateMetrics(metrics, reader)
     if not with_groups or store.properties.topic_kind.is_connect:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answers import show_groups
+from offsets_pipeline.cli.describe_command import show_groups
 from offsets_pipeline.cli.opened import open_folder
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.clock import parse_time_ms, shown_time
@@ -72,7 +72,7 @@ def as_of(store: str, settings: Settings, options: AsOfOptions) -> int:
         warn(f"the answers may lack offsets: older records were cleaned or compacted away; {_since(answer)}")
     missing = [group_id for group_id in dict.fromkeys(options.groups) if group_id not in answer.groups]
     if options.format_ == "json":
-        write_json({"groups": answer.groups, "as_of": _told(answer, time_ms)})
+        write_json({"groups": answer.groups, **_told(answer, time_ms)})
     elif answer.groups or not missing:
         show_groups(answer.groups, options.format_, members=options.members)
     if missing:
@@ -142,7 +142,7 @@ def _retention(log: LogHistory, settings: Settings, minutes: int | None) -> Rete
 def _told(answer: AsOfAnswer, time_ms: int | None) -> dict[str, Any]:
     since_ms = answer.complete_since_ms
     return {
-        "time": None if time_ms is None else shown_time(time_ms),
+        "as_of": None if time_ms is None else shown_time(time_ms),
         "complete": answer.is_complete,
         "complete_since": None if since_ms is None else shown_time(since_ms),
         "log_incarnation": answer.log_incarnation,

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.answer_times import told_time
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
@@ -17,16 +17,18 @@ from offsets_pipeline.lag.logged_groups import LoggedGroups
 from offsets_pipeline.lag.position_sources import SampledPositions
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.group_listing import group_names, is_pattern, matching
 from offsets_pipeline.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
     from offsets_pipeline.lag.position_sources import PositionSource
+    from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
 _STALE_INTERVALS = 3
@@ -56,17 +58,14 @@ class LagOptions:
 def lag(options: LagOptions, settings: Settings) -> int:
     """Show the lag of these groups, or of all; returns the exit status.
 
-    Raises NoSuchGroup for named groups that do not exist, after the others are shown.
+    Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
     clock = SystemClock()
     at_ms = None if options.at is None else parse_time_ms(options.at)
     reader = open_reader(options.store, settings)
-    logged = LoggedGroups(reader, options.groups or None, at_ms)
+    groups = _groups(reader, options.groups, at_ms)
     if at_ms is None:
-        groups = describe_groups(reader, options.groups or None)
-        warn_of_unfolded(reader, options.store)
-    else:
-        groups = logged.described()
+        told_time(reader, options.store, settings)
     with ExitStack() as opened:
         source = position_source(
             reader, options.of_positions, settings, topics_of(groups), opened, clock, at_ms, options.store
@@ -78,13 +77,25 @@ def lag(options: LagOptions, settings: Settings) -> int:
         )
     shown: list[LagRow] | list[GroupLag] = group_lags(groups, rows) if options.summary else rows
     kind = GroupLag if options.summary else LagRow
-    missing = [group_id for group_id in dict.fromkeys(options.groups) if group_id not in groups]
+    missing = [name for name in dict.fromkeys(options.groups) if not matching(groups, [name])]
     if shown or not missing:
         write_rows([each.name for each in fields(kind)], map(astuple, shown), options.format_)
     if missing:
         named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
         raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
     return 0
+
+
+def _groups(reader: StateReader, patterns: Sequence[str], at_ms: int | None) -> dict[str, GroupAnswer]:
+    """The groups with these names or patterns, or all, now or at a past time."""
+    if not any(map(is_pattern, patterns)):
+        if at_ms is None:
+            return describe_groups(reader, patterns or None)
+        return LoggedGroups(reader, patterns or None, at_ms).described()
+    if at_ms is None:
+        return describe_groups(reader, matching(group_names(reader), patterns))
+    groups = LoggedGroups(reader, None, at_ms).described()
+    return {name: groups[name] for name in matching(groups, patterns)}
 
 
 def position_source(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
-from offsets_pipeline.delta.properties import SCHEMA_PREFIX
+from offsets_pipeline.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
+from offsets_pipeline.errors import NoSuchStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.store import Store
 
@@ -34,11 +39,31 @@ def open_store(location: str, settings: Settings) -> Store:
     return Store.open(start_spark(settings), location)
 
 
-def open_reader(location: str, settings: Settings) -> StateReader:
-    """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore."""
+def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:
+    """Open the owned store in a folder; create it if nothing is there.
+
+    Raises StoreMismatch for another number of log partitions than ``offsets_partitions``, and the errors of
+    `OwnedStore.open` and `create`.
+    """
+    from offsets_pipeline.coordinator.owned_store import OwnedStore
+    from offsets_pipeline.errors import NoSuchStore
+
+    try:
+        owned = OwnedStore.open(location)
+    except NoSuchStore:
+        return OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
+    return owned if offsets_partitions is None else OwnedStore.create(location, offsets_partitions)
+
+
+def open_reader(location: str, settings: Settings, at_most: int | None = None) -> StateReader:
+    """Open a store for reading, without Spark unless a catalog has to be asked. Raises NoSuchStore, NotAStore.
+
+    ``at_most``: largest number of records that the reader folds; None: as set.
+    """
     from offsets_pipeline.query.state_reader import StateReader
 
-    return StateReader(open_folder(location, settings))
+    folder = open_folder(location, settings)
+    return StateReader(folder, settings.questions.max_unfolded_records if at_most is None else at_most)
 
 
 def open_folder(location: str, settings: Settings) -> str:
@@ -46,3 +71,19 @@ def open_folder(location: str, settings: Settings) -> str:
     if location.startswith(SCHEMA_PREFIX):  # only the catalog knows the folder of its tables
         return open_store(location, settings).folder()
     return location
+
+
+def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, StateReader]:
+    """Open stores for reading, by location. Raises as `open_reader`, StoreMismatch if two have one cluster name."""
+    readers = {location: open_reader(location, settings) for location in dict.fromkeys(locations)}
+    require_different_clusters({location: reader.cluster for location, reader in readers.items()})
+    return readers
+
+
+def open_beside(location: str, reader: StateReader, settings: Settings) -> list[StateReader]:
+    """Open the stores with the other topics of a Connect worker that exist beside a store of one."""
+    found = []
+    for other in beside(location) if reader.properties.topic_kind.is_connect else ():
+        with suppress(NoSuchStore):
+            found.append(open_reader(other, settings))
+    return [each for each in found if each.properties.topic_kind.is_connect]

@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     commands=[
         *(sources.ingest_segments, sources.ingest_topic, sources.follow),
-        *(sources.import_zookeeper, sources.import_checkpoint, sources.sample_topic_offsets),
+        *(sources.snapshot, sources.import_zookeeper, sources.import_checkpoint, sources.sample_topic_offsets),
         *(state.fold, state.reload, state.verify),
-        *(questions.describe, questions.lag, questions.fetch, questions.log_info, questions.sql),
-        *(questions.create_views, questions.export_segments),
+        *(questions.describe, questions.groups, questions.top, questions.lag, questions.fetch),
+        *(questions.log_info, questions.sql, questions.create_views, questions.export_segments),
         *(past.as_of, past.history, past.why),
         *(questions.report, questions.serve),
-        *(coordinator.commit, coordinator.reset_offsets, coordinator.delete_offsets, coordinator.delete_group),
+        *(coordinator.commit, coordinator.reset_offsets, coordinator.restore, coordinator.delete_offsets),
+        coordinator.delete_group,
         *(coordinator.expire_offsets, section_connect.connect),
-        *(upkeep.maintain, upkeep.clean_log),
+        *(upkeep.maintain, upkeep.clean_log, upkeep.name_cluster),
     ],
 )
 @click.version_option(__version__, message="%(version)s")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.cli.answers import warn_of_unfolded
+from offsets_pipeline.cli.answer_times import told_time
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
@@ -93,17 +93,19 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
                 f"cannot reset offsets in {options.store}: in a mirrored store only the broker writes (R4); "
                 "pass the output of --export to kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
-        reader = StateReader(options.store)
-        warn_of_unfolded(reader, options.store)
+        reader = StateReader(options.store, settings.questions.max_unfolded_records)
+        told_time(reader, options.store, settings)
         plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
-        return _status(plan, {})
+        raise_errors(plan.active, [], "reset")
+        return 0
     partitions = None if group_ids is None else {store.partition_for(group_id) for group_id in group_ids}
     with Coordinator.open(store, settings, partitions=partitions, housekeeping=False) as coordinator:
         plan = _plan(options, settings, scenario, owned_group_offsets(coordinator, group_ids))
         failed = _commit(coordinator, plan.offsets) if options.execute else {}
     _show(options, plan, [each for each in plan.offsets if each.group_id not in failed], "--execute commits it")
-    return _status(plan, failed)
+    raise_errors(plan.active, [*failed.values()], "reset")
+    return 0
 
 
 def _validate_scope(options: ResetOptions) -> None:
@@ -210,19 +212,18 @@ def _show(options: ResetOptions, plan: ResetPlan, offsets: Sequence[PlannedOffse
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
 
 
-def _status(plan: ResetPlan, failed: Mapping[str, OffsetsError]) -> int:
-    """Exit status 0. Raises the first error of a group that was not reset; warns of the others."""
-    errors = list(failed.values())
-    if plan.active:
-        active = [f"{group_id!r} is {state}" for group_id, state in plan.active.items()]
-        more = f", and {len(active) - _NAMED_GROUPS} more" if len(active) > _NAMED_GROUPS else ""
+def raise_errors(active: Mapping[str, str], failed: Sequence[OffsetsError], action: str) -> None:
+    """Raise the first error of a group that was left out; warns of the others. ``active``: groups with their states."""
+    errors = list(dict.fromkeys(failed))
+    if active:
+        named = [f"{group_id!r} is {state}" for group_id, state in active.items()]
+        more = f", and {len(named) - _NAMED_GROUPS} more" if len(named) > _NAMED_GROUPS else ""
         errors.append(
             NonEmptyGroup(
-                f"cannot reset groups with members: {', '.join(active[:_NAMED_GROUPS])}{more}; stop the members first"
+                f"cannot {action} groups with members: {', '.join(named[:_NAMED_GROUPS])}{more}; stop the members first"
             )
         )
     for error in errors[1:]:
         warn(str(error))
     if errors:
         raise errors[0]
-    return 0

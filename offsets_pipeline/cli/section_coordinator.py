@@ -117,6 +117,51 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
 
 @command(
     COORDINATOR,
+    "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --group billing",
+    "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server localhost:9092 --execute",
+    "offsets restore --store store --as-of 2026-11-20T12:00:00Z --bootstrap-server other:9092 "
+    "--source-bootstrap-server localhost:9092",
+    exclusive=[("--source-bootstrap-server", "--same-offsets")],
+)
+@click.option("--as-of", required=True, metavar="T", help="Time: ISO 8601, or milliseconds since 1970.")
+@click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers of the cluster to commit to.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="G", help="This group (default: every consumer group). May be repeated."
+)
+@click.option(
+    "--source-bootstrap-server",
+    metavar="HOST:PORT",
+    help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
+    "timestamps of their records.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",
+)
+@click.option(
+    "--source-option", "source_options", multiple=True, metavar="NAME=VALUE", help="The same for the store's cluster."
+)
+@click.option(
+    "--same-offsets", is_flag=True, help="Another cluster has the same records at the same offsets: do not translate."
+)
+@click.option("--command-config", type=PATH, metavar="FILE", help="Properties of the Kafka client.")
+@click.option("--execute", is_flag=True, help="Commit the offsets.")
+@format_option(help_="Format of the plan.")
+def restore(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - RestoreOptions
+    """Plan to commit offsets of the past to a live cluster, and commit them with --execute.
+
+    Restores groups without members only. Topics are matched by name, and offsets limited to the logs' starts and ends.
+    """
+    from offsets_pipeline.cli import restore_command
+
+    return restore_command.restore(restore_command.RestoreOptions(store, **options), settings)
+
+
+@command(
+    COORDINATOR,
     "offsets delete-offsets --store owned --group billing orders:1",
     "offsets delete-offsets --store owned --group billing orders",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
+from offsets_pipeline.cli.live_cluster import live_options
 from offsets_pipeline.cli.output import format_option
 from offsets_pipeline.cli.values import ADDRESS, HOURS, INTERVAL, position_options
 
@@ -19,30 +20,107 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 
+def _several(option: str, name: str, metavar: str, help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option(option, name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.")
+
+
+def group_filters(run: Callable[..., int]) -> Callable[..., int]:
+    """The options that choose and sort groups."""
+    for option in reversed(
+        (
+            _several("--group", "patterns", "G", "A group, or a pattern with * and ?."),
+            _several("--state", "states", "S", "State, such as Empty."),
+            _several("--type", "types", "T", "Type, such as Consumer."),
+            _several("--topic", "topics", "T", "Groups with offsets of this topic."),
+            click.option("--idle", type=INTERVAL, metavar="DURATION", help="Without a commit for this time: P7D."),
+            click.option(
+                "--sort",
+                type=click.Choice(("group", "last-commit", "lag", "members", "offsets")),
+                default="group",
+                show_default=True,
+                help="Order: by name, oldest commit first, or largest number first.",
+            ),
+            live_options,
+        )
+    ):
+        run = option(run)
+    return run
+
+
 @command(
     QUESTIONS,
     "offsets describe --store store --group billing",
-    "offsets describe --store store --group billing --members",
+    "offsets describe --store store --group 'billing-*' --bootstrap-server localhost:9092",
+    "offsets describe --store store --group billing --members --verbose",
     "offsets describe --store store --all-groups --format json",
-    exclusive=[("--group", "--all-groups")],
-    required=[("--group", "--all-groups")],
+    "offsets describe --store store --list",
+    exclusive=[("--group", "--all-groups"), ("--members", "--state", "--offsets"), ("--members", "--list")],
+    required=[("--group", "--all-groups", "--list")],
+    several_stores=True,
 )
-@click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="G", help="This group, or a pattern with * and ?. May be repeated."
+)
 @click.option("--all-groups", is_flag=True, help="Every group.")
+@click.option("--list", "list_", is_flag=True, help="Only list groups, with --state and --verbose more of each.")
+@click.option("--offsets", is_flag=True, help="Show offsets, which is the default (table and csv).")
 @click.option("--members", is_flag=True, help="Show members in place of offsets (table and csv).")
+@click.option("--state", is_flag=True, help="Show states in place of offsets (table and csv).")
+@click.option("--verbose", is_flag=True, help="Show more columns.")
+@live_options
 @format_option()
-def describe(
-    store: str,
-    settings: Settings,
-    groups: tuple[str, ...],
-    all_groups: bool,  # noqa: ARG001, FBT001 - without --group every group is shown
-    members: bool,  # noqa: FBT001
-    format_: str,
-) -> int:
-    """Show groups: type, state, members, committed offsets. Starts no Spark."""
-    from offsets_pipeline.cli import answers
+def describe(stores: tuple[str, ...], settings: Settings, offsets: bool, **options: Any) -> int:  # noqa: ANN401, ARG001, FBT001
+    """Show groups: type, state, members, committed offsets.
 
-    return answers.describe(store, settings, groups, format_, members=members)
+    Columns are those of kafka-consumer-groups. Starts no Spark.
+    """
+    from offsets_pipeline.cli import describe_command
+
+    return describe_command.describe(stores, settings, describe_command.DescribeOptions(**options))
+
+
+@command(
+    QUESTIONS,
+    "offsets groups --store store",
+    "offsets groups --store store --state Stable --group 'billing-*' --format json",
+    "offsets groups --store store --idle P7D --sort last-commit",
+    several_stores=True,
+)
+@group_filters
+@format_option()
+def groups(stores: tuple[str, ...], settings: Settings, format_: str, **options: Any) -> int:  # noqa: ANN401
+    """List groups: state, members, offsets, last commit, lag.
+
+    The lag is that of --bootstrap-server, or of the newest samples. Starts no Spark.
+    """
+    from offsets_pipeline.cli import groups_command
+
+    return groups_command.groups(stores, settings, groups_command.GroupFilter(**options), format_)
+
+
+@command(
+    QUESTIONS,
+    "offsets top --store store",
+    "offsets top --store store --bootstrap-server localhost:9092 --sort lag --every 5",
+    several_stores=True,
+)
+@group_filters
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: that fit).")
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes.")
+@click.option(
+    "--every", type=INTERVAL, metavar="DURATION", default="5", help="Seconds between refreshes, or such as PT1M."
+)
+def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # noqa: ANN401
+    """List groups again and again, until Ctrl-C.
+
+    A terminal shows as many as fit. Starts no Spark.
+    """
+    from offsets_pipeline.cli import groups_command
+
+    limit, rounds, every_ms = options.pop("limit"), options.pop("rounds"), options.pop("every")
+    return groups_command.top(
+        stores, settings, groups_command.GroupFilter(**options), limit=limit, rounds=rounds, every_ms=every_ms
+    )
 
 
 @command(
@@ -52,7 +130,13 @@ def describe(
     "offsets lag --store store --at 2026-11-20T19:07:40Z --summary",
     exclusive=[("--bootstrap-server", "--positions")],
 )
-@click.option("--group", "groups", multiple=True, metavar="G", help="This group (default: all). May be repeated.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="G",
+    help="This group, or a pattern with * and ? (default: all). May be repeated.",
+)
 @position_options
 @click.option("--at", metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
 @click.option("--summary", is_flag=True, help="One row a group.")
@@ -122,23 +206,38 @@ def log_info(store: str, settings: Settings, format_: str) -> int:
     QUESTIONS,
     "offsets sql --store store \"SELECT * FROM current_offsets WHERE topic = 'orders'\"",
     'offsets sql --store store "SELECT log_partition, reason FROM quarantine" --format csv',
+    'offsets sql --store prod --store test "SELECT cluster, count(*) FROM consumer_groups GROUP BY ALL"',
+    several_stores=True,
 )
-@click.argument("query", metavar="QUERY", help="One statement of Spark SQL.")
+@click.argument("query", metavar="QUERY", help="One SELECT in Spark SQL.")
+@click.option("--spark", is_flag=True, help="Run the query in Spark, as it is: any statement, and only folded records.")
 @format_option()
-def sql(store: str, settings: Settings, query: str, format_: str) -> int:
-    """Query the views, such as current_offsets, consumer_groups, group_members and consumer_lag, or the tables."""
-    from offsets_pipeline.cli import sql_commands
+def sql(stores: tuple[str, ...], settings: Settings, query: str, spark: bool, format_: str) -> int:  # noqa: FBT001
+    """Query the views, such as current_offsets, consumer_groups, group_members and consumer_lag, or the tables.
 
-    return sql_commands.sql(store, settings, query, format_)
+    Starts no Spark without --spark.
+    """
+    if spark:
+        from offsets_pipeline.cli import spark_commands
+
+        return spark_commands.sql(stores, settings, query, format_)
+    from offsets_pipeline.cli import sql_command
+
+    return sql_command.sql(stores, settings, query, format_)
 
 
-@command(QUESTIONS, "offsets create-views --store store --schema ops")
+@command(
+    QUESTIONS,
+    "offsets create-views --store store --schema ops",
+    "offsets create-views --store prod --store test --schema ops",
+    several_stores=True,
+)
 @click.option("--schema", required=True, metavar="NAME", help="Schema for the views; created if it is missing.")
-def create_views(store: str, settings: Settings, schema: str) -> int:
+def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> int:
     """Create the views in a catalog, for every session that uses it."""
-    from offsets_pipeline.cli import sql_commands
+    from offsets_pipeline.cli import spark_commands
 
-    return sql_commands.create_views(store, settings, schema)
+    return spark_commands.create_views(stores, settings, schema)
 
 
 @command(

@@ -8,7 +8,7 @@ import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS, SEMANTICS_OF_NEW_STORE, every_option, position_options
+from offsets_pipeline.cli.values import ADDRESS, INTERVAL, SEMANTICS_OF_NEW_STORE, every_option, position_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +60,19 @@ def ingest_segments(
     return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
+PARTITIONS_OF_NEW_STORE = click.option(
+    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
+)
+KAFKA_OPTION = click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret. "
+    "May be repeated.",
+)
+
+
 def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(
         (
@@ -68,14 +81,7 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
             ),
             click.option("--topic", metavar="T", help="Topic (default: settings, __consumer_offsets)."),
             SEMANTICS_OF_NEW_STORE,
-            click.option(
-                "--option",
-                "options",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH "
-                "names a secret. May be repeated.",
-            ),
+            KAFKA_OPTION,
             click.option("--available-now", is_flag=True, help="End when all records up to now are read."),
             click.option(
                 "--metrics-file",
@@ -141,9 +147,7 @@ def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
 @click.option(
     "--dump", type=PATH, metavar="FILE", help="Text dump in place of ZooKeeper: a line PATH VALUE for each node."
 )
-@click.option(
-    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
-)
+@PARTITIONS_OF_NEW_STORE
 @format_option()
 def import_zookeeper(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ImportOptions
     """Copy the offsets of Kafka's first consumers from ZooKeeper into an owned store.
@@ -198,11 +202,45 @@ def sample_topic_offsets(
     metavar="NAME",
     help="Name of a Kafka source, or its number in the query, from 0. May be repeated (default: all).",
 )
-def import_checkpoint(store: str, settings: Settings, path: str, group: str, sources: tuple[str, ...]) -> int:
+@PARTITIONS_OF_NEW_STORE
+def import_checkpoint(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - ImportOptions
     """Commit the Kafka offsets in a Spark query's checkpoint to an owned store.
 
     Commits the end offsets of each completed batch, with the batch's time. Running it again adds only newer batches.
+    Creates the store if it does not exist.
     """
     from offsets_pipeline.cli import import_command
 
-    return import_command.import_checkpoint(store, settings, path, group, sources)
+    return import_command.import_checkpoint(store, settings, import_command.ImportOptions(**options))
+
+
+@command(
+    SOURCES,
+    "offsets snapshot --bootstrap-server localhost:9092 --store groups",
+    "offsets snapshot --bootstrap-server broker:9093 --store groups --interval 300 --option security.protocol=SASL_SSL "
+    "--option sasl.jaas.config=file:/run/secrets/jaas",
+    "offsets snapshot --bootstrap-server localhost:9092 --store groups --once",
+    exclusive=[("--interval", "--available-now")],
+)
+@click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers, separated by commas.")
+@click.option(
+    "--interval",
+    "interval_ms",
+    type=INTERVAL,
+    default="PT1M",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two snapshots: seconds, or a duration such as PT5M.",
+)
+@click.option("--available-now", "--once", "available_now", is_flag=True, help="End after one snapshot.")
+@PARTITIONS_OF_NEW_STORE
+@KAFKA_OPTION
+def snapshot(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - SnapshotOptions
+    """Append the changes of a cluster's groups to a snapshot store, at intervals.
+
+    Asks the Admin API for all groups, their members and offsets: for clusters whose __consumer_offsets cannot be read.
+    Adds positions of topics, too, as sample-topic-offsets. Runs until SIGTERM or Ctrl-C.
+    """
+    from offsets_pipeline.cli import snapshot_command
+
+    return snapshot_command.snapshot(store, settings, snapshot_command.SnapshotOptions(**options))

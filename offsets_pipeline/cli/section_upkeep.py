@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline.cli.command import PATH, UPKEEP, command
-from offsets_pipeline.cli.values import HOURS, every_option
+from offsets_pipeline.cli.values import CLUSTER, HOURS, every_option
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -28,6 +28,15 @@ def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every
     from offsets_pipeline.cli import upkeep_commands
 
     return upkeep_commands.maintain(store, settings, checkpoints, every)
+
+
+@command(UPKEEP, "offsets name-cluster --store store prod", name="name-cluster")
+@click.argument("name", metavar="NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
+def name_cluster(store: str, settings: Settings, name: str) -> int:
+    """Give the store's cluster a name: the column `cluster` shows it. Starts no Spark."""
+    from offsets_pipeline.cli import cluster_command
+
+    return cluster_command.name_cluster(store, settings, name)
 
 
 @command(

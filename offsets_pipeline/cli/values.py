@@ -21,6 +21,7 @@ AS_SET = 0
 _COMMIT = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+)=(?P<offset>\d+)")
 _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
 _TOPIC = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>\d+(,\d+)*))?")
+_CLUSTER = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _POSITION = re.compile(r"(?P<partition>\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
 _PORT_MAX = 65_535
 
@@ -93,6 +94,13 @@ def read_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def read_cluster(text: str) -> str:
+    """The name of a cluster. Raises ValueError."""
+    if not _CLUSTER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")
+    return text
+
+
 def read_positions(text: str) -> dict[int, int]:
     """LOGPARTITION:OFFSET,...: a record offset for each log partition. Raises ValueError."""
     positions: dict[int, int] = {}
@@ -104,6 +112,7 @@ def read_positions(text: str) -> dict[int, int]:
     return positions
 
 
+CLUSTER = Written("cluster", read_cluster)
 COMMIT = Written("commit", read_commit)
 POSITIONS = Written("positions", read_positions)
 PLACE = Written("place", read_place)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.cli.opened import open_or_create_owned
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.coordinator.coordinator import Coordinator
-from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.errors import NoSuchStore
 from offsets_pipeline.ingest.zookeeper_import import import_offsets
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.zookeeper.client import ZooKeeperClient
@@ -49,7 +48,7 @@ def import_zookeeper(store: str, settings: Settings, options: ImportOptions) -> 
 def _import(store: str, settings: Settings, options: ImportOptions, groups: Iterable[GroupNodes]) -> int:
     # imported offsets go to the log, wherever commits go
     to_log = replace(settings.coordinator, offsets_storage="kafka", dual_commit_enabled=False)
-    owned = _opened(store, settings, options.offsets_partitions)
+    owned = open_or_create_owned(store, settings, options.offsets_partitions)
     with Coordinator.open(owned, replace(settings, coordinator=to_log), housekeeping=False) as coordinator:
         results = list(import_offsets(coordinator, groups))
     _show(results, options.format_)
@@ -64,14 +63,6 @@ def _import(store: str, settings: Settings, options: ImportOptions, groups: Iter
         f"{kept} have later commits, {len(skipped)} nodes skipped\n"
     )
     return 0
-
-
-def _opened(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:
-    try:
-        owned = OwnedStore.open(location)
-    except NoSuchStore:
-        return OwnedStore.create(location, offsets_partitions or settings.log.offsets_partitions)
-    return owned if offsets_partitions is None else OwnedStore.create(location, offsets_partitions)
 
 
 def _show(results: Iterable[ImportedGroup], format_: str) -> None:

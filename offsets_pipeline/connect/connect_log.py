@@ -22,6 +22,8 @@ from offsets_pipeline.coordinator.appender import Appender, Request
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import Instance
+from offsets_pipeline.delta.damage import reading
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import LogMovedOn, RequestTimedOut
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -82,7 +84,7 @@ class ConnectLog:
     # --- reads; those below `read` are for its function and for handlers, which hold the lock
 
     def read(self, answer: Callable[[], Answer]) -> Answer:
-        """Call ``answer`` with the newest records. Raises StoreReplaced, UnsupportedTable."""
+        """Call ``answer`` with the newest records. Raises StoreReplaced, UnsupportedTable, StorageFailed."""
         with self._lock:
             self._catch_up()
             return answer()
@@ -172,8 +174,9 @@ class ConnectLog:
     def _catch_up(self) -> None:
         """Apply new rows of the log. The caller holds the lock."""
         try:
-            for rows in self._log.catch_up():
-                self._replay(rows)
+            with reading(f"{self.store.location}/{LOG.name}"):
+                for rows in self._log.catch_up():
+                    self._replay(rows)
         except LogMovedOn:
             self._load()
 

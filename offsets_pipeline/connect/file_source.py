@@ -42,7 +42,7 @@ from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, Of
 from offsets_pipeline.connect.offset_committer import OffsetCommitter, initialize_offsets
 from offsets_pipeline.connect.source_settings import SourceSettings, required, whole_number
 from offsets_pipeline.connect.target_states import PAUSED, STOPPED, target_state_of
-from offsets_pipeline.errors import ConfigError, ConnectorStopped, InvalidRequest
+from offsets_pipeline.errors import ConfigError, ConnectorStopped, InvalidRequest, StorageFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -137,14 +137,21 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sizes = {file: _size(file) for file in self._options.files}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        """Where the next batch ends: after complete lines. Returns ``start`` while the connector is PAUSED.
+        """Where the next batch ends: after complete lines.
 
-        Raises ConnectorStopped, SourceFileTruncated.
+        Returns ``start`` while the connector is PAUSED, or the store is away. Raises ConnectorStopped,
+        SourceFileTruncated.
         """
         new = [file for file in self._options.files if file not in start]  # the option got another file
         start = {**{file: start[file] for file in self._options.files if file in start}, **self._initial(new)}
-        self.commit(start)  # the query has completed the batch up to there; of a last batch Spark never says so
-        if self._opened.is_paused():
+        try:
+            self.commit(start)  # the query has completed the batch up to there; of a last batch Spark never says so
+            if self._opened.is_paused():
+                return start
+        except StorageFailed as error:
+            if self._sizes is not None:
+                raise
+            _LOG.warning("connector %s reads nothing for now: %s", self._options.settings.name, error)
             return start
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else _NO_LIMIT
         end = {}

@@ -66,7 +66,7 @@ def replay_topic(tables: Iterable[pa.Table], kind: TopicKind, folded_to: Mapping
     outcome = outcomes(table)
     data = table["control_type"].is_null().to_numpy().astype(np.bool_)
     table, outcome = table.filter(pa.array(data)), outcome[data]
-    parsed = _Parsed(table, kind)
+    parsed = ParsedRows(table, kind)
     _note_unread(progress, table, parsed)
     plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
     offset = table["record_offset"].to_numpy()
@@ -95,7 +95,7 @@ def compact_topic(table: pa.Table, kind: TopicKind, folded_to: Mapping[int, int]
     backfill = table["backfill"].to_numpy(zero_copy_only=False).astype(np.bool_)
     counts = (records > 0) & ~backfill
     folded = counts & (offset < starts[partition])
-    parsed = _Parsed(table, kind)
+    parsed = ParsedRows(table, kind)
     outcome = outcomes_within(table)
     data = table["control_type"].is_null().to_numpy().astype(np.bool_)
     plain = table["producer_id"].is_null().to_numpy().astype(np.bool_)
@@ -123,7 +123,7 @@ def connect_rows(table: pa.Table) -> list[ConnectRow]:
     return list(map(ConnectRow._make, zip(*(column.to_pylist() for column in columns), strict=True)))
 
 
-class _Parsed:
+class ParsedRows:
     """What keys and values of rows say; each distinct one is parsed once."""
 
     def __init__(self, table: pa.Table, kind: TopicKind) -> None:
@@ -159,7 +159,7 @@ def _parsed_or_corrupt(parse: Callable[[bytes | None], Parsed], raw: bytes | Non
         return corrupt
 
 
-def _note_unread(progress: ReplayProgress, table: pa.Table, parsed: _Parsed) -> None:
+def _note_unread(progress: ReplayProgress, table: pa.Table, parsed: ParsedRows) -> None:
     """Count records of unknown types, and put those that do not decode into quarantine (R6)."""
     unread = np.flatnonzero(~parsed.known)
     rows = table.select(["log_partition", "record_offset", "key", "value"]).take(pa.array(unread)).to_pylist()

@@ -34,7 +34,7 @@ class OwnedStore:
         properties = properties_of(folder)
         if properties.kind != OWNED:
             raise NotCoordinator(
-                f"cannot write to {folder}: in a mirrored store only the broker writes (R4); "
+                f"cannot write to {folder}: in a {properties.kind} store only the broker writes (R4); "
                 "create an owned store in another folder"
             )
         properties.require_topic_kind(folder, topic_kind)

@@ -61,7 +61,7 @@ def commit_record(
     return Record(log_partition, _commit_key(group_id, where), value, producer_id, producer_epoch)
 
 
-def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, request: str) -> Record:
+def offset_tombstone(log_partition: int, group_id: str, where: TopicPartition, request: str | None = None) -> Record:
     """Return the tombstone of an offset; ``request`` is as in `Record`."""
     return Record(log_partition, _commit_key(group_id, where), None, request=request)
 
@@ -93,7 +93,7 @@ def group_record(log_partition: int, group: GroupMetadata, now_ms: int, version:
     if version >= _STATE_TIMESTAMP_SINCE:
         fields["current_state_timestamp"] = now_ms
     value = encode_value(GROUP_METADATA, DecodedValue(version, fields))
-    return Record(log_partition, _group_key(GROUP_METADATA, group.group_id, ""), value)
+    return Record(log_partition, group_key(GROUP_METADATA, group.group_id, ""), value)
 
 
 def group_tombstones(log_partition: int, group_id: str, group: Group, request: str | None = None) -> list[Record]:
@@ -104,7 +104,7 @@ def group_tombstones(log_partition: int, group_id: str, group: Group, request: s
     removing = _REMOVING_TYPE[group.group_type]
     names = sorted((name for name in group.records if name[0] != removing), reverse=True)
     return [
-        Record(log_partition, _group_key(name[0], group_id, name[1]), None, request=request)
+        Record(log_partition, group_key(name[0], group_id, name[1]), None, request=request)
         for name in [*names, (removing, "")]
     ]
 
@@ -128,7 +128,8 @@ def _commit_key(group_id: str, where: TopicPartition) -> bytes:
     return encode_key(DecodedKey(RecordType.OFFSET_COMMIT, fields))
 
 
-def _group_key(record_type: int, group_id: str, name: str) -> bytes:
+def group_key(record_type: int, group_id: str, name: str) -> bytes:
+    """Return the key of a group's record. ``name`` is the member's id; empty for a record of the whole group."""
     schema = MESSAGE_TYPES[record_type].key
     fields: Fields = {field.name: name for field in schema.fields}
     fields |= {field.name: group_id for field in schema.fields if field.name in {"group", "group_id"}}

@@ -143,8 +143,8 @@ class ZooKeeperOffsets:
 
     def refuse_active(self, group_id: str) -> None:
         """Raise NonEmptyGroup if consumers of the group are registered in ZooKeeper."""
-        consumer_nodes.offsets_path(group_id)
-        (group,) = consumer_nodes.read_groups(self._client(), [group_id])
+        named = [group_id] if consumer_nodes.is_node_name(group_id) else []
+        group = next(consumer_nodes.read_groups(self._client(), named), GroupNodes(group_id))
         if group.consumer_ids:
             raise NonEmptyGroup(
                 f"group {group_id!r} has {len(group.consumer_ids)} consumers in ZooKeeper; stop them first"
@@ -152,11 +152,10 @@ class ZooKeeperOffsets:
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> int:
         """Delete offsets of a group; returns their number."""
-        return self._client().delete([offset_path(group_id, where) for where in partitions])
+        return self._client().delete(consumer_nodes.offset_paths(group_id, partitions))
 
     def delete_group(self, group_id: str) -> int:
         """Delete all nodes of a group; returns the number of its offsets."""
-        consumer_nodes.offsets_path(group_id)
         return consumer_nodes.delete_group(self._client(), group_id)
 
     def _nodes(self, group_id: str, partitions: Collection[TopicPartition] | None) -> GroupNodes:

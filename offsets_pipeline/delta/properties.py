@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import NotAStore, StoreMismatch
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MIRRORED = "mirrored"
 OWNED = "owned"
+#: A store whose log has the changes between two looks at a cluster's groups, not the cluster's own log.
+SNAPSHOT = "snapshot"
 #: Start of a location that is a schema of Spark's catalog.
 SCHEMA_PREFIX = "schema:"
 FORMAT_VERSION = "4"  # raise it with each change that older programs cannot read
@@ -22,6 +24,8 @@ _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
 #: Log table property that tells which process created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
+#: Log table property with the name of the store's cluster.
+CLUSTER_NAME = f"{_PROPERTY}cluster.name"
 
 
 def beside(location: str) -> list[str]:
@@ -36,6 +40,7 @@ class StoreProperties:
 
     ``offsets_partitions`` is the number of log partitions, R1's n. ``cluster_id``, ``topic_id`` and ``topic_name``
     name the topic of a mirrored log; None if the source did not give them. ``topic_kind`` is the kind of that topic.
+    ``cluster_name`` is a name that an operator gave the cluster; it may change.
     """
 
     kind: str
@@ -45,6 +50,7 @@ class StoreProperties:
     topic_name: str | None = None
     coordinator_semantics: CoordinatorSemantics = MODERN
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
+    cluster_name: str | None = field(default=None, compare=False)
 
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
@@ -57,6 +63,7 @@ class StoreProperties:
             f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
             f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
             f"{_PROPERTY}topic.kind": self.topic_kind.value,
+            CLUSTER_NAME: self.cluster_name or _UNKNOWN,
         }
 
     @classmethod
@@ -80,7 +87,12 @@ class StoreProperties:
             topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
             coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
             topic_kind=TopicKind(properties[f"{_PROPERTY}topic.kind"]),
+            cluster_name=properties.get(CLUSTER_NAME) or None,  # older stores have none
         )
+
+    def cluster(self, location: str) -> str:
+        """Return the name of the cluster of the store at a location: by default the name of its folder or schema."""
+        return self.cluster_name or location.rstrip("/").removeprefix(SCHEMA_PREFIX).rpartition("/")[2]
 
     def require_topic_kind(self, location: str, *kinds: TopicKind) -> None:
         """Raise StoreMismatch if the store's topic is of none of these kinds."""
@@ -89,3 +101,15 @@ class StoreProperties:
                 f"{location} holds a topic of the kind {self.topic_kind}, but this command needs "
                 f"{' or '.join(kinds)}; name another store"
             )
+
+
+def require_different_clusters(clusters: Mapping[str, str]) -> None:
+    """Raise StoreMismatch if two stores have one cluster name; ``clusters`` are names by location."""
+    by_name: dict[str, str] = {}
+    for location, name in clusters.items():
+        if name in by_name:
+            raise StoreMismatch(
+                f"{by_name[name]} and {location} both have the cluster name {name!r}; give one of them another name: "
+                f"offsets name-cluster --store {location} NAME"
+            )
+        by_name[name] = location

@@ -6,6 +6,7 @@ import json
 from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -115,6 +116,10 @@ class Snapshot:
         with reading(self.folder):
             files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
         return files + [file for file in self._changed.values() if file is not None]
+
+    def path(self, file: StoredFile) -> str:
+        """Return the path or URI of a file of this version."""
+        return f"{self.folder}/{unquote(file.name)}"
 
     def rows(self) -> pa.Table:
         """Return all rows of a small table without partitions; columns that an older table lacks are null.

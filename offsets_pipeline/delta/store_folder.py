@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.filesystems import children
-from offsets_pipeline.delta.properties import CREATION, StoreProperties
+from offsets_pipeline.delta.properties import CLUSTER_NAME, CREATION, StoreProperties
+from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG, tables_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import (
@@ -18,6 +20,9 @@ from offsets_pipeline.errors import (
     StoreMismatch,
     first_line,
 )
+
+if TYPE_CHECKING:
+    from offsets_pipeline.config import FoldSettings
 
 
 def properties_of(folder: str) -> StoreProperties:
@@ -58,6 +63,22 @@ def create_tables(folder: str, properties: StoreProperties) -> bool:
             f"cannot create a store in {folder}: it has a store with other properties; name another folder"
         )
     return False
+
+
+def name_cluster(folder: str, name: str, settings: FoldSettings) -> None:
+    """Give the store's cluster a name. Processes that write to the store go on.
+
+    Raises NoSuchStore, NotAStore, WriteConflict if other writers change the properties too often.
+    """
+    properties_of(folder)
+    log = TableFolder(f"{folder}/{LOG.name}", LOG)
+
+    def change() -> None:
+        seen = log.snapshot()
+        metadata = log.with_properties(seen, {CLUSTER_NAME: name})
+        log.commit(seen=seen, metadata=metadata, operation="SET TBLPROPERTIES")
+
+    with_retries(change, "a change of the cluster's name", settings)
 
 
 def no_store(folder: str) -> NoSuchStore | NotAStore:

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from offsets_pipeline.delta.filesystems import absolute_path
 from offsets_pipeline.delta.schemas import LOG_INCARNATION
 from offsets_pipeline.export.segment_writer import ExportedPartition, PartitionWriter
 from offsets_pipeline.export.target import target_folder
+from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
@@ -23,8 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from offsets_pipeline.delta.properties import StoreProperties
+
 #: segment.bytes of __consumer_offsets: a broker's default for offsets.topic.segment.bytes.
 SEGMENT_BYTES = 100 * 1024 * 1024
+_EXPORTED = (
+    TopicKind.CONSUMER_OFFSETS,
+    TopicKind.CONNECT_OFFSETS,
+    TopicKind.CONNECT_STATUS,
+    TopicKind.CONNECT,
+)
+_NAMES = {TopicKind.CONNECT: TopicKind.CONNECT_OFFSETS}
 _WAITING_BYTES_IN_ALL = 128 * 1024 * 1024
 
 
@@ -54,6 +67,8 @@ def export_segments(
 ) -> Export:
     """Write the log of a store to segment files that a broker loads: a folder for each log partition below ``to``.
 
+    Of an owned store for Connect it writes the offsets, as a worker's `offset.storage.topic`.
+
     Args:
         reader: reads the store. The export has the newest log incarnation of its log.
         to: a new or empty folder, or one with the remains of a killed export.
@@ -65,11 +80,13 @@ def export_segments(
     Raises:
         TargetNotEmpty: ``to`` has other content, or another export writes to it.
         UnsupportedTable: the table `log` cannot be read without Spark.
-        StoreMismatch: the store has a topic of Kafka Connect.
+        StoreMismatch: the store has the topic of Connect's configurations, whose values it does not hold.
     """
-    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+    topic = _topic(reader.properties)
+    is_owned_connect = reader.properties.topic_kind is TopicKind.CONNECT
+    reader.properties.require_topic_kind(reader.location, *_EXPORTED)
     partitions = range(reader.offsets_partitions)
-    with target_folder(to) as target:
+    with target_folder(to, topic) as target:
         known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
         # open the log after reading the bounds: an ingest appends records before it writes their bounds, so this
         # snapshot has all records up to each bound
@@ -77,15 +94,18 @@ def export_segments(
         log_incarnation, bounds = _newest(known)
         log = OrderedLog(reader.table("log"), log_incarnation, as_of_ms)
         writers = {
-            partition: PartitionWriter(to, partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes)
+            partition: PartitionWriter(
+                to / f"{topic}-{partition}", partition, bounds.get(partition, (0, 0))[0], codec, segment_bytes
+            )
             for partition in partitions
         }
         waiting_bytes = 0
-        for partition, rows in log.runs():
-            waiting_bytes += writers[partition].add(rows)
+        for partition, run in log.runs():
+            rows = run.filter(_are_offsets(run)) if is_owned_connect else run
+            waiting_bytes += writers[partition].add(rows) if rows.num_rows else 0
             if waiting_bytes > _WAITING_BYTES_IN_ALL:
                 waiting_bytes += sum(writer.flush() for writer in writers.values())
-            on_read(rows.num_rows)
+            on_read(run.num_rows)
         # a log partition that `as_of_ms` cuts off ends with its last record
         exported = tuple(
             writer.close(0 if partition in log.ends else bounds.get(partition, (0, 0))[1])
@@ -103,6 +123,18 @@ def export_segments(
         )
         target.finish(export)
     return export
+
+
+def _topic(properties: StoreProperties) -> str:
+    """Return the name of the topic that the folders are of."""
+    if properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
+        return OFFSETS_TOPIC
+    return properties.topic_name or str(_NAMES.get(properties.topic_kind, properties.topic_kind))
+
+
+def _are_offsets(rows: pa.Table) -> pa.ChunkedArray:
+    """Return whether each record of an owned store for Connect is an offset, by its key: a JSON array."""
+    return pc.starts_with(rows["key"].cast(pa.string()), "[")
 
 
 def _newest(known: list[dict[str, Any]]) -> tuple[int, dict[int, tuple[int, int]]]:

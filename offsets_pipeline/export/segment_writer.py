@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.export.target import UNFINISHED, sync_folder
-from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.record.log_batches import encode_log
 from offsets_pipeline.record.write import encode_batch
 
@@ -87,10 +86,11 @@ class _Segment:
 class PartitionWriter:
     """Writer of the segment files of one log partition. `name` gives its folder the final name."""
 
-    def __init__(self, to: Path, log_partition: int, start_offset: int, codec: Codec, segment_bytes: int) -> None:
+    def __init__(self, whole: Path, log_partition: int, start_offset: int, codec: Codec, segment_bytes: int) -> None:
+        """``whole``: the final name of the folder."""
         self._log_partition = log_partition
-        self._whole = to / f"{OFFSETS_TOPIC}-{log_partition}"
-        self._folder = to / f"{self._whole.name}{UNFINISHED}"
+        self._whole = whole
+        self._folder = whole.with_name(f"{whole.name}{UNFINISHED}")
         self._folder.mkdir()
         self._codec = codec
         self._segment_bytes = segment_bytes

@@ -16,7 +16,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import TargetNotEmpty
-from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,6 @@ MANIFEST = "export-manifest.json"
 #: Suffix of the names of incomplete folders.
 UNFINISHED = ".unfinished"
 _UNFINISHED_MANIFEST = MANIFEST + UNFINISHED
-_OURS = re.compile(rf"{OFFSETS_TOPIC}-\d+({re.escape(UNFINISHED)})?")
 
 
 class ExportTarget:
@@ -55,15 +53,16 @@ class ExportTarget:
 
 
 @contextmanager
-def target_folder(folder: Path) -> Iterator[ExportTarget]:
-    """Open an empty folder for an export. Removes the remains of a killed export.
+def target_folder(folder: Path, topic: str) -> Iterator[ExportTarget]:
+    """Open an empty folder for an export of a topic. Removes the remains of a killed export of it.
 
     If the export fails, removes all that it wrote. Raises TargetNotEmpty.
     """
     there = folder.exists()
     if there and not folder.is_dir():
         raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")
-    _check_empty(folder, {child.name for child in folder.iterdir()} if there else set())
+    ours = re.compile(rf"{re.escape(topic)}-\d+({re.escape(UNFINISHED)})?")
+    _check_empty(folder, {child.name for child in folder.iterdir()} if there else set(), ours)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _UNFINISHED_MANIFEST).open("a", encoding="utf-8") as manifest:
         try:
@@ -74,10 +73,10 @@ def target_folder(folder: Path) -> Iterator[ExportTarget]:
             ) from None
         manifest.truncate(0)
         try:
-            _remove_folders(folder)
+            _remove_folders(folder, ours)
             yield ExportTarget(folder, manifest)
         except BaseException:
-            _remove_all(folder, is_new=not there)
+            _remove_all(folder, ours, is_new=not there)
             raise
 
 
@@ -90,27 +89,27 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _check_empty(folder: Path, names: set[str]) -> None:
+def _check_empty(folder: Path, names: set[str], ours: re.Pattern[str]) -> None:
     """Raise TargetNotEmpty unless the folder is empty, or has only the remains of a killed export."""
     if MANIFEST in names:
         raise TargetNotEmpty(
             f"cannot export to {folder}: it has a complete export ({MANIFEST}); name a new or empty folder"
         )
     if _UNFINISHED_MANIFEST in names:
-        names = {name for name in names if name != _UNFINISHED_MANIFEST and not _OURS.fullmatch(name)}
+        names = {name for name in names if name != _UNFINISHED_MANIFEST and not ours.fullmatch(name)}
     if names:
         raise TargetNotEmpty(f"cannot export to {folder}: it is not empty; name a new or empty folder")
 
 
-def _remove_all(folder: Path, *, is_new: bool) -> None:
-    _remove_folders(folder)
+def _remove_all(folder: Path, ours: re.Pattern[str], *, is_new: bool) -> None:
+    _remove_folders(folder, ours)
     for name in (MANIFEST, _UNFINISHED_MANIFEST):
         (folder / name).unlink(missing_ok=True)
     if is_new:
         folder.rmdir()
 
 
-def _remove_folders(folder: Path) -> None:
+def _remove_folders(folder: Path, ours: re.Pattern[str]) -> None:
     for child in folder.iterdir():
-        if _OURS.fullmatch(child.name):
+        if ours.fullmatch(child.name):
             shutil.rmtree(child)

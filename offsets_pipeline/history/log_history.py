@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import OWNED, StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG, LOG_INCARNATION, LOG_PARTITIONS, TOPICS
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchTable
@@ -96,11 +97,19 @@ class LogHistory:
     def homes(self, group_ids: Collection[str] | None, incarnation: Incarnation) -> list[int] | None:
         """The log partitions that may hold records of groups (R1); None for all.
 
-        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere.
+        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere. The state tells where
+        if it is that of the whole incarnation.
         """
-        if group_ids is None or self.semantics.is_classic:
+        if group_ids is None:
             return None
-        return sorted({partition_for(group_id, incarnation.offsets_partitions) for group_id in group_ids})
+        homes = {partition_for(group_id, incarnation.offsets_partitions) for group_id in group_ids}
+        if self.semantics.is_classic:
+            if not self._is_folded(incarnation):
+                return None
+            named = ", ".join(map(quoted, group_ids))
+            known = self._select(GROUPS, "log_partition", where=f"group_id IN ({named})")
+            homes |= {row["log_partition"] for row in known}
+        return sorted(homes)
 
     def read(
         self,
@@ -144,10 +153,18 @@ class LogHistory:
         listed: list[dict[str, Any]] = known.append_column("is_followed", rows["complete_since"].is_valid()).to_pylist()
         return listed
 
-    def _select(self, table: Table, *columns: str) -> list[dict[str, Any]]:
-        """Columns of all rows of a small table; none if a store lacks the table."""
+    def _is_folded(self, incarnation: Incarnation) -> bool:
+        """Whether the state has all records of the incarnation."""
+        progress = self._select(FOLD_PROGRESS, "log_partition", "log_incarnation", "folded_to")
+        folded = {
+            row["log_partition"]: row["folded_to"] for row in progress if row["log_incarnation"] == incarnation.number
+        }
+        return bool(incarnation.ends) and all(folded.get(at, 0) >= end for at, end in incarnation.ends.items())
+
+    def _select(self, table: Table, *columns: str, where: str = "TRUE") -> list[dict[str, Any]]:
+        """Columns of rows of a table, for few rows; none if a store lacks the table."""
         try:
-            found = self._table(table).query(f"SELECT {', '.join(columns)} FROM {table.name}")
+            found = self._table(table).query(f"SELECT {', '.join(columns)} FROM {table.name} WHERE {where}")
         except NoSuchTable:
             return []
         rows: list[dict[str, Any]] = found.read_all().to_pylist()

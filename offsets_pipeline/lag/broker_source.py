@@ -59,14 +59,8 @@ class BrokerPositions:
         found.update(self._samples.time_lags(gone))
         for some in _rounds(set(points) - set(gone)):
             for place, record in first_records(self._cluster, dict(some)).items():
-                point = place, some[place]
-                end = self.bounds(place).log_end_offset
-                is_later = (
-                    record is not None
-                    and not isinstance(record, OffsetsError)
-                    and (end is not None and record.offset >= end)
-                )
-                found[point] = exact_lag(None if is_later else record, self.at_ms)
+                # a record after the past time is not older than that, so the lag is 0
+                found[place, some[place]] = exact_lag(record, self.at_ms)
         return found
 
     def _is_gone(self, point: Point) -> bool:

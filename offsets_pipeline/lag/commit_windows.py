@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     Int64s = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
 
-_COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
+#: The columns of the log that windows are made from.
+COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
 _COMPACT_ROWS = 1_000_000
-_MANY_GROUPS = 50  # from here on it is quicker to decode all commits
+#: From so many groups on it is quicker to decode all commits.
+MANY_GROUPS = 50
 _TYPE_BYTES, _LENGTH_BYTES = 2, 2
 
 #: Group, topic and partition.
@@ -47,7 +49,7 @@ class CommitWindows:
 
     def __init__(self, size: int, group_ids: Collection[str] | None, offsets_partitions: int | None) -> None:
         self._size = size
-        self._group_ids = None if group_ids is None or len(group_ids) > _MANY_GROUPS else group_ids
+        self._group_ids = None if group_ids is None or len(group_ids) > MANY_GROUPS else group_ids
         self._offsets_partitions = offsets_partitions
         self._rows: list[pa.Table] = []
         self._compacted = 0
@@ -55,9 +57,9 @@ class CommitWindows:
     def add(self, rows: pa.Table) -> None:
         """Take rows with the columns of the log, of any log partitions; those of one partition come in order."""
         commits = of_groups(rows, self._group_ids) & are_commits(rows["key"])
-        is_control = np.asarray(rows["control_type"].is_valid().to_numpy(), dtype=np.bool_)
+        is_control = _bools(rows["control_type"].is_valid())
         wanted = (commits & ~is_control) | is_control
-        self._rows.append(rows.select(_COLUMNS).filter(pa.array(wanted)))
+        self._rows.append(rows.select(COLUMNS).filter(pa.array(wanted)))
         held = sum(each.num_rows for each in self._rows)
         if held - self._compacted > max(_COMPACT_ROWS, self._compacted):
             table = pa.concat_tables(self._rows).combine_chunks()
@@ -66,11 +68,11 @@ class CommitWindows:
 
     def _needed(self, table: pa.Table) -> Bools:
         """The rows that may be in a window: transactional rows, markers, and the last plain rows of each key."""
-        plain = np.asarray(table["producer_id"].is_null().to_numpy(), dtype=np.bool_)
-        code = paired(codes_of(table["key"]), table["log_partition"].to_numpy())
+        plain = _bools(table["producer_id"].is_null())
+        code = paired(codes_of(table["key"]), _int64s(table["log_partition"]))
         needed = ~plain
         rows = np.flatnonzero(plain)
-        rows = rows[np.lexsort((table["record_offset"].to_numpy()[rows], code[rows]))]
+        rows = rows[np.lexsort((_int64s(table["record_offset"])[rows], code[rows]))]
         needed[rows[_rank_from_end(code[rows]) < self._size]] = True
         return needed
 
@@ -83,7 +85,7 @@ class CommitWindows:
         table = table.filter(pa.array(visible)).combine_chunks()
         commits = parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
         valid = np.flatnonzero(commits.valid)
-        partition, record_offset = (table[name].to_numpy()[valid] for name in ("log_partition", "record_offset"))
+        partition, record_offset = (_int64s(table[name])[valid] for name in ("log_partition", "record_offset"))
         commits = commits.take(valid)
         code = paired(codes_of(commits.identities()), partition)
         order = np.lexsort((record_offset, code))
@@ -91,13 +93,11 @@ class CommitWindows:
         order = order[_rank_from_end(code[order]) < self._size]
         return self._by_identity(commits.take(order), partition[order])
 
-    def _by_identity(
-        self, commits: CommitColumns, log_partition: npt.NDArray[np.int32]
-    ) -> dict[Identity, list[Commit]]:
+    def _by_identity(self, commits: CommitColumns, log_partition: Int64s) -> dict[Identity, list[Commit]]:
         group_ids = commits.group_ids().dictionary_encode()
         names = group_ids.dictionary.to_pylist()
         at_home = np.ones(len(log_partition), dtype=np.bool_)
-        codes = group_ids.indices.to_numpy(zero_copy_only=False)
+        codes = _int64s(group_ids.indices)
         if self._offsets_partitions is not None and len(names):
             home = partitions_for(group_ids.dictionary, self._offsets_partitions)
             at_home = home[codes] == log_partition  # R1
@@ -125,17 +125,34 @@ def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:
         text = encode_utf8(group_id)
         named = len(text).to_bytes(_LENGTH_BYTES, "big") + text
         of_group = pc.binary_slice(rows["key"], _TYPE_BYTES, _TYPE_BYTES + len(named))
-        equal = pc.fill_null(pc.equal(of_group, pa.scalar(named, of_group.type)), fill_value=False)
-        found |= np.asarray(equal.to_numpy(), dtype=np.bool_)
+        found |= _bools(pc.is_in(of_group, pa.array([named], of_group.type)))
     return found
+
+
+def commit_key_prefixes(group_id: str) -> list[bytes]:
+    """What the keys of all commits of a group start with, for both key versions."""
+    text = encode_utf8(group_id)
+    return [
+        version.to_bytes(_TYPE_BYTES, "big") + len(text).to_bytes(_LENGTH_BYTES, "big") + text for version in (0, 1)
+    ]
 
 
 def _visible(table: pa.Table) -> Bools:
     """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12)."""
-    is_data = np.asarray(table["control_type"].is_null().to_numpy(), dtype=np.bool_)
-    at_once = pc.or_(table["producer_id"].is_null(), table["value"].is_null())
-    visible: Bools = is_data & (np.asarray(at_once.to_numpy(), dtype=np.bool_) | (endings(table).outcome == COMMITTED))
+    is_data = _bools(table["control_type"].is_null())
+    if table["producer_id"].null_count == table.num_rows:
+        return is_data
+    at_once = _bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
+    visible: Bools = is_data & (at_once | (endings(table).outcome == COMMITTED))
     return visible
+
+
+def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _int64s(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _rank_from_end(code: Int64s) -> Int64s:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
-from offsets_pipeline.lag.commit_windows import Commit, CommitWindows, Identity, of_groups
+import pyarrow as pa
+
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
+from offsets_pipeline.lag.commit_windows import (
+    COLUMNS,
+    MANY_GROUPS,
+    Commit,
+    CommitWindows,
+    Identity,
+    commit_key_prefixes,
+    of_groups,
+)
 from offsets_pipeline.log.ordered_log import OrderedLog
 from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
 from offsets_pipeline.semantics.partition_state import PartitionState
@@ -15,12 +26,8 @@ from offsets_pipeline.semantics.table_replay import replay_table
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    import pyarrow as pa
-
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.group_description import Member
-
-_MANY_GROUPS = 50
 
 
 class LoggedGroups:
@@ -36,16 +43,19 @@ class LoggedGroups:
 
     def last_commits(self, size: int) -> dict[Identity, list[Commit]]:
         """The last visible commits of each offset, at most ``size``, in the order of the log."""
-        windows = CommitWindows(size, self._group_ids, self._offsets_partitions())
-        for _, rows in self._runs():
-            windows.add(rows)
+        windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+        if self._at_ms is None and self._group_ids is not None and len(self._group_ids) <= MANY_GROUPS:
+            windows.add(self._rows_of_commits(self._group_ids))
+        else:
+            for _, rows in self._runs():
+                windows.add(rows)
         return windows.windows()
 
     def described(self) -> dict[str, GroupAnswer]:
         """The groups that existed at the time, with members and offsets, by group id."""
         semantics, count = self._reader.coordinator_semantics, self._reader.offsets_partitions
         states: dict[int, PartitionState] = {}
-        few = self._group_ids is not None and len(self._group_ids) <= _MANY_GROUPS
+        few = self._group_ids is not None and len(self._group_ids) <= MANY_GROUPS
         for log_partition, run in self._runs():
             rows = run
             if few:  # and the markers of transactions
@@ -63,17 +73,46 @@ class LoggedGroups:
                     found[group_id] = _described(state, group_id, count, names | state.topic_names)
         return dict(sorted(found.items()))
 
+    def _rows_of_commits(self, group_ids: Collection[str]) -> pa.Table:
+        """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
+        ranges = " OR ".join(
+            f"(key >= X'{prefix.hex()}' AND key < X'{_next(prefix).hex()}')"
+            for group_id in group_ids
+            for prefix in commit_key_prefixes(group_id)
+        )
+        query = (
+            f"SELECT {', '.join(COLUMNS)} FROM log WHERE log_incarnation = {self._log_incarnation} "
+            f"AND (control_type IS NOT NULL OR {ranges})"
+        )
+        if self._homes is not None:
+            query += f" AND log_partition IN ({', '.join(map(str, self._homes))})"
+        found = self._reader.select(f"{query} ORDER BY log_partition, record_offset", "log")
+        return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
+
+    @cached_property
     def _offsets_partitions(self) -> int | None:
         return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
 
     def _runs(self) -> Iterator[tuple[int, pa.Table]]:
-        count = self._offsets_partitions()
-        homes = None
-        if self._group_ids is not None and count is not None:
-            homes = sorted({partition_for(group_id, count) for group_id in self._group_ids})
+        log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes)
+        yield from log.runs()
+
+    @cached_property
+    def _homes(self) -> list[int] | None:
+        """The log partitions of the groups (R1); None: all."""
+        if self._group_ids is None or self._offsets_partitions is None:
+            return None
+        return sorted({partition_for(group_id, self._offsets_partitions) for group_id in self._group_ids})
+
+    @cached_property
+    def _log_incarnation(self) -> int:
         notes = self._reader.rows("SELECT log_incarnation FROM log_partitions", "log_partitions")
-        log_incarnation = max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
-        yield from OrderedLog(self._reader.table("log"), log_incarnation, self._at_ms, homes).runs()
+        return max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
+
+
+def _next(prefix: bytes) -> bytes:
+    """The least bytes above all that start with a prefix."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
 def _described(state: PartitionState, group_id: str, offsets_partitions: int, names: dict[str, str]) -> GroupAnswer:

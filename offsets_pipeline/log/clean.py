@@ -35,7 +35,6 @@ from offsets_pipeline.log.file_writer import LogFilePlace
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -90,10 +89,8 @@ def clean_log(
 
     Raises:
         CannotClean: tasks cannot write the table's files.
-        StoreMismatch: the store has a topic of Kafka Connect.
         WriteConflict: other writers that rewrite the log or append late records committed first too often.
     """
-    store.require_topic_kind(TopicKind.CONSUMER_OFFSETS)
     lag_ms = max(older_than_ms, settings.log.min_compaction_lag_ms)
     return with_retries(
         lambda: _Cleaning(store, settings, clock, lag_ms).clean(dry_run=dry_run), "a cleaning of the log", settings.fold
@@ -121,6 +118,7 @@ class _Cleaning:
             _END_OF_TIME_US if before_ms is None else before_ms * 1000,
             log_incarnation,
             next((CoordinatorSemantics(row["coordinator_semantics"]) for row in progress), MODERN),
+            store.properties.topic_kind,
         )
 
     def clean(self, *, dry_run: bool) -> Cleaned:
@@ -225,7 +223,7 @@ class _Cleaning:
 
         chosen_rows = numbers.select("file").mapInArrow(read, from_arrow_schema(CANDIDATES))
         of_partitions = chosen_rows.repartitionById(count, F.col("log_partition") % count)
-        keep = partial(kept, semantics=bounds.semantics)
+        keep = partial(kept, semantics=bounds.semantics, topic_kind=bounds.topic_kind)
         stay = of_partitions.mapInArrow(keep, from_arrow_schema(KEPT))
         # an empty row for each file: a file that keeps no candidate must reach the writing task, too
         stay = stay.unionByName(numbers.select("file", F.lit(b"").alias("positions")))

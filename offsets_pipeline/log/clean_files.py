@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.connect.topic_survivors import topic_survivors
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.file_compaction import SORT_BYTES, write_in_order
@@ -23,6 +24,7 @@ from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitio
 from offsets_pipeline.semantics import survivors
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
 from offsets_pipeline.semantics.log_row import place_of
+from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,7 +59,7 @@ class Bounds:
     ``cleaned_to``: by log partition, the first record offset that the cleaning keeps; it skips other log partitions.
     ``aged_before_us``: tombstones from before this time, in microseconds, may go. ``superseded_before_us``: all records
     of older log incarnations from before this time go, as no replay needs them (docs/adr/0014). ``semantics``: those of
-    the replays to come.
+    the replays to come. ``topic_kind``: the kind of the log's topic.
     """
 
     cleaned_to: Mapping[int, int]
@@ -65,6 +67,7 @@ class Bounds:
     superseded_before_us: int
     log_incarnation: int
     semantics: CoordinatorSemantics
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
 
     def candidates(self, rows: pa.Table) -> Bools:
         """A mask of the rows that the cleaning may remove; ``rows`` has the columns `_PLACE`."""
@@ -109,8 +112,12 @@ class FilesOfTable:
 
 
 def candidates(files: FilesOfTable, numbers: Iterable[int], bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """Yield the CANDIDATES of these files, after an early compaction of offset commits."""
+    """Yield the CANDIDATES of these files; of a log of groups after an early compaction of offset commits."""
     parts = (rows for file in numbers for rows in _located(files, file, bounds))
+    if bounds.topic_kind.is_connect:  # few records: each task of `kept` can take them all
+        for rows in parts:
+            yield from rows.select(CANDIDATES.names).cast(CANDIDATES).to_batches()
+        return
     compact = partial(compact_early, folded_to={}, semantics=bounds.semantics, keep_producers=True)
     compacted = [compact(rows) for rows in gathered(parts, COMPACT_ROWS)]
     if compacted:
@@ -166,7 +173,9 @@ def _superseded(parquet: pq.ParquetFile, place: pa.Table, bounds: Bounds) -> Boo
     return older
 
 
-def kept(batches: Iterable[pa.RecordBatch], semantics: CoordinatorSemantics) -> Iterator[pa.RecordBatch]:
+def kept(
+    batches: Iterable[pa.RecordBatch], semantics: CoordinatorSemantics, topic_kind: TopicKind
+) -> Iterator[pa.RecordBatch]:
     """Decide which candidates the cleaning keeps; yield their positions by file (schema KEPT).
 
     A candidate is a record that the cleaning may remove. ``batches`` (schema CANDIDATES) have all candidates of some
@@ -177,7 +186,10 @@ def kept(batches: Iterable[pa.RecordBatch], semantics: CoordinatorSemantics) -> 
     for of_partition in log_partitions_of(rows.combine_chunks()):
         table = pa.Table.from_batches([of_partition])
         with working_on(partial(place_of, table)):
-            stays = table.select(["file", "position"]).filter(pa.array(survivors.survivors(table, semantics)))
+            stay = (
+                topic_survivors(table, topic_kind) if topic_kind.is_connect else survivors.survivors(table, semantics)
+            )
+            stays = table.select(["file", "position"]).filter(pa.array(stay))
         file, position = stays["file"].to_numpy(), stays["position"].to_numpy()
         numbers = np.unique(file)
         positions = [np.sort(position[file == number]).astype("<i4").tobytes() for number in numbers]

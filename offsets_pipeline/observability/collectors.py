@@ -209,8 +209,8 @@ class StateMetrics:
 
     def _count_groups(self, tables: StateReader) -> None:
         named = tables.named("groups", "committed_offsets")
-        groups = f"({DESCRIBED.newest('groups', named)})"
-        offsets = f"({OFFSETS.newest('committed_offsets', named)})"
+        groups = f"({tables.newest(DESCRIBED, named)})"
+        offsets = f"({tables.newest(OFFSETS, named)})"
         (alive,) = tables.rows(
             f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",
             "groups",

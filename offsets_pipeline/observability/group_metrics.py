@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 _US_OF_SECOND = 1_000_000
-_OF_PARTITIONS = (
+#: The metrics that `metrics_partitions` adds.
+OF_PARTITIONS = (
     "kafka_consumergroup_group_offset",
     "kafka_consumergroup_group_lag",
     "kafka_consumergroup_group_lag_seconds",
@@ -67,7 +68,7 @@ class GroupMetrics:
     def count(self) -> None:
         """Set the metrics from the state and the newest positions."""
         reader = self._reader()
-        cluster = reader.properties.cluster_id or ""
+        cluster = reader.cluster
         described = describe_groups(reader)
         groups = self._chosen(described)
         topics = topics_of(groups)
@@ -158,7 +159,7 @@ class GroupMetrics:
         self._metrics.replace("offsets_group_last_commit_timestamp_seconds", ours(commits))
 
     def _of_partitions(self, cluster: str, rows: Iterable[LagRow]) -> None:
-        found: dict[str, dict[Labels, float]] = {name: {} for name in _OF_PARTITIONS}
+        found: dict[str, dict[Labels, float]] = {name: {} for name in OF_PARTITIONS}
         for row in rows:
             of_topic = {"cluster_name": cluster, "partition": str(row.partition), "topic": row.topic}
             labels = _labels(group=row.group, **of_topic)
@@ -171,7 +172,7 @@ class GroupMetrics:
                 (_labels(**of_topic), row.log_end_offset),
                 (_labels(**of_topic), row.log_start_offset),
             )
-            for name, (each, value) in zip(_OF_PARTITIONS, told, strict=True):
+            for name, (each, value) in zip(OF_PARTITIONS, told, strict=True):
                 if value is not None:
                     found[name][each] = value
         for name, series in found.items():
@@ -184,7 +185,7 @@ def _labels(**labels: str) -> Labels:
 
 def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
     """Time of the last commit of each group and topic, in seconds since 1970."""
-    newest = OFFSETS.newest("committed_offsets", reader.named("committed_offsets"))
+    newest = reader.newest(OFFSETS, reader.named())
     table = reader.select(
         f"SELECT group_id, topic, max(commit_timestamp) AS at FROM ({newest}) o "
         "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id, topic",

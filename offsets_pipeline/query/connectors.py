@@ -126,7 +126,7 @@ def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, lis
         f"arrow_cast(record_timestamp, 'Int64') AS {name}" if name == "record_timestamp_us" else name
         for name in OffsetRecord._fields
     )
-    query = f"SELECT {columns} FROM ({CONNECT.newest(CONNECT.name, only)}) r WHERE record_type = '{_TYPE.OFFSET}'"
+    query = f"SELECT {columns} FROM ({reader.newest(CONNECT, only)}) r WHERE record_type = '{_TYPE.OFFSET}'"
     return answering_offsets(OffsetRecord(**row) for row in reader.rows(query, CONNECT.name))
 
 
@@ -134,7 +134,7 @@ def _live_rows(reader: StateReader) -> list[dict[str, Any]]:
     types = (_TYPE.CONNECTOR_STATUS, _TYPE.TASK_STATUS, _TYPE.CONNECTOR_CONFIG, _TYPE.TARGET_STATE)
     return reader.rows(
         "SELECT connector, record_type, value "
-        f"FROM ({CONNECT.newest(CONNECT.name, reader.named(CONNECT.name))}) r "
+        f"FROM ({reader.newest(CONNECT, reader.named(CONNECT.name))}) r "
         f"WHERE value IS NOT NULL AND record_type IN ({', '.join(map(quoted, types))}) "
         "ORDER BY record_timestamp",
         CONNECT.name,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
     Group = tuple[int, str]
     Offset = tuple[str, int, int, int | None, str]  # the fields of OffsetAnswer, but `pending`
 
-_GROUP_COLUMNS = "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, misplaced, members"
+_GROUP_COLUMNS = (
+    "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, assignment_epoch, misplaced, "
+    "members"
+)
+_TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KIP-848 group
 
 
 @dataclass(frozen=True)
 class OffsetAnswer:
-    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17)."""
+    """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17).
+
+    ``log_end_offset`` and ``lag``, the difference, are None unless a broker told the end of the topic's partition.
+    """
 
     topic: str
     partition: int
@@ -33,13 +41,16 @@ class OffsetAnswer:
     leader_epoch: int | None
     metadata: str
     pending: bool = False
+    log_end_offset: int | None = None
+    lag: int | None = None
 
 
 @dataclass(frozen=True)
 class MemberAnswer:
     """A member of a group; ``assignment`` lists "topic-partition", with the topic's id if its name is unknown.
 
-    ``subscribed_topics`` is None if the log does not tell them.
+    ``subscribed_topics`` is None if the log does not tell them. ``target_assignment`` is None unless it was asked for
+    and the group has one.
     """
 
     member_id: str
@@ -48,6 +59,8 @@ class MemberAnswer:
     host: str
     assignment: list[str]
     subscribed_topics: list[str] | None
+    member_epoch: int | None = None
+    target_assignment: list[str] | None = None
 
 
 @dataclass
@@ -63,26 +76,38 @@ class GroupAnswer:
     misplaced: bool
     members: list[MemberAnswer] = field(default_factory=list)
     offsets: list[OffsetAnswer] = field(default_factory=list)
+    assignment_epoch: int | None = None
 
 
-def describe_groups(reader: StateReader, group_ids: Collection[str] | None = None) -> dict[str, GroupAnswer]:
-    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist."""
+def describe_groups(
+    reader: StateReader, group_ids: Collection[str] | None = None, *, targets: bool = False
+) -> dict[str, GroupAnswer]:
+    """Return descriptions by group id: of all listed groups, or of those in ``group_ids`` that exist.
+
+    With ``targets`` members have their target assignments.
+    """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    only = reader.named("groups", "committed_offsets")
-    offsets_partitions = reader.offsets_partitions
+    if group_ids is not None and not group_ids:
+        return {}
+    only = reader.named()
+    offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:
         only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
-        if not reader.coordinator_semantics.is_classic:  # R1: rows in other log partitions answer nothing
+        if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
             homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
             only += f" AND log_partition IN ({', '.join(map(str, homes))})"
     groups = reader.rows(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
-        f"FROM ({DESCRIBED.newest('groups', only)}) g "
+        f"FROM ({reader.newest(DESCRIBED, only)}) g "
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
         "groups",
     )
     offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
-    return group_answers(groups, offsets, pending, _topic_names(reader), offsets_partitions)
+    names = reader.topic_names()
+    answers = group_answers(groups, offsets, pending, names, offsets_partitions)
+    if targets:
+        _add_targets(reader, only, answers, names)
+    return answers
 
 
 def group_answers(
@@ -124,7 +149,7 @@ def group_answers(
 def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
     columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({OFFSETS.newest('committed_offsets', only)}) o "
+        f"SELECT {', '.join(columns)} FROM ({reader.newest(OFFSETS, only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
@@ -143,19 +168,11 @@ def pending_by_group(
     Of all groups if ``group_ids`` is None.
     """
     found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
-    # selects no timestamps: Arrow imports pandas to convert one, which takes as long as the whole answer
-    query = """
-        SELECT log_partition, p.group_id AS group_id, p.topic AS topic, p.partition AS partition
-        FROM (SELECT log_partition, unnest(pending) AS p FROM fold_progress) f WHERE NOT p.misplaced
-    """
-    for row in reader.rows(query, "fold_progress"):
-        if group_ids is None or row["group_id"] in group_ids:
-            found[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
+    for at, progress in reader.current.progress.items():
+        for each in progress.pending:
+            if not each["misplaced"] and (group_ids is None or each["group_id"] in group_ids):
+                found[at, each["group_id"]].add((each["topic"], each["partition"]))
     return found
-
-
-def _topic_names(reader: StateReader) -> dict[str, str]:
-    return {row["topic_id"]: row["topic"] for row in reader.rows("SELECT topic_id, topic FROM topics", "topics")}
 
 
 def _group(row: Mapping[str, Any], names: Mapping[str, str], offsets_partitions: int) -> GroupAnswer:
@@ -166,6 +183,7 @@ def _group(row: Mapping[str, Any], names: Mapping[str, str], offsets_partitions:
         protocol_type=row["protocol_type"],
         assignor=answer["protocol"] or "",
         group_epoch=answer["group_epoch"],
+        assignment_epoch=answer["assignment_epoch"],
         log_partition=partition_for(row["group_id"], offsets_partitions),
         misplaced=row["misplaced"],
         members=[_member(member, names) for member in answer["members"] or ()],
@@ -183,4 +201,25 @@ def _member(member: dict[str, Any], names: Mapping[str, str]) -> MemberAnswer:
             for each in member["assignment"] or ()
         ),
         subscribed_topics=member["subscribed_topics"],
+        member_epoch=member["member_epoch"],
     )
+
+
+def _add_targets(reader: StateReader, only: str, answers: dict[str, GroupAnswer], names: dict[str, str]) -> None:
+    rows = reader.rows(
+        f"SELECT log_partition, group_id, record_key, value FROM ({reader.newest(RECORDS, only)}) r "
+        f"WHERE record_type = {_TARGET_ASSIGNMENT} AND value_offset > coalesce(tombstone_offset, -1)",
+        RECORDS.name,
+    )
+    targets = {(row["group_id"], row["record_key"]): row for row in rows}
+    for name, group in answers.items():
+        for number, member in enumerate(group.members):
+            row = targets.get((name, member.member_id))
+            if row is not None and row["log_partition"] == group.log_partition:
+                topics = decode_value(_TARGET_ASSIGNMENT, row["value"]).fields["topic_partitions"]
+                target = sorted(
+                    f"{names.get(each['topic_id'], each['topic_id'])}-{partition}"
+                    for each in topics
+                    for partition in each["partitions"]
+                )
+                group.members[number] = replace(member, target_assignment=target)

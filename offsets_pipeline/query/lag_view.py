@@ -9,7 +9,8 @@ from __future__ import annotations
 #: `topic_offsets` of a store that has no samples.
 NO_SAMPLES = """
     SELECT cast(NULL AS STRING) AS topic, cast(NULL AS INT) AS partition, cast(NULL AS BIGINT) AS log_start_offset,
-           cast(NULL AS BIGINT) AS log_end_offset, cast(NULL AS TIMESTAMP) AS sampled_at
+           cast(NULL AS BIGINT) AS log_end_offset, cast(NULL AS TIMESTAMP) AS sampled_at,
+           cast(NULL AS STRING) AS source
     WHERE FALSE
 """
 

@@ -60,31 +60,6 @@ def _shown(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def unfolded_records(reader: StateReader) -> int:
-    """Return the number of records in the log that are not folded yet: no answer includes them."""
-    notes = reader.rows("SELECT log_incarnation, cleaned_to FROM log_partitions", "log_partitions")
-    log_incarnation = max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
-    folded = reader.rows(
-        f"SELECT log_partition, folded_to, records FROM fold_progress WHERE log_incarnation = {log_incarnation}",
-        "fold_progress",
-    )
-    was_cleaned = any(row.get("cleaned_to") for row in notes)
-    rows = sum(file.rows for file in reader.table("log").files())
-    if not was_cleaned and rows == sum(row["records"] for row in folded):
-        return 0  # the row counts of the files suffice: no file is read
-    (found,) = reader.rows(
-        f"""
-        SELECT count(*) AS unfolded FROM log l
-        LEFT JOIN (SELECT log_partition, folded_to FROM fold_progress WHERE log_incarnation = {log_incarnation}) f
-        ON f.log_partition = l.log_partition
-        WHERE l.log_incarnation = {log_incarnation} AND l.record_offset >= coalesce(f.folded_to, 0)
-        """,
-        "log",
-        "fold_progress",
-    )
-    return int(found["unfolded"])
-
-
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
     known = reader.rows("SELECT * FROM log_partitions", "log_partitions")

@@ -1,6 +1,6 @@
 """The inputs of retention, read from the state tables (R18-R20): groups, committed offsets, open transactions.
 
-They do not include records that are not folded yet.
+They are as of the end of the log, as all answers (state/current.py).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     Raises StoreMismatch for a store with a topic of Kafka Connect.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    named = reader.named("committed_offsets", "group_records")
-    offsets_partitions, semantics = reader.offsets_partitions, reader.coordinator_semantics
+    named = reader.named()
+    offsets_partitions, semantics = reader.current.offsets_partitions, reader.current.semantics
     pending = pending_by_group(reader)
     offsets = _of_groups(
         reader.stream(
             f"""
             SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
-            FROM ({OFFSETS.newest("committed_offsets", named)}) o
+            FROM ({reader.newest(OFFSETS, named)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
             """,
@@ -59,7 +59,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
         reader.stream(
             f"""
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
-            FROM ({RECORDS.newest("group_records", named)}) r
+            FROM ({reader.newest(RECORDS, named)}) r
             ORDER BY log_partition, group_id
             """,
             "group_records",

@@ -1,4 +1,4 @@
-"""SQL over a store: run one query, or create the views in a catalog for every session."""
+"""SQL over stores in Spark: run one query, or create the views in a catalog for every session."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from offsets_pipeline.errors import CatalogMissing, QueryFailed
 from offsets_pipeline.query.views import create_views, register_views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
 
-def run_query(spark: SparkSession, store: str, query: str) -> tuple[list[str], Iterator[list[Any]]]:
+def run_query(spark: SparkSession, stores: str | Sequence[str], query: str) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
 
-    Raises NoSuchStore or NotAStore. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
+    Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
     """
-    register_views(spark, store)
+    register_views(spark, *([stores] if isinstance(stores, str) else stores))
     try:
         result = spark.sql(query)
         return result.columns, _rows(result.toLocalIterator())
@@ -29,10 +29,10 @@ def run_query(spark: SparkSession, store: str, query: str) -> tuple[list[str], I
         raise _failed(exception) from None
 
 
-def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[str]:
+def create_lasting_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
     """Create the views in a schema of a catalog that outlives the session, and return their names.
 
-    Raises NoSuchStore or NotAStore, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
+    Raises as `create_views`, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
     """
     if not _outlives_session(spark, schema):
         raise CatalogMissing(
@@ -40,7 +40,7 @@ def create_lasting_views(spark: SparkSession, store: str, schema: str) -> list[s
             "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
         )
     try:
-        return create_views(spark, store, schema)
+        return create_views(spark, stores, schema)
     except PySparkException as exception:
         raise _failed(exception) from None
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
-from offsets_pipeline.query.log_info import unfolded_records
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
@@ -106,7 +105,7 @@ def collect_report(
 
 def warnings_of(reader: StateReader, store: str) -> list[str]:
     """Return what the answers lack."""
-    unfolded = unfolded_records(reader)
+    unfolded = sum(reader.current.unfolded.values())
     if not unfolded:
         return []
     return [f"The report lacks {unfolded:,} records of {store} that are not folded yet."]
@@ -114,9 +113,8 @@ def warnings_of(reader: StateReader, store: str) -> list[str]:
 
 def last_commits_ms(reader: StateReader) -> dict[str, int]:
     """Return the time of the last commit of each group that is still committed, by group id."""
-    named = reader.named("committed_offsets")
     rows = reader.select(
-        f"SELECT group_id, max(commit_timestamp) AS last FROM ({OFFSETS.newest('committed_offsets', named)}) o "
+        f"SELECT group_id, max(commit_timestamp) AS last FROM ({reader.newest(OFFSETS, reader.named())}) o "
         "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id",
         "committed_offsets",
     )

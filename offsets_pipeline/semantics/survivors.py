@@ -73,15 +73,17 @@ def survivors(rows: pa.Table, semantics: CoordinatorSemantics = MODERN) -> Bools
     ``rows`` are all records of one log partition below some record offset, in record-offset order, with the columns of
     SCHEMA. Rows that `compact_early` removed may be missing: they would not stay.
     """
-    return _Cleaning(rows.select(SCHEMA.names).combine_chunks(), semantics).kept()
+    return _OffsetsCleaning(rows.select(SCHEMA.names).combine_chunks(), semantics).kept()
 
 
-class _Cleaning:
-    """Uses positions of rows in place of record offsets: they have the same order."""
+class Cleaning:
+    """The records of one log partition that a cleaning looks at: what topics of all kinds have in common.
 
-    def __init__(self, rows: pa.Table, semantics: CoordinatorSemantics) -> None:
+    Uses positions of rows in place of record offsets: they have the same order.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
-        self._semantics = semantics
         self._count = rows.num_rows
         self._tombstone = _mask(rows["value"].is_null())
         self._aged = _mask(rows["aged"])
@@ -89,9 +91,6 @@ class _Cleaning:
         self._data = _mask(rows["control_type"].is_null())
         self._read_transactions()
         self._keep = _mask(rows["backfill"]) | self._open
-        self._read_commits()
-        self._groups = _GroupRecords(self._groups_of_commits)
-        self._read_others()
 
     def _read_transactions(self) -> None:
         """Find the marker of each record of a transaction (R11)."""
@@ -109,6 +108,36 @@ class _Cleaning:
         self._open[members[found < 0]] = True
         self._aborted = np.zeros(self._count, dtype=np.bool_)
         self._aborted[ended] = aborts[self._marker[ended]]
+
+    def _last_of_unread(self, unread: Int64s) -> Int64s:
+        """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""
+        if not len(unread):
+            return unread
+        keys = codes_of(self._rows["key"].cast(pa.large_binary()).fill_null(b""))
+        keys = keys * 2 + _mask(self._rows["key"].is_null())
+        counted = np.flatnonzero(self._data & ~self._aborted)
+        last = counted[last_of_each(keys[counted], counted)]
+        return last[np.isin(last, unread) & ~(self._tombstone & self._aged)[last]]
+
+    def _keep_producers(self, keep: Bools) -> None:
+        """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
+        rows = np.flatnonzero(self._in_transaction)
+        last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
+        keep[last[~self._aged[last]]] = True
+
+    def _keep_markers(self, keep: Bools) -> None:
+        """Keep the markers of the records that are kept."""
+        ended = np.flatnonzero(keep & (self._marker >= 0))
+        keep[self._marker[ended]] = True
+
+
+class _OffsetsCleaning(Cleaning):
+    def __init__(self, rows: pa.Table, semantics: CoordinatorSemantics) -> None:
+        super().__init__(rows)
+        self._semantics = semantics
+        self._read_commits()
+        self._groups = _GroupRecords(self._groups_of_commits)
+        self._read_others()
 
     def _read_commits(self) -> None:
         """Find the offset commits that decode, and number their identities and groups."""
@@ -140,7 +169,7 @@ class _Cleaning:
         keep = self._keep
         if not self._count:
             return keep
-        keep[self._last_of_unread()] = True
+        keep[self._last_of_unread(self._unread)] = True
         winners = self._classic_winners() if self._semantics.is_classic else self._winners()
         keep[winners[~(self._tombstone & self._aged)[winners]]] = True
         keep[self._groups.live_values()] = True
@@ -150,8 +179,7 @@ class _Cleaning:
             self._keep_proofs(keep)
         self._keep_what_hides(keep)
         self._keep_producers(keep)
-        ended = np.flatnonzero(keep & (self._marker >= 0))
-        keep[self._marker[ended]] = True
+        self._keep_markers(keep)
         return keep
 
     def _winners(self) -> Int64s:
@@ -171,16 +199,6 @@ class _Cleaning:
         rank = np.where(tombstone, TOMBSTONE_RANK, rows)
         last = highest_of_each(self._identity[visible], found.position[visible], rank[visible])
         return np.asarray(rows[visible[last]])
-
-    def _last_of_unread(self) -> Int64s:
-        """The last record of each raw key that does not decode, as a broker keeps it; null is a key, too (R6)."""
-        if not len(self._unread):
-            return self._unread
-        keys = codes_of(self._rows["key"].cast(pa.large_binary()).fill_null(b""))
-        keys = keys * 2 + _mask(self._rows["key"].is_null())
-        counted = np.flatnonzero(self._data & ~self._aborted)
-        last = counted[last_of_each(keys[counted], counted)]
-        return last[np.isin(last, self._unread) & ~(self._tombstone & self._aged)[last]]
 
     def _keep_proofs(self, keep: Bools) -> None:
         """Keep the last commit of each simple group without another kept commit: it proves the group (R14)."""
@@ -215,12 +233,6 @@ class _Cleaning:
         # R14: under `classic` a tombstone of a group hides none of its offsets
         first_commit = {} if is_classic else dict(zip(self._groups_of_commits, lowest.tolist(), strict=True))
         keep[self._groups.hiding(keep, first_commit)] = True
-
-    def _keep_producers(self, keep: Bools) -> None:
-        """Keep the last record of each producer: a coordinator learns producer epochs from the log alone."""
-        rows = np.flatnonzero(self._in_transaction)
-        last = rows[last_of_each(codes_of(self._rows["producer_id"].take(pa.array(rows))), rows)]
-        keep[last[~self._aged[last]]] = True
 
 
 class _Group(NamedTuple):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import InvalidRequest, NoSuchTopic
 from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, commits_of, refuse_shared_topics
-from offsets_pipeline.spark_query.query_checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,23 +28,22 @@ class ImportedBatches:
 
 
 def import_checkpoint(
-    location: str, coordinator: Coordinator, group_id: str, sources: Collection[str] = ()
+    checkpoint: QueryCheckpoint, coordinator: Coordinator, group_id: str, sources: Collection[str] = ()
 ) -> ImportedBatches:
     """Commit the end offsets of a checkpoint's completed batches, oldest first, each with the batch's time.
 
     Skips batches that an earlier import, or an OffsetsListener, has committed. It tells by the metadata of the group's
-    offsets. Reads the whole checkpoint before it commits.
+    offsets.
 
     Args:
-        location: the query's checkpointLocation, a local folder or a URI that Arrow opens.
+        checkpoint: the query's checkpoint, of `read_checkpoint`.
         coordinator: an open coordinator that has loaded the group's log partition.
         group_id: the group; it has no members.
         sources: names or numbers of the Kafka sources to import; empty: all.
 
-    Raises the errors of `read_checkpoint` and of a commit; StoreMismatch if two of the sources read one topic;
+    Raises the errors of `Coordinator.commit_offsets`; StoreMismatch if two of the sources read one topic;
     NoSuchTopic if the query has no Kafka source; InvalidRequest for a source that it does not have.
     """
-    checkpoint = read_checkpoint(location)
     batches = _of_sources(checkpoint, sources)
     known = _Known(checkpoint.query_id, coordinator.fetch_offsets(group_id))
     imported = []

@@ -36,7 +36,7 @@ def starting_offsets(
     to a given number of partitions; ``missing`` stands for those without a committed offset.
 
     Args:
-        store: the folder of an owned store, or of a mirrored one: then as of its last fold.
+        store: the folder of a store: owned, mirrored or of snapshots.
         group: the group.
         topics: names of topics, or their numbers of partitions by name.
         missing: "earliest", "latest", or "none": raise NoSuchOffset.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.state.changes import write_changes, write_topic_changes
-from offsets_pipeline.state.fold_progress import pending_rows
-from offsets_pipeline.state.replay_job import ReplayStart, TopicStart
+from offsets_pipeline.state.replay_start import ReplayStart, TopicStart, pending_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

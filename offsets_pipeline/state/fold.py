@@ -22,11 +22,18 @@ from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.incarnations import current_log_incarnation
-from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
-from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, compacted_to
+from offsets_pipeline.state.fold_progress import (
+    NO_INCARNATION,
+    FoldProgress,
+    PartitionProgress,
+    compacted_to,
+    progressed,
+)
 from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.replay_job import replay_batch, replay_log
@@ -154,7 +161,7 @@ def _fold_rows(
         _append(store, changes)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
         note_topics(store, changes.topics, settings)
-        progress.swap(progress.partitions | _moved(progress.partitions, changes, clock))
+        progress.swap(progress.partitions | progressed(progress.partitions, changes.partitions, clock.now_ms()))
     return changes
 
 
@@ -194,7 +201,7 @@ class _Rebuild:
         changes = self._replay(replayed, None)
         _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
-        written = _moved(replayed, changes, self._clock)
+        written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = unknown | {at: replace(each, compacted_to=compacted_to(each.folded_to)) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         self._swap(moved, incarnation)
@@ -263,7 +270,7 @@ class _Rebuild:
         changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations, self._semantics))
         _append(self._store, changes)
         self._note(changes)
-        return _moved(late, changes, self._clock)
+        return progressed(late, changes.partitions, self._clock.now_ms())
 
     def _replay(self, start: Mapping[int, PartitionProgress], known: KnownGroups | None) -> Changes:
         """Replay the log from these starts."""
@@ -327,19 +334,3 @@ def _added(changes: Iterable[Changes], settings: Settings) -> Changes:
             f'{corrupt}; nothing was folded; set corrupt_records = "quarantine" to leave such records out'
         )
     return whole
-
-
-def _moved(before: Mapping[int, PartitionProgress], changes: Changes, clock: Clock) -> dict[int, PartitionProgress]:
-    """The progress of the log partitions of ``before`` behind these changes."""
-    moved = dict(before)
-    for at, each in changes.partitions.items():
-        if at in before and each.records:
-            moved[at] = replace(
-                before[at],
-                folded_to=each.folded_to,
-                records=before[at].records + each.records,
-                unknown_records=before[at].unknown_records + each.unknown_records,
-                pending=each.pending,
-                folded_at_us=clock.now_ms() * 1000,
-            )
-    return moved

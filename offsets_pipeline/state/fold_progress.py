@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG_INCARNATION
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -24,10 +23,13 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.state.changes import ReplayedPartition
 
 _SCHEMA = FOLD_PROGRESS.arrow_schema()
 #: Incarnation of the state before the first fold: no row has it.
 NO_INCARNATION = 0
+#: Incarnation of log partitions that a question replays from their start. No table of a store has it.
+UNSTORED_INCARNATION = 2**31 - 1
 _SWAPS = 20  # attempts of a compaction beside folds
 
 
@@ -65,8 +67,7 @@ class FoldProgress:
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
         snapshot = table.snapshot()
-        rows = snapshot.rows().to_pylist()
-        return cls(table, snapshot, {row["log_partition"]: _partition(row) for row in rows})
+        return cls(table, snapshot, progress_of(snapshot))
 
     @property
     def log_incarnation(self) -> int:
@@ -151,6 +152,35 @@ class FoldProgress:
         )
 
 
+def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
+    """The rows of a version of `fold_progress`, by log partition."""
+    rows = snapshot.rows()
+    folded_at = rows["folded_at"].cast(pa.int64()).to_pylist()
+    rows = rows.drop_columns(["folded_at"])
+    if not any(pc.list_value_length(rows["pending"]).to_pylist()):
+        rows = rows.drop_columns(["pending"])  # they have times, and Arrow imports pandas to convert one
+    found = zip(rows.to_pylist(), folded_at, strict=True)
+    return {row["log_partition"]: _partition(row, folded_at_us) for row, folded_at_us in found}
+
+
+def progressed(
+    before: Mapping[int, PartitionProgress], replayed: Mapping[int, ReplayedPartition], now_ms: int
+) -> dict[int, PartitionProgress]:
+    """The progress of the log partitions of ``before`` behind a replay that started there."""
+    moved = dict(before)
+    for at, each in replayed.items():
+        if at in before and each.records:
+            moved[at] = replace(
+                before[at],
+                folded_to=each.folded_to,
+                records=before[at].records + each.records,
+                unknown_records=before[at].unknown_records + each.unknown_records,
+                pending=each.pending,
+                folded_at_us=now_ms * 1000,
+            )
+    return moved
+
+
 def compacted_to(record_offset: int) -> dict[str, int]:
     """`compacted_to` of a log partition in which this is the end of the base rows of every state table."""
     return {each.name: record_offset for each in _SCHEMA.field("compacted_to").type}
@@ -168,31 +198,7 @@ def _compacted(
     return found
 
 
-def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:
-    """The pending commits of these log partitions as rows that a replay takes in again (R11).
-
-    The tombstone that gives a commit its position (R10c) comes in again, too. ``schema`` is that of the replay.
-    """
-    rows = []
-    for at, each in partitions.items():
-        for commit in each.pending:
-            row = {
-                "log_partition": at,
-                "record_offset": commit["record_offset"],
-                "key": commit["key"],
-                "value": commit["value"],
-                "producer_id": commit["producer_id"],
-                "record_timestamp": commit["commit_timestamp"],
-                "backfill": False,
-                "records": 0,
-            }
-            rows.append(row)
-            if commit["position"] != commit["record_offset"]:
-                rows.append(row | {"record_offset": commit["position"], "value": None, "producer_id": None})
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
-def _partition(row: Mapping[str, Any]) -> PartitionProgress:
+def _partition(row: Mapping[str, Any], folded_at_us: int) -> PartitionProgress:
     return PartitionProgress(
         log_partition=row["log_partition"],
         log_incarnation=row["log_incarnation"],
@@ -202,6 +208,6 @@ def _partition(row: Mapping[str, Any]) -> PartitionProgress:
         compacted_to=row["compacted_to"],
         records=row["records"],
         unknown_records=row["unknown_records"],
-        folded_at_us=int(pc.cast(pa.scalar(row["folded_at"], pa.timestamp("us", tz="UTC")), pa.int64()).as_py()),
-        pending=row["pending"] or [],
+        folded_at_us=folded_at_us,
+        pending=row.get("pending") or [],
     )

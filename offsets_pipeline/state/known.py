@@ -9,15 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsets_pipeline.delta.reader import StoredFile
-    from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
     Group = tuple[int, str]
@@ -38,12 +39,19 @@ class KnownGroups:
         cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int], semantics: CoordinatorSemantics
     ) -> KnownGroups:
         """Look at the newest version of the tables, for these incarnations by log partition."""
+        needed = (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ()))
+        # a topic of Kafka Connect has no groups
+        return cls.of((tables[each.name].snapshot() for each in needed if each.name in tables), incarnations)
+
+    @classmethod
+    def of(cls, snapshots: Iterable[Snapshot], incarnations: Mapping[int, int]) -> KnownGroups:
+        """Look at these versions of the tables."""
         partitions = by_incarnation(incarnations)
-        files = {
-            each.name: [file for file in tables[each.name].snapshot().files() if _incarnation(file) in partitions]
-            for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ()))
-            if each.name in tables  # a topic of Kafka Connect has no groups
-        }
+        tables: dict[str, TableFolder] = {}
+        files: dict[str, list[StoredFile]] = {}
+        for each in snapshots:
+            tables[each.table.name] = TableFolder(each.folder, each.table)
+            files[each.table.name] = [file for file in each.files() if _incarnation(file) in partitions]
         return cls(tables, files, partitions)
 
     def existing(self, groups: Collection[Group]) -> set[Group]:

@@ -48,23 +48,24 @@ class StateTable:
         schema = self.table.arrow_schema()
         return pa.schema([schema.field(name) for name in self.columns])
 
-    def newest(self, name: str, named: str) -> str:
+    def newest(self, name: str, named: str, anti_join: str = "LEFT ANTI JOIN") -> str:
         """SQL of Spark and DataFusion for the rows that count, with `columns`.
 
         Args:
             name: The table in SQL.
             named: Condition on `log_partition` and `incarnation`: the incarnations that `fold_progress` names. It may
                 restrict the key as well.
+            anti_join: The join in SQL; DuckDB writes it ANTI JOIN.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
         delta = self._newest_of(self._versions(name, f"NOT base AND {named}"))
         base = self._versions(name, f"base AND {named}")
         listed = ", ".join(self.columns)
         return f"""
-            SELECT {listed} FROM {base} b LEFT ANTI JOIN {delta} d
+            SELECT {listed} FROM {base} b {anti_join} {delta} d
               ON {same} AND (d.version > b.version OR d.version = b.version AND d.tie > b.tie)
             UNION ALL
-            SELECT {listed} FROM {delta} d LEFT ANTI JOIN {base} b
+            SELECT {listed} FROM {delta} d {anti_join} {base} b
               ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie >= d.tie)
         """
 

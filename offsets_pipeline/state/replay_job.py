@@ -8,108 +8,37 @@ the driver.
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
 from offsets_pipeline.errors import working_on
 from offsets_pipeline.log.log_reader import shared_out
-from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
-from offsets_pipeline.semantics.compaction import COMPACT_ROWS, compact_early, gathered
-from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import planned_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.log.log_reader import LogReader
-    from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.state.replay_start import Start
 
 Result = TypeVar("Result")
-Replayed_co = TypeVar("Replayed_co", covariant=True)
 Replayed = TypeVar("Replayed")
 
 _TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
 _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
 _FEW_BYTES = 32 * 1024 * 1024  # of rows in the driver
-_ADD_ROWS = 250_000  # rows that the replay takes at once
 _NO_PARTITION = -1
 _TOO_MANY = {"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": False, "records": 0}
-
-
-class Start(Protocol[Replayed_co]):
-    """How tasks replay: what becomes of rows of ``schema``, all unfolded ones of some log partitions."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """INPUT_SCHEMA, maybe with more columns of the log at its end."""
-        ...
-
-    @property
-    def pending(self) -> pa.Table:
-        """Pending commits that the replay takes in as well."""
-        ...
-
-    def compact(self, table: pa.Table) -> pa.Table:
-        """The rows without those that other rows make superfluous, and without folded ones."""
-        ...
-
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[Replayed_co]:
-        """The result of the replay in batches."""
-        ...
-
-
-@dataclass(frozen=True)
-class ReplayStart:
-    """How a replay starts: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
-
-    offsets_partitions: int
-    semantics: CoordinatorSemantics = MODERN
-    folded_to: Mapping[int, int] = field(default_factory=dict)
-    pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
-    schema = INPUT_SCHEMA
-
-    def compact(self, table: pa.Table) -> pa.Table:
-        """The rows that `compact_early` leaves."""
-        return compact_early(table, self.folded_to, self.semantics)
-
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
-        replay = Replay(self.offsets_partitions, self.folded_to, self.semantics)
-        for table in gathered(tables, _ADD_ROWS):
-            with working_on(partial(place_of, table)):
-                replay.add(table)
-        replay.add(self.pending)  # of log partitions without new rows nothing changes
-        with working_on(lambda: f"the end of {replay.place()}"):
-            yield from replay.effects()
-
-
-@dataclass(frozen=True)
-class TopicStart:
-    """How the replay of a topic of Kafka Connect starts; ``folded_to`` and ``pending`` as in `ReplayStart`."""
-
-    kind: TopicKind
-    folded_to: Mapping[int, int] = field(default_factory=dict)
-    pending: pa.Table = field(default_factory=CONNECT_INPUT_SCHEMA.empty_table)
-    schema = CONNECT_INPUT_SCHEMA
-
-    def compact(self, table: pa.Table) -> pa.Table:
-        """The rows that `compact_topic` leaves."""
-        return compact_topic(table, self.kind, self.folded_to)
-
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
-        yield from replay_topic([*tables, self.pending], self.kind, self.folded_to)
 
 
 def replay_batch(

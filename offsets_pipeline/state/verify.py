@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
-from offsets_pipeline.log.log_reader import LogRange, LogReader
+from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS

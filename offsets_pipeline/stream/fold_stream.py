@@ -249,7 +249,10 @@ def _upkeep(
 ) -> StreamUpkeep | None:
     """Return the upkeep beside the stream; None if the settings disable it."""
     interval_ms = settings.fold.upkeep_interval_ms
-    return StreamUpkeep(store, clock, interval_ms, checkpoint, on_upkeep, warn) if interval_ms else None
+    cleaning = settings if settings.fold.clean_in_stream else None
+    return (
+        StreamUpkeep(store, clock, interval_ms, checkpoint, on_upkeep, warn, settings=cleaning) if interval_ms else None
+    )
 
 
 def _writer(store: Store, settings: Settings, checkpoint: str, *, available_now: bool) -> DataStreamWriter:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
-from offsets_pipeline.clock import due
+from offsets_pipeline.clock import MS_OF_HOUR, due
 from offsets_pipeline.errors import in_one_line
 from offsets_pipeline.maintenance import maintain_beside_fold
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config import Settings
     from offsets_pipeline.maintenance import Upkeep
     from offsets_pipeline.store import Store
 
@@ -22,9 +23,10 @@ _CLOSE_SECONDS = 10.0
 
 
 class StreamUpkeep:
-    """Compacts small files of a store and removes old ones, in a thread, at an interval.
+    """Compacts small files of a store and removes old ones, in a thread, at an interval; with settings cleans the log.
 
-    A run that fails only calls ``warn``, and the next run tries again.
+    It cleans once per `history_hours`, so the log has between one and two times as much history. A run that fails only
+    calls ``warn``, and the next run tries again.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class StreamUpkeep:
         on_upkeep: Callable[[Sequence[Upkeep]], object],
         warn: Callable[[str], object],
         stopped: threading.Event | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        """``on_upkeep`` is called after each run that changed anything.
+        """``on_upkeep`` is called after each run that changed anything. ``settings`` are those of the cleanings.
 
         ``checkpoint`` is that of the stream, if it is outside of the store. ``close`` sets ``stopped``.
         """
@@ -48,6 +51,8 @@ class StreamUpkeep:
         self._on_upkeep = on_upkeep
         self._warn = warn
         self._stopped = stopped or threading.Event()
+        self._settings = settings
+        self._cleaned_at_ms: int | None = None
         self._warning = ""
         self._thread: threading.Thread | None = None
 
@@ -69,16 +74,28 @@ class StreamUpkeep:
     def run(self) -> None:
         """Run every interval until `close`, in this thread."""
         for _ in due(self._interval_ms, self._clock, self._stopped, at_once=False):
+            now_ms = self._clock.now_ms()
+            settings = self._settings if self._must_clean(now_ms) else None
             try:
-                done = maintain_beside_fold(self._store, self._clock, self._checkpoint, self._stopped.is_set)
+                done = maintain_beside_fold(self._store, self._clock, self._checkpoint, self._stopped.is_set, settings)
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
+                if self._stopped.is_set():  # Spark ends under a cleaning
+                    return
                 self._say_once(
                     f"upkeep of {self._store.location} failed: {in_one_line(error)}; the next run tries again"
                 )
                 continue
             self._warning = ""
-            if any(each.files_before != each.files or each.removed for each in done):
+            if settings is not None:
+                self._cleaned_at_ms = now_ms
+            if any((each.files_before, each.bytes_before) != (each.files, each.bytes) or each.removed for each in done):
                 self._on_upkeep(done)
+
+    def _must_clean(self, now_ms: int) -> bool:
+        if self._settings is None or not self._settings.log.history_hours:
+            return False
+        history_ms = self._settings.log.history_hours * MS_OF_HOUR
+        return self._cleaned_at_ms is None or now_ms - self._cleaned_at_ms >= history_ms
 
     def _say_once(self, warning: str) -> None:
         if warning != self._warning:

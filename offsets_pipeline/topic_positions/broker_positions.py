@@ -23,8 +23,13 @@ def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | No
     Leaves out topics that do not exist. Raises the errors of `Cluster`, also if one partition does not answer.
     """
     with Cluster(options) as cluster:
-        bounds = bounds_of_topics(cluster, topics)
-        since = {} if time_ms is None else offsets_of_topics(cluster, dict.fromkeys(bounds, time_ms))
+        return positions_of(cluster, topics, time_ms)
+
+
+def positions_of(cluster: Cluster, topics: Collection[str], time_ms: int | None = None) -> Positions:
+    """Do as `ask_broker`, with a connected cluster."""
+    bounds = bounds_of_topics(cluster, topics)
+    since = {} if time_ms is None else offsets_of_topics(cluster, dict.fromkeys(bounds, time_ms))
     found = {}
     for place, each in bounds.items():
         offset = since.get(place)
@@ -34,7 +39,7 @@ def ask_broker(options: KafkaOptions, topics: Collection[str], time_ms: int | No
             raise offset
         times = () if time_ms is None else (TimedOffset(time_ms, offset),)
         found[TopicPartition(*place)] = Position(each.start, each.end, times)
-    return Positions(f"the broker at {options.bootstrap_server}", found)
+    return Positions(f"the broker at {cluster.settings.at}", found)
 
 
 def read_client_properties(path: Path) -> dict[str, str]:

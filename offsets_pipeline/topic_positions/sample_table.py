@@ -37,6 +37,20 @@ def read_samples(table: TableFolder, topics: Collection[str] | None = None) -> P
     return PositionSamples(samples_of(table, topics))
 
 
+def newest_ends(table: TableFolder) -> dict[tuple[str, int], int] | None:
+    """Return the log end of each partition at its newest sample; None without samples."""
+    try:
+        snapshot = table.snapshot()
+    except NoSuchTable:
+        return None
+    rows = snapshot.query(
+        "SELECT topic, partition, last_value(log_end_offset ORDER BY sampled_at) AS log_end_offset "
+        f"FROM {TOPIC_OFFSETS.name} GROUP BY topic, partition"
+    ).read_all()
+    columns = (rows[name].to_pylist() for name in ("topic", "partition", "log_end_offset"))
+    return {(topic, partition): end for topic, partition, end in zip(*columns, strict=True)} or None
+
+
 def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
     """The rows of `read_samples`."""
     try:

@@ -97,19 +97,27 @@ def offset_of(data: bytes) -> int:
 
 def offsets_path(group_id: str) -> str:
     """Return the node above a group's offsets. Raises InvalidGroupId if no node can have this name."""
-    if not _is_node_name(group_id):
+    if not is_node_name(group_id):
         raise InvalidGroupId(f"ZooKeeper cannot hold the group id {group_id!r}: no node can have this name")
     return f"{ROOT}/{group_id}/offsets"
 
 
 def offset_path(group_id: str, where: TopicPartition) -> str:
     """Return the node of an offset. Raises InvalidGroupId, UnknownTopicOrPartition if no node can have this name."""
-    if not _is_node_name(where.topic):
+    if not is_node_name(where.topic):
         raise UnknownTopicOrPartition(f"ZooKeeper cannot hold the topic {where.topic!r}: no node can have this name")
     return f"{offsets_path(group_id)}/{where.topic}/{where.partition}"
 
 
-def _is_node_name(text: str) -> bool:
+def offset_paths(group_id: str, partitions: Iterable[TopicPartition]) -> list[str]:
+    """Return the nodes of these offsets; leaves out those whose name no node can have."""
+    if not is_node_name(group_id):
+        return []
+    return [offset_path(group_id, where) for where in partitions if is_node_name(where.topic)]
+
+
+def is_node_name(text: str) -> bool:
+    """Return whether a node can have this name."""
     return text not in _RESERVED_NAMES and _NOT_IN_NAMES.search(text) is None
 
 
@@ -141,22 +149,20 @@ def read_groups(client: ZooKeeperClient, chosen: Iterable[str]) -> Iterator[Grou
 def read_offsets(
     client: ZooKeeperClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
 ) -> GroupNodes:
-    """Return the offsets of a group, without its owners and ids: of these partitions, or all.
-
-    Raises InvalidGroupId and UnknownTopicOrPartition if no node can have the name.
-    """
-    offsets_path(group_id)
+    """Return the offsets of a group, without its owners and ids: of these partitions, or all."""
     group = GroupNodes(group_id)
+    if not is_node_name(group_id):
+        return group
     if partitions is None:
         _add_offsets(client, {group_id: group})
     else:
-        _add_nodes(client, [offset_path(group_id, where) for where in partitions], {group_id: group})
+        _add_nodes(client, offset_paths(group_id, partitions), {group_id: group})
     return group
 
 
 def delete_group(client: ZooKeeperClient, group_id: str) -> int:
     """Delete all nodes of a group; returns the number of its offsets."""
-    levels = [[f"{ROOT}/{group_id}"]]
+    levels = [[f"{ROOT}/{group_id}"] if is_node_name(group_id) else []]
     offsets = 0
     while levels[-1]:
         below = client.children(levels[-1])

@@ -166,9 +166,9 @@ OTHERS = [
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
         "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
         "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "cannot open store schema:any: ",
-        "sql|--store|{store}|SELEKT 1": "the query failed: [PARSE_SYNTAX_ERROR]",
-        "sql|--store|{store}|SELECT nothing FROM current_offsets": "the query failed: [UNRESOLVED_COLUMN",
-        "sql|--store|{store}|SELECT * FROM nowhere": "the query failed: [TABLE_OR_VIEW_NOT_FOUND]",
+        "sql|--store|{store}|SELEKT 1": "the query is not Spark SQL: ",
+        "sql|--store|{store}|SELECT nothing FROM current_offsets": "no column nothing in current_offsets: ",
+        "sql|--store|{store}|SELECT * FROM nowhere": "no view or table nowhere: there are consumer_groups, ",
         "sql|--store|{store}|SELECT raise_error('a reason')": "the query failed: ",
     }.items()
 ]
@@ -195,10 +195,10 @@ def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
 def test_unexpected_error_is_one_line(
     place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("offsets_pipeline.cli.answers.describe_groups", fail)
+    monkeypatch.setattr("offsets_pipeline.cli.describe_command.describe_groups", fail)
     arguments = ["describe", "--all-groups", "--store", place.names["store"]]
     assert main(arguments) == 1
     out, err = capsys.readouterr()

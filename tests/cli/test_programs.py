@@ -1,7 +1,6 @@
-"""The installed program and the jobs for spark-submit: their processes, and one run of each.
+"""The installed program as a process, where it needs no Spark; and each job for spark-submit once, in this process.
 
-`in_process` and `job_in_process` run a command in the session that all tests share; tests/test_readme.py
-and tests/cli/test_output.py do so too.
+Processes that start a JVM: `make run` in tests/test_readme.py, a program of its own in tests/test_session.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from tests.programs import (
     job_in_process,
     offsets,
     start,
-    submit,
 )
 from tests.spark.stores import copied, log_of, segments_of
 
@@ -43,22 +41,10 @@ CAPTURE = "4.2.0-kip848"
 ROOT = Path(__file__).parents[2]
 
 
-def assert_describes(run: Callable[..., Done], root: Path, store: Path) -> None:
-    done = run(root, "describe", "--store", store, "--all-groups", "--format", "json")
+def assert_describes(root: Path, store: Path) -> None:
+    done = in_process(root, "describe", "--store", store, "--all-groups", "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert compare(json.loads(done.stdout), oracle(CAPTURE)) == []
-
-
-@pytest.mark.slow  # the way that users go: spark-submit and the installed program start a JVM each
-@pytest.mark.process
-def test_log_goes_in_and_answers_come_out(root: Path, tmp_path: Path) -> None:
-    store = tmp_path / "a store"
-    records = sum(map(len, capture_rows(CAPTURE).values()))
-    ingested = f"{records} records added to {store} from 5 segment files (5 log partitions)"
-    assert_said(submit(root, "ingest_segments", "--store", store, segments_of(CAPTURE)), ingested)
-    assert_said(offsets(root, "fold", "--store", store, "--available-now"), f"{records} records folded in {store}")
-    assert_describes(offsets, root, store)
-    assert {path.name for path in tmp_path.iterdir()} == {"a store"}
 
 
 def test_each_job_does_what_its_command_does(
@@ -84,7 +70,7 @@ def test_each_job_does_what_its_command_does(
     maintained = job("maintain")
     assert (maintained.returncode, maintained.stderr) == (0, "")
     assert re.search(r"^log +\d+ +\d+ +1 +\d+ +0$", maintained.stdout, re.MULTILINE)
-    assert_describes(in_process, root, store)
+    assert_describes(root, store)
     cleaned = job("clean_log")
     assert (cleaned.returncode, cleaned.stderr) == (0, "")
     assert cleaned.stdout.startswith("STORE ")
@@ -92,7 +78,7 @@ def test_each_job_does_what_its_command_does(
     assert (forecast.returncode, forecast.stderr) == (0, "")
     assert forecast.stdout.startswith("when,expires,group,topic,partition,rule,reason\nnow,")
     assert_refused(job("expire_offsets"), f"cannot expire offsets of {store}: in a mirrored store ")
-    assert_describes(in_process, root, store)
+    assert_describes(root, store)
 
 
 def test_relative_checkpoint_is_in_the_folder_of_the_command_not_of_the_jvm(
@@ -119,16 +105,6 @@ def test_each_job_is_a_command_with_the_same_options(path: Path, capsys: pytest.
     )
     assert main([named[1], "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: offsets {named[1]} ")
-
-
-@pytest.mark.slow  # an error in a JVM's task is to be one line of a program, and of a job: a JVM each
-@pytest.mark.process
-def test_programs_refuse_in_one_line(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
-    refused = submit(root, "ingest_segments", "--store", tmp_path / "s", tmp_path / "x")
-    assert_refused(refused, "no such file or folder: ")
-    assert not (tmp_path / "s").exists()
-    failing = "SELECT raise_error(group_id) FROM current_offsets"
-    assert_refused(offsets(root, "sql", "--store", folded(CAPTURE), failing), "the query failed: ")
 
 
 @pytest.mark.process

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway, JavaObject  # type: ignore[import-untyped]
 
 TOPIC = "__consumer_offsets"
+#: Settings of Kafka's clients in tests. By default they wait 100 ms before they ask again, and a description of groups
+#: of two protocols takes two rounds.
+QUICK_CLIENT = {"retry.backoff.ms": "5"}
 _CLASSIC_LOADED = re.compile(
     r"\d+ INFO \[GroupMetadataManager brokerId=\d+\] Finished loading offsets and group metadata from "
     r"__consumer_offsets-(\d+) in "

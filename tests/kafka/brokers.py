@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
 )
 
 from benchmarks.broker import CLUSTER_ID, KAFKA_JARS, LOGGING, SETTINGS, free_ports, replace_segments
-from tests.kafka.broker_answers import Broker
+from tests.kafka.broker_answers import QUICK_CLIENT, Broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -127,8 +128,8 @@ class KafkaJvm:
         It has loaded them all, and has no other topic. ``settings`` override the defaults, with which the broker
         changes nothing by itself. Raises BrokerError if it cannot load one.
         """
-        folder = self._folder / "broker"
-        shutil.copytree(self._with_log(offsets_partitions), folder)
+        folder = Path(tempfile.mkdtemp(prefix="broker-", dir=self._folder))  # other brokers may run beside it
+        shutil.copytree(self._with_log(offsets_partitions), folder, dirs_exist_ok=True)
         try:
             if segments is not None:
                 replace_segments(segments, folder, offsets_partitions)
@@ -166,7 +167,7 @@ class KafkaJvm:
         server = self.started(data, offsets_partitions, port, controller_port, settings)
         try:
             admin = self.gateway.jvm.org.apache.kafka.clients.admin.Admin.create(
-                {"bootstrap.servers": f"127.0.0.1:{port}"}
+                {"bootstrap.servers": f"127.0.0.1:{port}", **QUICK_CLIENT}
             )
             try:
                 yield Broker(self.gateway, admin, offsets_partitions, lambda: self.lines()[before:], port, data)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from tests.kafka.broker_answers import QUICK_CLIENT
 from tests.kafka.wire import NONE
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ class Clients:
         """A consumer that subscribes to these topics, or to none."""
         settings = {
             "bootstrap.servers": self._address,
+            **QUICK_CLIENT,
             "group.id": group_id,
             "group.protocol": protocol,
             "client.id": "alone" if joining is None else joining.name,
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
+            "max.poll.interval.ms": "900000",  # a member stays, however long the next steps take
         }
         if protocol == "classic":
             settings["heartbeat.interval.ms"] = "100"
@@ -102,6 +105,7 @@ class Clients:
         return self._kafka.clients.producer.KafkaProducer(
             {
                 "bootstrap.servers": self._address,
+                **QUICK_CLIENT,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": str(timeout_ms),
                 "max.block.ms": "20000",

@@ -2,7 +2,8 @@
 
     python -m tests.kafka.committing_query BOOTSTRAP-SERVER STORE FOLDER [--available-now]
 
-With --available-now it reads all records, stops, and then reads them again with a query whose sources have names.
+With --available-now it reads all records, and stops. Then it reads them again with a query whose sources have names.
+At last it counts the records from the offsets of the group HALF on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
+from offsets_pipeline.spark_query.starting_offsets import starting_offsets
 from tests.kafka.brokers import SPARK_KAFKA_JARS
 
-GROUP = "spark-orders"
+GROUP, HALF = "spark-orders", "half"
 TOPIC = "orders"
 #: Folders of checkpoints.
 NUMBERED, NAMED = "numbered", "named"
+#: File with the number of records from the offsets of the group HALF on.
+COUNT = "count"
 
 
 def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
@@ -52,6 +56,9 @@ def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
     spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
     spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
     run(read("early", 50).unionByName(read("late", 30)), NAMED)
+    rows = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap_server).option("subscribe", TOPIC)
+    count = rows.option("startingOffsets", starting_offsets(store, HALF, [TOPIC])).load().count()
+    Path(folder, COUNT).write_text(str(count))
     spark.stop()
 
 

@@ -12,10 +12,10 @@ from offsets_pipeline.config import FoldSettings, TopicSettings
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
-_SHORT = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=300)
+_SHORT = TopicSettings(watch_interval_ms=200, note_interval_ms=200, trigger_interval_ms=100)
 
 
 @pytest.fixture
 def quick(settings: Settings) -> Settings:
     """Settings of queries that look often."""
-    return replace(settings, topic=_SHORT, fold=FoldSettings(trigger_interval_ms=300, max_backoff_ms=500))
+    return replace(settings, topic=_SHORT, fold=FoldSettings(trigger_interval_ms=100, max_backoff_ms=500))

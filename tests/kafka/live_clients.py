@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.broker_answers import TOPIC, Broker
+from tests.kafka.broker_answers import QUICK_CLIENT, TOPIC, Broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +53,9 @@ class LiveClients:
 
     def connect(self) -> JavaObject:
         """Make the Admin client."""
-        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create({"bootstrap.servers": self.address})
+        self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(
+            {"bootstrap.servers": self.address, **QUICK_CLIENT}
+        )
         return self._admin
 
     def disconnect(self) -> None:
@@ -76,10 +78,11 @@ class LiveClients:
     # --- topics
 
     def create_topic(self, name: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
-        """Create a topic."""
+        """Create a topic, and wait until the broker knows it."""
         topic = self._jvm.org.apache.kafka.clients.admin.NewTopic(name, partitions, self._short(1))
         topic.configs(dict(settings or {}))
         self._admin.createTopics([topic]).all().get()
+        wait_until(lambda: name in self.topics(), f"topic {name} is not there")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
@@ -227,6 +230,7 @@ class LiveClients:
         """A consumer that subscribes to these topics, if any; ``settings`` with `_` for a dot."""
         properties = {
             "bootstrap.servers": self.address,
+            **QUICK_CLIENT,
             "group.id": group_id,
             "key.deserializer": _UNSTRING,
             "value.deserializer": _UNSTRING,
@@ -245,6 +249,7 @@ class LiveClients:
         client = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {
                 "bootstrap.servers": self.address,
+                **QUICK_CLIENT,
                 "transactional.id": transactional_id,
                 "key.serializer": _STRING,
                 "value.serializer": _STRING,
@@ -292,6 +297,10 @@ class Consumer:
             return len(self._client.assignment()) >= partitions
 
         wait_until(assigned, "the consumer was not assigned its partitions")
+
+    def assigned(self) -> int:
+        """The number of partitions that it has."""
+        return int(self._client.assignment().size())
 
     def commit(self, offsets: Mapping[tuple[str, int], int], metadata: str = "") -> None:
         """Commit, and wait for it."""

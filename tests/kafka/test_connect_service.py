@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.file_lines import chunks
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
 from tests.kafka.connect_worker import connect_worker
 from tests.kafka.live import live_broker
@@ -16,7 +18,6 @@ from tests.unit.rest.services import service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from tests.kafka.brokers import KafkaJvm
     from tests.rest_client import RestClient
@@ -85,17 +86,21 @@ class Both:
         config = self.config(name)
         assert self.agree("PUT", f"/connectors/{name}/config", config).status == 201
         partition = {"filename": config["file"]}
-        with OffsetBackingStore(self._store) as backing:
-            writer = OffsetStorageWriter(backing, name)
-            writer.offset(partition, {"position": len(LINES)})
-            assert writer.begin_flush()
-            writer.do_flush().result(30)
+        self.flush(name, partition, {"position": len(LINES)})
         offsets = {"offsets": [{"partition": partition, "offset": {"position": len(LINES)}}]}
         assert self.agree_soon("GET", f"/connectors/{name}/offsets").body == offsets
         if state != "RUNNING":
             self.agree("PUT", f"/connectors/{name}/{'stop' if state == 'STOPPED' else 'pause'}")
             self.is_soon(name, state)
         return partition
+
+    def flush(self, name: str, partition: dict[str, str], offset: dict[str, int]) -> None:
+        """Flush an offset as a task of the service does."""
+        with OffsetBackingStore(self._store) as backing:
+            writer = OffsetStorageWriter(backing, name)
+            writer.offset(partition, offset)
+            assert writer.begin_flush()
+            writer.do_flush().result(30)
 
     def is_soon(self, name: str, state: str) -> None:
         """Wait until the connector has this state: a worker changes it after its answer."""
@@ -244,6 +249,23 @@ def test_unknown_connectors_paths_and_methods(both: Both) -> None:
     assert both.agree("PATCH", "/connectors/x/offsets", change, text).status == 415
     utf8 = {"Content-Type": "application/json; charset=utf-8"}
     assert both.agree("PATCH", "/connectors/no%20such/offsets", change, utf8).status == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("terminators", b"one\ntwo\r\nthree\r\n\nfour\rfive\nsi"),
+        ("beyond-ascii", "é\r\n漢字\n😀\r\nend\r".encode()),
+        ("malformed", b"a\xff\xfeb\n\xe6\xbc\n\xf0\x9f\x98x\n\xc0\xaf\n\xef\xbb\xbfy\n"),
+    ],
+)
+def test_positions_of_a_file_are_those_of_the_file_source(both: Both, name: str, text: bytes) -> None:
+    config = both.config(name)
+    Path(config["file"]).write_bytes(text)
+    assert both.agree("PUT", f"/connectors/{name}/config", config).status == 201
+    (chunk,) = chunks(config["file"])
+    both.flush(name, {"filename": config["file"]}, {"position": chunk.end.position})
+    both.agree_soon("GET", f"/connectors/{name}/offsets")
 
 
 # --- the differences; docs/connect.md has them all

@@ -149,7 +149,12 @@ def times(name: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "cut"), [(name, cut) for name in LOADED for cut in range(4 if name in CUT_OFTEN else 1)]
+    ("name", "cut"),
+    [
+        pytest.param(name, cut, marks=[] if name in CUT_OFTEN and cut % 2 else pytest.mark.long)
+        for name in LOADED
+        for cut in range(4 if name in CUT_OFTEN else 1)
+    ],
 )
 def test_broker_answers_as_of_an_earlier_time_what_the_reference_replays(
     kafka: KafkaJvm, tmp_path: Path, name: str, cut: int

@@ -83,10 +83,10 @@ def test_leaders_that_move_and_a_broker_that_dies_cost_no_record_and_repeat_none
             with clients_committing(cluster) as wait_for:
                 for order in ([1, 2, 3], [2, 3, 1], [3, 1, 2]):
                     cluster.place({at: order[at:] + order[:at] for at in range(3)})
-                    wait_for(40)
+                    wait_for(15)
                 assert VICTIM in cluster.leaders().values()
                 cluster.kill()
-                wait_for(60)
+                wait_for(30)
             cluster.wait_for_markers()
             assert set(cluster.leaders().values()) == {1, 2}
             caught_up(store, cluster)

@@ -1,30 +1,30 @@
 """`offsets follow` and `jobs/ingest_topic.py` give the broker's answers and right metrics.
 
-A command that a signal stops runs in its own process. A command that ends by itself runs in this process.
+They run in this process; a process that a signal stops is that of tests/kafka/test_follow_service.py.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
-import subprocess
 import time
 import urllib.request
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from benchmarks.broker import free_ports
-from offsets_pipeline.cli import main
+from offsets_pipeline.observability.group_metrics import OF_PARTITIONS
 from offsets_pipeline.observability.metrics import HELP
+from offsets_pipeline.query.log_info import log_info
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import live_broker, wait_until
-from tests.programs import OFFSETS, QUICK, assert_said, in_process, job_in_process
+from tests.programs import assert_said, in_process, job_in_process, stopped_in_process
 from tests.spark.stores import differences, log_of
 
 if TYPE_CHECKING:
@@ -32,33 +32,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from offsets_pipeline.query.log_info import LogPartitionInfo
     from tests.figures import Figures
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.live import LiveBroker
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
 PARTITIONS = 5
 INTERRUPTED = 128 + signal.SIGTERM
 ONE_BY_ONE = "[topic]\nmax_records_per_batch = 1\ntrigger_interval_ms = 0\n"
 SHORT = "[topic]\nwatch_interval_ms = 300\nnote_interval_ms = 300\n[fold]\ntrigger_interval_ms = 300\n"
 OFFSET_NAMES = ("offsets_fold_behind_log_records", "offsets_log_behind_topic_records", "offsets_topic_unstable_records")
-
-
-def follow(root: Path, store: Path, broker: LiveBroker, *options: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [OFFSETS, "follow", "--store", store, "--bootstrap-server", broker.address, *options],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **QUICK},
-    )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
 
 
 def landed(store: Path) -> list[tuple[int, int]]:
@@ -90,15 +75,16 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
 
         # told to stop before the end, it says how far it came, and does not claim more
         now = ("--available-now", "--metrics-file", file)
-        interrupted = follow(root, store, broker, *now, "--config", tmp_path / "slow.toml")
-        wait_until(lambda: _version(store) > 3, "nothing landed")
-        interrupted.terminate()
-        status, out, err = ended(interrupted)
+        command = ("follow", "--store", store, "--bootstrap-server", broker.address)
+        interrupted = stopped_in_process(
+            root,
+            lambda: wait_until(lambda: _version(store) > 3, "nothing landed"),
+            *(*command, *now, "--config", tmp_path / "slow.toml"),
+        )
         first = landed(store)
-        assert status == INTERRUPTED
-        assert "offsets: " not in err
-        said = re.fullmatch(rf"(\d+) records added to {re.escape(str(store))}, 0 folded\n", out)
-        assert said is not None, out
+        assert (interrupted.returncode, interrupted.stderr) == (INTERRUPTED, "")
+        said = re.fullmatch(rf"(\d+) records added to {re.escape(str(store))}, 0 folded\n", interrupted.stdout)
+        assert said is not None, interrupted.stdout
         assert 0 < len(first) < len(records)
         assert len(first) == int(said[1])  # the batch that went on was ended
         figures = figures_of(file.read_text())
@@ -108,7 +94,7 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         assert figures["offsets_fold_behind_log_records"] == by_partition(unfolded)
 
         # the next one comes to it
-        done = in_process(root, "follow", "--store", store, "--bootstrap-server", broker.address, *now)
+        done = in_process(root, *command, *now)
         read = len(records) - len(first)
         assert_said(done, f"{read} records added to {store}, {len(records)} folded")
         assert landed(store) == records
@@ -123,8 +109,13 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         assert min(figures["offsets_batches_total"].values()) >= 1  # the last batch too, however late it is told of
         assert figures["offsets_batch_duration_seconds_count"] == figures["offsets_batches_total"]
         assert min(figures["offsets_batch_duration_seconds_sum"].values()) > 0
-        told = {each.removesuffix("_sum").removesuffix("_count") for each in figures}
-        assert told == HELP.keys() - {"offsets_topic_open_transaction_seconds"}  # no transaction is open
+        told = {each if each in HELP else each.removesuffix("_sum").removesuffix("_count") for each in figures}
+        of_others = {name for name in HELP if name.startswith("offsets_coordinator")} | {*OF_PARTITIONS}
+        assert told == HELP.keys() - of_others - {"offsets_topic_open_transaction_seconds"}  # no transaction is open
+        # the topic has no records, so all groups committed above its end
+        assert set(figures["kafka_consumergroup_group_sum_lag"].values()) == {0}
+        assert {*figures["kminion_kafka_consumer_group_members"]} == {*broker.answers.groups()["groups"]}
+        assert {*read_samples(table_of(str(store)), ["t"]).places()} == {("t", 0), ("t", 1), ("t", 2)}
 
         # the job lands what comes then, and the fold is behind by that
         for number in range(9):
@@ -156,7 +147,7 @@ def _now_ms() -> int:
 
 
 def test_open_transaction_is_shown_with_its_age(
-    kafka: KafkaJvm, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     store, file, (port,) = tmp_path / "store", tmp_path / "metrics.prom", free_ports(1)
     (tmp_path / "short.toml").write_text(SHORT)
@@ -169,6 +160,10 @@ def test_open_transaction_is_shown_with_its_age(
         except OSError:  # nobody listens yet
             return {}
 
+    def info() -> LogPartitionInfo:
+        (at,) = log_info(StateReader(str(store)))
+        return at
+
     with live_broker(kafka, tmp_path / "broker", 1) as broker:
         broker.create_topic("t", 1)
         broker.commit("before", {("t", 0): 1})
@@ -179,10 +174,9 @@ def test_open_transaction_is_shown_with_its_age(
         broker.commit("behind", {("t", 0): 3})
         ((began,),) = [{start for _, start, _ in broker.answers.producers().values() if start is not None}]
         started_ms = _now_ms()
-        shown = ("--metrics-port", f"127.0.0.1:{port}", "--metrics-file", file, "--config", tmp_path / "short.toml")
-        process = follow(root, store, broker, *shown)
-        try:
-            wait_until(lambda: open_ in told() or process.poll() is not None, "nothing is told of the transaction")
+
+        def look() -> None:
+            wait_until(lambda: open_ in told(), "nothing is told of the transaction")
             figures = told()
             asked_ms = _now_ms()
             age_ms = figures[open_]["0"] * 1000
@@ -191,30 +185,25 @@ def test_open_transaction_is_shown_with_its_age(
             assert figures["offsets_topic_unstable_records"] == {"0": end - began}
             wait_until(lambda: told().get(open_, {}).get("0", 0) * 1000 > age_ms, "it grows no older")
 
-            def info() -> dict[str, Any]:
-                capsys.readouterr()
-                assert main(["log-info", "--store", str(store), "--format", "json"]) == 0
-                (at,) = json.loads(capsys.readouterr().out)["log_partitions"]
-                return dict(at)
-
-            wait_until(lambda: info()["open_since"] is not None, "log-info tells nothing of it")
+            wait_until(lambda: info().open_since is not None, "log-info tells nothing of it")
             at = info()
-            since_ms = datetime.fromisoformat(at["open_since"]).timestamp() * 1000
+            assert at.open_since is not None
+            since_ms = datetime.fromisoformat(at.open_since).timestamp() * 1000
             assert before_ms <= since_ms <= after_ms
-            assert (at["stable"], at["topic_end"]) == (began, end)
+            assert (at.stable, at.topic_end) == (began, end)
 
             transaction.commit()
             wait_until(lambda: differences(store, broker.answers.groups()) == [], "we answer otherwise than the broker")
             wait_until(lambda: open_ not in told(), "it is still told of")
-            wait_until(lambda: info()["open_since"] is None, "log-info still tells of it")
-            process.terminate()
-            records = len(broker.log_places())
-            status, out, err = ended(process)
-            assert (status, out) == (0, f"{records} records added to {store}, {records} folded\n")
-            assert "warning" not in err
-        finally:
-            process.kill()
-            process.communicate()
+            wait_until(lambda: info().open_since is None, "log-info still tells of it")
+
+        shown = ("--metrics-port", f"127.0.0.1:{port}", "--metrics-file", file, "--config", tmp_path / "short.toml")
+        command = ("follow", "--store", store, "--bootstrap-server", broker.address, *shown)
+        done = stopped_in_process(root, look, *command)
+        records = len(broker.log_places())
+        said = f"{records} records added to {store}, {records} folded\n"
+        assert (done.returncode, done.stdout) == (0, said)
+        assert "warning" not in done.stderr
         figures = figures_of(file.read_text())
         assert figures["offsets_records_read_total"] == figures["offsets_records_folded_total"] == {"": records}
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: {"0": 0} for name in OFFSET_NAMES}

@@ -40,7 +40,7 @@ def followed(workbench: Workbench, broker: LiveBroker, store: Path, topic: str) 
     ingest = TopicIngest(workbench.spark, str(store), options, workbench.settings, SystemClock(), topic=topic)
     ingest.prepare()
     Follower(ingest, workbench.settings, SystemClock()).run(lambda *_: None, available_now=True)
-    return StateReader(str(store))
+    return StateReader(str(store), at_most=0)
 
 
 def test_followed_offsets_are_what_the_worker_answered(workbench: Workbench, kafka: KafkaJvm, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import FoldSettings, TopicSettings
 from offsets_pipeline.errors import KafkaFailed, WriteConflict, WrongRecords
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
@@ -46,13 +45,6 @@ class Options(KafkaOptions):
 
     def for_source(self) -> dict[str, str]:
         return {**super().for_source(), "kafka.default.api.timeout.ms": "600000"}
-
-
-@pytest.fixture
-def quick(settings: Settings) -> Settings:
-    """Settings of a query that looks often."""
-    topic = TopicSettings(watch_interval_ms=300, note_interval_ms=300, trigger_interval_ms=300)
-    return replace(settings, topic=topic, fold=FoldSettings(max_backoff_ms=500))
 
 
 def ingest_of(

@@ -1,12 +1,13 @@
-"""Both queries in processes of their own, as users start them, killed again and again while clients go on."""
+"""Processes that read and fold a topic, as users start them, are killed while clients go on.
+
+`make test` kills one process with both queries; `make test-long` kills processes of either query again and again.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +16,13 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.live import LiveBroker, live_broker, wait_until
-from tests.programs import QUICK
+from tests.programs import OFFSETS, QUICK, in_process
 from tests.spark.stores import differences, log_of
 from tests.streaming.test_kill import kill
 
 if TYPE_CHECKING:
     import random
+    from pathlib import Path
 
     from tests.kafka.brokers import KafkaJvm
     from tests.spark.stores import Workbench
@@ -40,19 +42,10 @@ driver_memory = "1g"
 
 
 def start(root: Path, store: Path, tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
-    program = Path(sys.executable).with_name("offsets")
-    arguments = [
-        str(program),
-        command[0],
-        "--store",
-        str(store),
-        "--config",
-        str(tmp_path / "offsets.toml"),
-        *command[1:],
-    ]
+    config = tmp_path / "offsets.toml"
     with (tmp_path / f"{command[0]}.err").open("ab") as stderr:
         return subprocess.Popen(
-            arguments,
+            [OFFSETS, command[0], "--store", store, "--config", config, *command[1:]],
             cwd=root,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -77,10 +70,45 @@ def clients_commit(broker: LiveBroker, round_: int) -> None:
     transaction.commit()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
-def test_killed_at_random_moments_follow_appends_and_folds_each_record_once(
-    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path, rounds: int
+def test_killed_at_a_random_moment_follow_has_appended_and_folded_each_record_once(
+    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
 ) -> None:
+    store = tmp_path / "store"
+    (tmp_path / "offsets.toml").write_text(CONFIG)
+    with live_broker(kafka, tmp_path / "broker") as broker:
+        broker.create_topic("t", 2)
+        clients_commit(broker, 0)
+        command = ("follow", "--bootstrap-server", broker.address)
+        process = start(root, store, tmp_path, *command)
+        try:
+            for round_, grows in enumerate(("fold_progress", "log"), 1):
+                before = version(store, grows)
+                clients_commit(broker, round_)
+                wait_until(lambda: version(store, grows) > max(before, 0), f"{grows} stands still")  # noqa: B023
+            clients_commit(broker, 3)
+            time.sleep(chance.uniform(0, 1))  # anywhere in a batch of either query, or between two
+        finally:
+            kill(process)
+        clients_commit(broker, 4)
+        done = in_process(root, *command, "--store", store, "--available-now")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert differences(store, broker.answers.groups()) == []
+        assert_each_is_there_once(store, broker)
+    assert workbench.verify(store).equal
+    assert "Traceback" not in (tmp_path / "follow.err").read_text()
+
+
+def assert_each_is_there_once(store: Path, broker: LiveBroker) -> None:
+    landed = [(row.log_partition, row.record_offset) for row in log_of(store)]
+    assert landed == broker.log_places()  # neither missing nor twice
+    assert {at for at, _ in landed} >= {partition_for("txn", 5)}
+
+
+@pytest.mark.long
+def test_killed_again_and_again_ingest_topic_and_fold_append_and_fold_each_record_once(
+    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
+) -> None:
+    rounds = 20
     store = tmp_path / "store"
     (tmp_path / "offsets.toml").write_text(CONFIG)
     with live_broker(kafka, tmp_path / "broker") as broker:
@@ -114,9 +142,7 @@ def test_killed_at_random_moments_follow_appends_and_folds_each_record_once(
             for query in queries.values():
                 if query.poll() is None:
                     kill(query)
-        landed = [(row.log_partition, row.record_offset) for row in log_of(store)]
-        assert landed == broker.log_places()  # neither missing nor twice
-        assert {at for at, _ in landed} >= {partition_for("txn", 5)}
+        assert_each_is_there_once(store, broker)
     assert workbench.verify(store).equal
     for name in ("ingest-topic", "fold"):
         assert "Traceback" not in (tmp_path / f"{name}.err").read_text()

@@ -37,7 +37,7 @@ trigger_interval_ms = 200
 watch_interval_ms = 300
 [fold]
 trigger_interval_ms = 200
-upkeep_interval_ms = 1000
+upkeep_interval_ms = 300
 """
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 

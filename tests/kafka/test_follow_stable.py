@@ -52,7 +52,7 @@ def fetched_from(broker: LiveBroker, connection: Connection, *, require_stable: 
 
 def fetched_from_store(store: Path, *, require_stable: bool) -> Fetched:
     """The same of a store, by what it knows of pending commits."""
-    reader = StateReader(str(store))
+    reader = StateReader(str(store), at_most=0)
     groups, pending = describe_groups(reader), pending_by_group(reader)
     found: Fetched = {}
     for group_id, group in groups.items():

@@ -79,6 +79,8 @@ def groups(broker: LiveBroker) -> list[str]:
         },
     )
     broker.commit("at-marker", {("marked", 0): 3})
+    for offset, age in enumerate(sorted(AGES, reverse=True)):
+        broker.commit(f"behind-{age}", {("old", 0): offset})
     return ["classic", "modern", "simple", "at-marker"]
 
 
@@ -110,10 +112,52 @@ def test_lag_is_what_kafkas_own_tool_prints(
     ours = {
         (row["group"], row["topic"], row["partition"]): (row["current_offset"], row["log_end_offset"], row["lag"])
         for row in rows(capsys, "--store", str(store), "--bootstrap-server", broker.address)
+        if row["group"] in groups
     }
     assert len(printed) == 10
     assert ours == printed
     assert ours["classic", "plain", 1] == (None, 5, None)  # a member without a commit
+
+
+#: Words in a line of the tool's table; a blank cell, such as the strategy of a simple group, leaves fewer.
+TABLES = {
+    "--offsets": 9,
+    "--offsets --verbose": 10,
+    "--members": 5,
+    "--members --verbose": 9,
+    "--state": 6,
+    "--state --verbose": 8,
+}
+
+
+@pytest.mark.parametrize("options", TABLES)
+def test_describe_prints_the_table_of_kafkas_own_tool(
+    broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    printed = [broker.tool("--describe", "--group", group, *options.split()).splitlines() for group in groups]
+    theirs = {tuple(line.split()) for lines in printed for line in lines}
+    theirs = {words for words in theirs if len(words) == TABLES[options]}
+    assert len(theirs) > 2
+    named = [word for group in groups for word in ("--group", group)]
+    at = ["--store", str(store), "--bootstrap-server", broker.address]
+    capsys.readouterr()
+    assert main(["describe", *at, *named, *options.split()]) == 0
+    # --verbose has more columns at the end
+    ours = {tuple(line.split()[: TABLES[options]]) for line in capsys.readouterr().out.splitlines()}
+    assert theirs - ours == set()
+
+
+def test_groups_are_listed_as_kafkas_own_tool_lists_them(
+    broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = sorted(broker.tool("--list").split())
+    assert listed == sorted(groups)
+    capsys.readouterr()
+    assert main(["describe", "--store", str(store), "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == listed
+    states = {tuple(line.split()) for line in broker.tool("--list", "--state").splitlines() if line.strip()}
+    assert main(["describe", "--store", str(store), "--list", "--state"]) == 0
+    assert {tuple(line.split()) for line in capsys.readouterr().out.splitlines()} == states
 
 
 def test_seconds_are_those_of_the_record_at_the_committed_offset(
@@ -133,10 +177,23 @@ def test_seconds_are_those_of_the_record_at_the_committed_offset(
     assert (empty["lag"], empty["lag_seconds"]) == (0, 0.0)
     for row in found.values():
         assert row["method"] == ("exact" if row["lag"] is not None else "none"), row
-        if row["lag"]:
+        if row["lag"] and row["topic"] != "old":
             seconds = row["lag_seconds"]
             assert isinstance(seconds, float)
             assert 0 <= seconds <= time.time() - STARTED_MS / 1000 + 1, row
+
+
+def test_consumers_from_a_second_to_thirty_days_behind_are_exact(
+    broker: LiveBroker, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = time.time()
+    found = rows(capsys, "--store", str(store), "--bootstrap-server", broker.address, "--group", "behind-*")
+    after = time.time()
+    assert len(found) == len(AGES)
+    for row in found:
+        appended = STARTED_MS / 1000 - int(str(row["group"]).partition("-")[2])
+        assert before - appended - 0.002 <= float(str(row["lag_seconds"])) <= after - appended + 0.002, row
+        assert (row["method"], row["status"]) == ("exact", "STOP"), row  # one commit, and time has passed
 
 
 def test_first_records_are_found_whatever_their_batches(broker: LiveBroker) -> None:

@@ -244,6 +244,10 @@ def test_dual_commits_are_answered_by_the_log_and_by_a_broker_of_0_10(servers: S
         with pytest.raises(InvalidGroupId, match="ZooKeeper cannot hold the group id 'a/b'"):
             dual.commit_offsets("a/b", {orders: 1})
         assert fetched(log, "a/b") == {}
+        log.commit_offsets("a/b", {orders: 1, TopicPartition("t/x", 0): 2})  # only the log can hold it
+        assert fetched(dual, "a/b") == fetched(log, "a/b")
+        assert dual.delete_offsets("a/b", [orders]) == 1
+        assert dual.remove_group("a/b") == 1
         dual.begin_transaction(1, 0)
         with pytest.raises(InvalidRequest, match="transaction"):
             dual.txn_commit_offsets(1, 0, "g", {orders: 1})
@@ -340,6 +344,9 @@ def test_offsets_are_read_over_tls_from_a_server_whose_certificate_is_trusted(se
         assert group.offsets.keys() == {("orders", 0)}
     with pytest.raises(ZooKeeperFailed, match="cannot connect to ZooKeeper"):
         ZooKeeperClient(replace(settings, ssl_truststore_location="", connection_timeout_ms=500))
+    named_otherwise = settings.connect.replace("127.0.0.1", "localhost")
+    with pytest.raises(ZooKeeperFailed, match="check the address and the certificates"):
+        ZooKeeperClient(replace(settings, connect=named_otherwise, connection_timeout_ms=500))
 
 
 def test_wrong_path_and_wrong_address_are_one_line_and_create_no_store(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,7 +32,6 @@ from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -119,9 +119,10 @@ def copied(store: Path, to: Path) -> Path:
     return to
 
 
-def export_of(location: Path | str) -> dict[str, Any]:
-    """Output of `describe --all-groups --format json`."""
-    return {"groups": {name: asdict(group) for name, group in describe_groups(StateReader(str(location))).items()}}
+def export_of(location: Path | str, at_most: int = 0) -> dict[str, Any]:
+    """Groups in the output of `describe --all-groups --format json`, with up to ``at_most`` records folded by it."""
+    reader = StateReader(str(location), at_most)
+    return {"groups": {name: asdict(group) for name, group in describe_groups(reader).items()}}
 
 
 def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: bool = False) -> list[str]:
@@ -129,22 +130,22 @@ def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: b
     return compare(export_of(location), oracle, offsets_only=offsets_only)
 
 
-def table(location: Path | str, name: str) -> pa.Table:
+def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     """A table of a store, read without Spark, timestamps as microseconds.
 
-    Of a state table the rows that count.
+    Of a state table the rows that count, with up to ``at_most`` records folded by the reader.
     """
-    reader = StateReader(str(location))
+    reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
-    source = f"({rows[name].newest(name, reader.named(name))})" if name in rows else name
+    source = f"({reader.newest(rows[name], reader.named())})" if name in rows else name
     found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
 
 
-def rows_of(location: Path | str, name: str) -> list[dict[str, Any]]:
-    """The rows of a table of a store."""
-    rows: list[dict[str, Any]] = table(location, name).to_pylist()
+def rows_of(location: Path | str, name: str, at_most: int = 0) -> list[dict[str, Any]]:
+    """The rows of a table of a store, as `table`."""
+    rows: list[dict[str, Any]] = table(location, name, at_most).to_pylist()
     return rows
 
 
@@ -160,15 +161,15 @@ def log_of(location: Path | str) -> list[LogRow]:
     return sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
 
 
-def state_of(location: Path | str) -> StateTables:
-    """The state tables of a store."""
-    reader = StateReader(str(location))
-    state = StateTables(reader.offsets_partitions, reader.coordinator_semantics)
-    for row in rows_of(location, "committed_offsets"):
+def state_of(location: Path | str, at_most: int = 0) -> StateTables:
+    """The state tables of a store, with up to ``at_most`` records folded by the reader."""
+    reader = StateReader(str(location), at_most)
+    state = StateTables(reader.current.offsets_partitions, reader.current.semantics)
+    for row in rows_of(location, "committed_offsets", at_most):
         at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
         assert at not in state.offsets
         state.offsets[at] = row
-    for row in rows_of(location, "group_records"):
+    for row in rows_of(location, "group_records", at_most):
         record = row["log_partition"], row["group_id"], row["record_type"], row["record_key"]
         assert record not in state.group_records
         state.group_records[record] = GroupRecordRow(
@@ -178,16 +179,11 @@ def state_of(location: Path | str) -> StateTables:
         if row["record_offset"] is not None:
             assert row["record_offset"] not in state.quarantine.get(row["log_partition"], {})
             state.quarantine.setdefault(row["log_partition"], {})[row["record_offset"]] = row["reason"]
-    for row in rows_of(location, "topics"):
-        assert row["topic_id"] not in state.topics
-        state.topics[row["topic_id"]] = row["topic"]
-    for row in rows_of(location, "fold_progress"):
-        if not row["folded_to"]:  # nothing is there
-            continue
-        assert row["log_partition"] not in state.folded_to
-        state.folded_to[row["log_partition"]] = row["folded_to"]
-        state.unknown_records[row["log_partition"]] = row["unknown_records"]
-        state.pending[row["log_partition"]] = [_pending(each) for each in row["pending"]]
+    state.topics |= reader.topic_names()
+    for log_partition, each in reader.current.progress.items():
+        if each.folded_to:
+            state.folded_to[log_partition], state.unknown_records[log_partition] = each.folded_to, each.unknown_records
+            state.pending[log_partition] = [_pending(row) for row in each.pending]
     return state
 
 
@@ -222,6 +218,18 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
         for row in rows_of(location, "groups")
         if row["state"] != "Dead"
     }
+
+
+def assert_answers_as_reference(
+    location: Path | str, rows: Iterable[LogRow], earlier: Iterable[LogRow] = (), at_most: int = 10_000
+) -> None:
+    """Assert that a reader of the store answers as the reference replay of these rows, without writing to the store."""
+    before = versions(Path(location))
+    state = state_of(location, at_most)
+    expected = references(rows, state.offsets_partitions, state.semantics)
+    state.quarantine = {at: each.quarantined for at, each in expected.items()}  # a table for folds, not an answer
+    assert_same(state, expected, references(list(earlier), state.offsets_partitions, state.semantics).values())
+    assert versions(Path(location)) == before
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:

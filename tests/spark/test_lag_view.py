@@ -1,13 +1,15 @@
-"""The view `consumer_lag` gives the rows of `offsets lag`. Its SQL needs Spark."""
+"""The view `consumer_lag` gives the rows of `offsets lag`, with and without Spark."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.lag.lag_rows import lag_rows
 from offsets_pipeline.lag.position_sources import SampledPositions
 from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.local_sql import LocalSql
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
@@ -41,7 +43,20 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
     now_ms = SystemClock().now_ms()
     reader = StateReader(str(store))
     expected = lag_rows(describe_groups(reader), SampledPositions(read_samples(table_of(str(store))), now_ms), None)
-    found = spark.sql(f"SELECT {COLUMNS}, reason, lag_seconds FROM consumer_lag").collect()
+    query = f"SELECT {COLUMNS}, reason, lag_seconds FROM consumer_lag"
+    found = spark.sql(query).collect()
+    with closing(LocalSql([reader])) as local:
+        names, rows = local.run(query)
+        without_spark = list(rows)
+    at = names.index("lag_seconds")
+    assert sorted(str(row[:at]) for row in without_spark) == sorted(str(list(row)[:at]) for row in found)
+    assert {row[at] is None for row in without_spark} == {True, False}
+    later = {tuple(row[:3]): row[at] for row in without_spark}
+    assert all((row.lag_seconds is None) == (later[tuple(row)[:3]] is None) for row in found)
+    assert all(abs(row.lag_seconds - later[tuple(row)[:3]]) < 60 for row in found if row.lag_seconds is not None)
+    samples_query = "SELECT topic, partition, log_end_offset, sampled_at FROM topic_offsets ORDER BY ALL"
+    with closing(LocalSql([reader])) as local:
+        assert list(map(tuple, local.run(samples_query)[1])) == list(map(tuple, spark.sql(samples_query).collect()))
     assert {tuple(row)[:-2] for row in found} == {
         (
             *(row.group, row.topic, row.partition, row.current_offset, row.log_start_offset, row.log_end_offset),

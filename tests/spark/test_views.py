@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.partition_state import PartitionState
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition, capture_partitions, capture_rows
+from tests.programs import start
 from tests.spark.stores import appended, copied, export_of
 from tests.unit.fold.state_tables import references
 
@@ -46,22 +46,30 @@ MEMBERS = (
 )
 UNSTABLE = "SELECT DISTINCT group_id, topic, partition FROM {}unstable_offsets"
 
-# A program of its own with a catalog that lasts: what one of them writes, another one finds.
+# Two applications in turn with a catalog that lasts: the second finds what the first wrote.
 PROGRAM = """
 import json, sys
 from offsets_pipeline.config import load_settings
 from offsets_pipeline.query.views import create_views
 from offsets_pipeline.session import build_session
 folder, store, *queries = sys.argv[1:]
-spark = build_session("program", load_settings(), {
-    "spark.sql.catalogImplementation": "hive",
-    "spark.sql.warehouse.dir": folder + "/warehouse",
-    "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=" + folder + "/metastore;create=true",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dderby.stream.error.file=" + folder + "/derby.log",
-})
-if not queries:
-    create_views(spark, store, "offsets")
-print(json.dumps([[list(row) for row in spark.sql(query).collect()] for query in queries]))
+
+def application():
+    return build_session("application", load_settings(), {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": folder + "/warehouse",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=" + folder + "/metastore;create=true",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dderby.stream.error.file=" + folder + "/derby.log",
+    })
+
+first = application()
+first.sql("CREATE TEMPORARY VIEW ends AS SELECT 1")
+create_views(first, store, "offsets")
+first.stop()
+second = application()
+assert second.sparkContext.applicationId != first.sparkContext.applicationId
+assert not second.catalog.tableExists("ends")
+print(json.dumps([[list(row) for row in second.sql(query).collect()] for query in queries]))
 """
 
 Rows = list[tuple[Any, ...]]
@@ -310,25 +318,13 @@ def test_views_of_no_store_and_in_no_schema_are_refused(
         create_views(spark, str(folded("4.2.0-kip848")), "a; DROP TABLE b")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # the catalog of the session of the tests ends with it
+@pytest.mark.process
 def test_views_in_a_catalog_last_for_other_programs(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
-    store = folded("4.2.0-kip848")
-
-    def run(*queries: str) -> list[list[list[Any]]]:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), str(store), *queries],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        answers: list[list[list[Any]]] = json.loads(done.stdout)
-        return answers
-
-    assert run() == []
+    store, queries = folded("4.2.0-kip848"), [OFFSETS, GROUPS, MEMBERS]
+    of_schema = [query.format("offsets.") for query in queries]
+    done = start(root, sys.executable, "-c", PROGRAM, tmp_path, store, *of_schema)
+    assert done.returncode == 0, done.stderr[-2000:]
     expected = described(store)
-    queries = [OFFSETS, GROUPS, MEMBERS]
-    for query, found in zip(queries, run(*(query.format("offsets.") for query in queries)), strict=True):
+    for query, found in zip(queries, json.loads(done.stdout), strict=True):
         assert in_order([tuple(row) for row in found]) == in_order(expected[query])

@@ -18,7 +18,11 @@ def in_tasks(workbench: Workbench) -> Workbench:
     return replace(workbench, settings=replace(workbench.settings, fold=fold))
 
 
-@pytest.fixture(params=["in the driver", "in tasks"])
+@pytest.fixture(params=[pytest.param("in the driver", marks=pytest.mark.long), "in tasks"])
 def either_way(request: pytest.FixtureRequest, workbench: Workbench, in_tasks: Workbench) -> Workbench:
-    """The same for both ways in which a batch is folded."""
+    """The same for both ways in which a batch is folded.
+
+    `make test` has the way by tasks. Folds in the driver are those of tests/unit/state, without Spark, and of all other
+    tests of streams.
+    """
     return workbench if request.param == "in the driver" else in_tasks

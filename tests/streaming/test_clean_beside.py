@@ -6,7 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from pyspark import inheritable_thread_target
@@ -100,26 +100,43 @@ def commits(count: int) -> LogPartition:
     return log
 
 
-class Damaged:
-    """A folded store of a log whose second batch was damaged, and the same log whole and one batch longer."""
+class Damaged(NamedTuple):
+    """A folded store of a log whose second batch was damaged, and segments of this log whole and one batch longer."""
 
-    def __init__(self, bench: Workbench, store: Path, tmp_path: Path) -> None:
-        self.store = store
-        self.log = commits(12)
-        batches = batches_of(self.log.rows)
-        torn = bytearray(batches[1])
-        torn[-3] ^= 0xFF
-        self.whole = write_segment(tmp_path / "whole", 0, b"".join(batches))
-        self.longer = write_segment(tmp_path / "longer", 0, b"".join([batches[0], torn, *batches[2:]]))
-        bench.ingest(store, write_segment(tmp_path / "first", 0, b"".join([batches[0], torn, batches[2]])))
-        bench.fold(store)
-        self.first = [*self.log.rows[:3], *self.log.rows[6:9]]
-        assert log_of(store) == self.first
+    store: Path
+    log: LogPartition
+    whole: Path
+    longer: Path
+
+    @property
+    def first(self) -> list[LogRow]:
+        """The rows in the store."""
+        return [*self.log.rows[:3], *self.log.rows[6:9]]
+
+
+@pytest.fixture(scope="module")
+def damaged_once(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Damaged:
+    folder, log = tmp_path_factory.mktemp("damaged"), commits(12)
+    batches = batches_of(log.rows)
+    torn = bytearray(batches[1])
+    torn[-3] ^= 0xFF
+    made = Damaged(
+        copied(empty(1), folder / "store"),
+        log,
+        write_segment(folder / "whole", 0, b"".join(batches)),
+        write_segment(folder / "longer", 0, b"".join([batches[0], torn, *batches[2:]])),
+    )
+    workbench.ingest(made.store, write_segment(folder / "first", 0, b"".join([batches[0], torn, batches[2]])))
+    workbench.fold(made.store)
+    assert log_of(made.store) == made.first
+    return made
 
 
 @pytest.fixture
-def damaged(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> Damaged:
-    return Damaged(workbench, copied(empty(1), tmp_path / "store"), tmp_path)
+def damaged(damaged_once: Damaged, tmp_path: Path) -> Damaged:
+    return damaged_once._replace(store=copied(damaged_once.store, tmp_path / "store"))
 
 
 @pytest.fixture

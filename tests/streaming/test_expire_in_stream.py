@@ -71,7 +71,7 @@ def fold(bench: Workbench, location: Path, at_ms: int, settings: Settings | None
 
 def described(location: Path) -> set[tuple[str, str, int, int]]:
     """Group, topic, partition and offset from `describe`, also for groups without offsets."""
-    groups = describe_groups(StateReader(str(location)))
+    groups = describe_groups(StateReader(str(location), at_most=0))
     assert all(group.offsets for group in groups.values())
     return {(name, each.topic, each.partition, each.offset) for name, group in groups.items() for each in group.offsets}
 

@@ -1,9 +1,12 @@
-"""A fold that fails before or after any of its commits gives the same state when it is run again (R15)."""
+"""A fold that fails before or after any of its commits gives the same state when it is run again (R15).
+
+tests/unit/state/test_dying.py has folds and reloads in the driver.
+"""
 
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
@@ -11,11 +14,10 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.state.fold import fold_batch, reload_partitions
-from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.unit.state.dying import TABLES, Died, busy_log, dying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,55 +27,6 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
-
-#: In the order in which a fold writes.
-TABLES = ["committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress"]
-TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
-
-
-class Died(Exception):
-    """Raised by a test in the middle of a fold."""
-
-
-def dying(table: str, when: str, patch: pytest.MonkeyPatch) -> list[str]:
-    """Make the next commit to a table raise, before or after it is written; returns the tables for which it did."""
-    died: list[str] = []
-    whole = TableFolder.commit
-
-    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        if self.table.name != table:
-            return whole(self, *arguments, **named)
-        if when == "after":
-            whole(self, *arguments, **named)
-        died.append(table)
-        raise Died(f"{when} the commit to {table}")
-
-    patch.setattr(TableFolder, "commit", commit)
-    return died
-
-
-def busy_log(steps: int) -> list[LogPartition]:
-    """In each step something for every table: offsets, groups, topics, quarantine, open and ended transactions."""
-    log = LogPartition()
-    ends: list[LogPartition] = []
-    for step in range(steps):
-        log.commit(("g", "t", 0), step, version=4, topic_id=TOPIC_ID.format(step))
-        log.commit(("g", f"t{step}", 0), step, producer_id=step)
-        log.group(3, "members", epoch=step)
-        log.group(5, "members", f"m{step}", client_id="c", client_host="h")
-        log.record(b"\x00\x01\x00", b"")  # corrupt
-        log.delete(("g", f"t{step - 2}", 0))
-        if step % 2:
-            log.group_tombstone(5, "members", f"m{step - 1}")
-            log.end_commit(step - 1)
-        if step == 3:
-            log.group_tombstone(2, "simple")
-        log.commit(("simple", "t", step), step)
-        part = LogPartition(0, start=log.next_offset)
-        part.rows = log.rows.copy()
-        log.rows.clear()
-        ends.append(part)
-    return ends
 
 
 def test_records_that_go_into_quarantine_are_warned_of(

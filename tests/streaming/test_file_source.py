@@ -12,8 +12,6 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.file_source import FORMAT, FileSource
-from offsets_pipeline.connect.offset_management import OffsetManagement
-from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +78,7 @@ def copy(spark: SparkSession, tmp_path: Path) -> Copy:
     return made
 
 
+@pytest.mark.slow  # three queries, each with a process of Python for its source
 def test_each_line_is_copied_once_with_its_checkpoint_or_the_stores_position(copy: Copy) -> None:
     assert copy.copied("first", {"batch.size": "1"}) == ["one", "é"]
     copy.await_position(6)
@@ -91,13 +90,6 @@ def test_each_line_is_copied_once_with_its_checkpoint_or_the_stores_position(cop
         more.write(b"five\n")
     assert copy.copied("second") == ["one", "é", "three", "four", "five"]  # a checkpoint of its own: by the store
     copy.await_position(22)
-    with ConnectLog.open(copy.store) as log:  # an operator reads the last line again
-        management = OffsetManagement(log)
-        management.set_target_state("files", STOPPED)
-        change = {"partition": {"filename": str(copy.file)}, "offset": {"position": 17}}
-        management.alter("files", [change])
-        management.set_target_state("files", RUNNING)
-    assert copy.copied("third") == ["one", "é", "three", "four", "five", "five"]
 
 
 def test_a_running_query_flushes_by_interval_and_says_that_its_file_was_truncated(copy: Copy) -> None:

@@ -14,7 +14,6 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query import describe
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
@@ -75,7 +74,8 @@ def a_new_log_incarnation_counts(workbench: Workbench, store: Path) -> None:
 
 
 def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
-    held = [(each.group_id, len(each.offsets), each.pending) for each in retention_inputs(StateReader(str(store)))]
+    inputs = retention_inputs(StateReader(str(store), at_most=0))
+    held = [(each.group_id, len(each.offsets), each.pending) for each in inputs]
     return export_of(store), view_of(workbench, store), held
 
 
@@ -254,7 +254,7 @@ def test_log_incarnation_takes_over_also_after_a_concurrent_reload(
 def test_describe_that_began_on_the_older_log_incarnation_finishes_on_it(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, names = export_of(store), describe._topic_names
+    before, names = export_of(store), StateReader.topic_names
 
     def after_another_took_over(reader: StateReader) -> dict[str, str]:
         monkeypatch.undo()
@@ -263,7 +263,7 @@ def test_describe_that_began_on_the_older_log_incarnation_finishes_on_it(
         maintain_store(workbench.open(store), CLOCK)
         return names(reader)
 
-    monkeypatch.setattr(describe, "_topic_names", after_another_took_over)
+    monkeypatch.setattr(StateReader, "topic_names", after_another_took_over)
     assert export_of(store) == before
     assert incarnations_of(store) == [{2}] * len(STATE_TABLES)
     assert export_of(store) != before

@@ -6,44 +6,40 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.programs import OFFSETS, PROPERTIES, QUICK, SPARK_SUBMIT
 from tests.spark.segments import write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, rows_of, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
-KILLS = 3
 DEADLINE_SECONDS = 240
+#: The job as users start it.
+SUBMITTED = (SPARK_SUBMIT, *PROPERTIES, "jobs/fold_stream.py")
 
 
-def submit(root: Path, store: Path, config: Path, stderr: Path) -> subprocess.Popen[bytes]:
-    """The job as users start it, in a process group of its own."""
-    command: list[str | Path] = [
-        Path(sys.prefix) / "bin" / "spark-submit",
-        "--properties-file",
-        root / "conf" / "spark-defaults.conf",
-        "--driver-java-options",
-        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        root / "jobs" / "fold_stream.py",
-        "--store",
-        store,
-        "--config",
-        config,
-    ]
+def started(root: Path, stderr: Path, *command: str | Path) -> subprocess.Popen[bytes]:
+    """A command in a process group of its own."""
     with stderr.open("wb") as file:
-        return subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
+        return subprocess.Popen(
+            command,
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            start_new_session=True,
+            env={**os.environ, **QUICK},
+        )
 
 
 def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes], stderr: Path) -> None:
@@ -58,60 +54,50 @@ def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes], stder
 def kill(process: subprocess.Popen[bytes]) -> None:
     """kill -9 of it and of the Java and Python that it started."""
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
 
 
 def _holds_more_than(planned: Path, batches: int) -> bool:
     return len(list(planned.glob("[0-9]*"))) > batches
 
 
-def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next(
-    workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path
+@pytest.mark.process  # SIGKILL takes a process, and SIGTERM to all of a group one that may end by it
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_ends_in_order_by_sigterm(
+    workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int
 ) -> None:
     store = copied(empty(5), tmp_path / "store")
     config = tmp_path / "offsets.toml"
     config.write_text("[fold]\ntrigger_interval_ms = 200\n")
     chosen = random.Random(3)
     planned = store / "_checkpoints" / "fold" / "offsets"  # a batch is planned here before it runs
-    for run in range(KILLS):
-        share = (run + 1) / (KILLS + 1)
+    for run in range(kills):
+        share = (run + 1) / (kills + 1)
         workbench.ingest(store, write_prefix(segments_of("4.2.0-kip848"), tmp_path / f"prefix-{run}", share, chosen))
-        process = submit(root, store, config, tmp_path / f"stderr-{run}")
+        stderr = tmp_path / f"stderr-{run}"
+        process = started(root, stderr, *SUBMITTED, "--store", store, "--config", config)
         try:
-            wait_until(partial(_holds_more_than, planned, run), process, tmp_path / f"stderr-{run}")
-            time.sleep(chosen.uniform(0, 6))  # anywhere in the batch, or behind it
+            wait_until(partial(_holds_more_than, planned, run), process, stderr)
+            time.sleep(chosen.uniform(0, 2 if kills == 1 else 6))  # anywhere in the batch; one of many may be behind it
         finally:
             kill(process)
     workbench.ingest(store, segments_of("4.2.0-kip848"))
-    workbench.fold(store)
-    assert_as_reference(store, log_of(store))
-    assert sum(row["records"] for row in rows_of(store, "fold_progress")) == len(log_of(store)) > 0
-
-
-def test_fold_ends_in_order_when_all_its_processes_get_sigterm_at_once(
-    workbench: Workbench, folded: Callable[[str], Path], root: Path, tmp_path: Path
-) -> None:
-    """SIGTERM to all processes, as service managers send it. Needs a process that the signal may end."""
-    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    records, before = len(log_of(store)), folded_in(store)
     stderr = tmp_path / "stderr"
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("offsets"),
-        "fold",
-        "--store",
-        store,
-        "--checkpoint",
-        tmp_path / "c",
-    ]
-    with stderr.open("wb") as file:
-        process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=file, start_new_session=True)
+    process = started(root, stderr, OFFSETS, "fold", "--store", store, "--config", config)
     try:
-        commits = tmp_path / "c" / "commits" / "0"
-        wait_until(commits.exists, process, stderr)
-        os.killpg(process.pid, signal.SIGTERM)
+        wait_until(lambda: folded_in(store) == records, process, stderr)
+        os.killpg(process.pid, signal.SIGTERM)  # as service managers send it
         out, _ = process.communicate(timeout=DEADLINE_SECONDS)
     except BaseException:
         kill(process)
         raise
-    assert (process.returncode, out.decode()) == (0, f"0 records folded in {store}\n")
+    assert (process.returncode, out.decode()) == (0, f"{records - before} records folded in {store}\n")
     assert stderr.read_text() == ""
     assert_as_reference(store, log_of(store))
+    assert folded_in(store) == records > before
+
+
+def folded_in(store: Path) -> int:
+    """Number of records that the state counts."""
+    return sum(row["records"] for row in rows_of(store, "fold_progress"))

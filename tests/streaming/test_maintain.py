@@ -12,7 +12,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import LogSettings
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
-from offsets_pipeline.maintenance import maintain_store
+from offsets_pipeline.maintenance import maintain_beside_fold, maintain_store
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from tests.logs import LogPartition
 from tests.spark.stores import appended, assert_as_reference, copied, export_of, log_of
@@ -90,6 +90,20 @@ def test_history_that_is_not_wanted_goes(
     assert log_of(location) == rows
     wanted = replace(workbench.settings, log=LogSettings(history_hours=1))
     done = {each.table: each for each in maintain_store(store, SystemClock(), settings=wanted)}
+    assert len(log_of(location)) < len(rows)
+    assert done["log"].bytes < done["log"].bytes_before
+    assert export_of(location) == answers
+    assert workbench.verify(location).equal
+
+
+def test_upkeep_beside_a_stream_removes_history_that_is_not_wanted(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
+) -> None:  # R23
+    location = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    rows, answers = log_of(location), export_of(location)
+    store = workbench.open(location)
+    wanted = replace(workbench.settings, log=LogSettings(history_hours=1))
+    done = {each.table: each for each in maintain_beside_fold(store, SystemClock(), None, lambda: False, wanted)}
     assert len(log_of(location)) < len(rows)
     assert done["log"].bytes < done["log"].bytes_before
     assert export_of(location) == answers

@@ -90,7 +90,7 @@ def test_the_path_wins_over_the_environment_and_that_over_the_folder(
     [
         (
             "[logs]\n",
-            "[logs] is not a section; did you mean log? known are log, fold, coordinator, zookeeper, topic, lag, spark",
+            "[logs] is not a section; did you mean log? known are log, fold, coordinator, zookeeper, topic, questions",
         ),
         ("log = 3\n", "log: 3 is not allowed; [log] is a section"),
         (

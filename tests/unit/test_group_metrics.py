@@ -67,24 +67,24 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
     warnings: list[str] = []
     found = counted(store, LagSettings(), warnings)
     assert found["kafka_consumergroup_group_sum_lag"] == {
-        'cluster_name="",group="a"': 59,  # 30 and 29; the end of u is not known
-        'cluster_name="",group="b"': 39,
-        'cluster_name="",group="c"': 19,
+        'cluster_name="store",group="a"': 59,  # 30 and 29; the end of u is not known
+        'cluster_name="store",group="b"': 39,
+        'cluster_name="store",group="c"': 19,
     }
     assert found[LAG] == {
-        f'cluster_name="",group="{group}",topic="t"': lag for group, lag in zip("abc", (59, 39, 19), strict=True)
+        f'cluster_name="store",group="{group}",topic="t"': lag for group, lag in zip("abc", (59, 39, 19), strict=True)
     }
     assert found["kminion_kafka_consumer_group_topic_lag"]['group_id="b",topic_name="t"'] == 39
     assert found["kminion_kafka_consumer_group_topic_offset_sum"]['group_id="c",topic_name="t"'] == 41
     # offset 10 came in the second of three minutes, 20 in the last one
     seconds = found["kafka_consumergroup_group_max_lag_seconds"]
-    assert abs(seconds['cluster_name="",group="b"'] - 117) < 1
+    assert abs(seconds['cluster_name="store",group="b"'] - 117) < 1
     assert (
-        found["offsets_group_topic_max_lag_seconds"]['cluster_name="",group="b",topic="t"']
-        == seconds['cluster_name="",group="b"']
+        found["offsets_group_topic_max_lag_seconds"]['cluster_name="store",group="b",topic="t"']
+        == seconds['cluster_name="store",group="b"']
     )
     assert (
-        found["offsets_group_last_commit_timestamp_seconds"]['cluster_name="",group="b",topic="u"']
+        found["offsets_group_last_commit_timestamp_seconds"]['cluster_name="store",group="b",topic="u"']
         == NOW_MS / 1000 - 120
     )
     assert found["kminion_kafka_consumer_group_info"] == {
@@ -97,14 +97,14 @@ def test_metrics_are_those_of_the_state_and_the_newest_positions(store: Path) ->
 
 def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> None:
     found = counted(store, LagSettings(metrics_partitions=True), [])
-    labels = 'cluster_name="",group="a",partition="1",topic="t"'
+    labels = 'cluster_name="store",group="a",partition="1",topic="t"'
     assert found["kafka_consumergroup_group_offset"][labels] == 1
     assert found["kafka_consumergroup_group_lag"][labels] == 29
     assert (
         found["kminion_kafka_consumer_group_topic_partition_lag"]['group_id="a",partition_id="1",topic_name="t"'] == 29
     )
     assert found["kafka_partition_latest_offset"] == {
-        f'cluster_name="",partition="{partition}",topic="t"': 30 for partition in (0, 1)
+        f'cluster_name="store",partition="{partition}",topic="t"': 30 for partition in (0, 1)
     }
     assert len(found["kafka_consumergroup_group_offset"]) == 9
 
@@ -112,7 +112,7 @@ def test_partitions_have_metrics_if_the_settings_ask_for_them(store: Path) -> No
 def test_number_of_series_is_bounded_and_groups_are_chosen(store: Path) -> None:
     warnings: list[str] = []
     found = counted(store, LagSettings(metrics_max_series=4), warnings)  # two topics a group
-    assert {*found[LAG]} == {f'cluster_name="",group="{group}",topic="t"' for group in "ab"}
+    assert {*found[LAG]} == {f'cluster_name="store",group="{group}",topic="t"' for group in "ab"}
     assert found["offsets_groups_without_metrics"] == {"": 1}
     assert len(warnings) == 1  # not again with the next count
     assert warnings[0].startswith("1 groups have no metrics, 'c' and those after it: raise metrics_max_series")

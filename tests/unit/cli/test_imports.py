@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli.program import offsets
+from offsets_pipeline.config import Settings
+from tests.logs import LogPartition
+from tests.unit.lag.stores import TimedRow
+from tests.unit.lag.stores import folded_store as folded_store_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +24,11 @@ PACKAGE = "offsets_pipeline"
 SPARK = {"pyspark", "delta", "py4j"}
 #: The module in which a command runs, by the commands it holds: none imports Spark, directly or by another module.
 WITHOUT_SPARK = {
-    "answers": {"describe", "log-info"},
+    "answers": {"log-info"},
+    "describe_command": {"describe"},
+    "groups_command": {"groups", "top"},
+    "cluster_command": {"name-cluster"},
+    "sql_command": {"sql"},
     "history_commands": {"as-of", "history", "why"},
     "export_command": {"export-segments"},
     "lag_command": {"lag"},
@@ -29,7 +37,9 @@ WITHOUT_SPARK = {
     "commit_commands": {"commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
+    "restore_command": {"restore"},
     "import_command": {"import-checkpoint"},
+    "snapshot_command": {"snapshot"},
     "expire_command": {"expire-offsets"},
     "connect_commands": {"connect list", "connect describe"},
     "connect_changes": {f"connect {name}" for name in ("config", "stop", "pause", "resume", "alter", "reset")},
@@ -41,7 +51,7 @@ WITH_SPARK = {
     "ingest_command": {"ingest-segments"},
     "follow_command": {"ingest-topic", "follow"},
     "state_commands": {"fold", "reload", "verify"},
-    "sql_commands": {"sql", "create-views"},
+    "spark_commands": {"create-views"},
     "upkeep_commands": {"maintain", "clean-log"},
 }
 
@@ -92,6 +102,30 @@ def test_each_command_runs_in_one_of_these_modules() -> None:
     named = [*WITHOUT_SPARK.values(), *WITH_SPARK.values()]
     assert set().union(*named) == set(offsets.leaves())
     assert sum(map(len, named)) == len(offsets.leaves())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("describe", "--group", "g"), ("groups",), ("sql", "SELECT count(*) FROM current_offsets"), ("log-info",)],
+)
+def test_an_answer_imports_neither_pandas_nor_the_replay(folded_store: str, command: tuple[str, ...]) -> None:
+    """They take longer to import than the answer takes; only records that are not folded yet need them."""
+    code = (
+        "import sys\nfrom offsets_pipeline.cli import main\n"
+        f"status = main({[command[0], '--store', folded_store, *command[1:]]!r})\n"
+        "heavy = {'pandas', 'pyspark', 'offsets_pipeline.semantics.columnar_replay'} & set(sys.modules)\n"
+        "sys.exit(str(sorted(heavy)) if heavy else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def folded_store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    store = tmp_path_factory.mktemp("folded") / "store"
+    log = LogPartition(0)
+    log.commit(("g", "t", 0), 1)
+    return str(folded_store_of([TimedRow(row, 0) for row in log.rows], store, 1, Settings()))
 
 
 def test_help_imports_neither_spark_nor_arrow_nor_the_bars() -> None:

@@ -7,8 +7,10 @@ import io
 import json
 from decimal import Decimal
 
+import click
 import pytest
 
+from offsets_pipeline.cli import output
 from offsets_pipeline.cli.output import write_json, write_rows
 
 HOSTILE = "a\x1b[2J\x00\x9b\u202eb\u2066\u200f\u061c\u2028\ufeff\r\n\tü"
@@ -58,3 +60,62 @@ def test_long_cell_does_not_pad_every_row_of_a_table(capsys: pytest.CaptureFixtu
     for format_ in ("csv", "json"):
         write_rows(["group", "offset"], [[long, 1]], format_)
         assert long in capsys.readouterr().out
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> pytest.CaptureFixture[str]:
+    """Output to a terminal of 60 columns and 10 lines."""
+    monkeypatch.setattr(output, "is_terminal", lambda *_: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "10")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return capsys
+
+
+def test_a_table_fits_the_terminal_and_cuts_no_number(terminal: pytest.CaptureFixture[str]) -> None:
+    write_rows(["group", "topic", "offset"], [["g" * 80, "t" * 50, 12_345_678_901], ["h", "u", None]], "table")
+    header, *lines = click.unstyle(terminal.readouterr().out).splitlines()
+    assert max(map(len, (header, *lines))) == 60
+    assert header.split() == ["GROUP", "TOPIC", "OFFSET"]
+    group, topic, offset = lines[0].split()
+    assert (group[-1], topic[-1], offset) == ("…", "…", "12345678901")
+
+
+def test_columns_do_not_vanish_on_a_narrow_terminal(
+    terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    write_rows(["group", "topic", "offset"], [["a long group", "a long topic", 1]], "table")
+    assert click.unstyle(terminal.readouterr().out).splitlines()[1] == "a long …  a long …       1"
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_the_header_is_bold_on_a_terminal_unless_no_color_is_set(
+    terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_color: bool
+) -> None:
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    write_rows(["group"], [["g"]], "table")
+    assert terminal.readouterr().out == ("GROUP\ng\n" if no_color else "\x1b[1mGROUP\x1b[0m\ng\n")
+
+
+def test_a_table_longer_than_the_terminal_goes_to_a_pager(
+    terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paged: list[str] = []
+    monkeypatch.setattr(click, "echo_via_pager", paged.append)
+    write_rows(["n"], [[number] for number in range(8)], "table")
+    assert terminal.readouterr().out.count("\n") == 9
+    write_rows(["n"], [[number] for number in range(9)], "table")
+    assert (terminal.readouterr().out, paged[0].count("\n")) == ("", 10)
+
+
+def test_json_is_indented_on_a_terminal_only(
+    terminal: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_json({"a": [1]})
+    assert terminal.readouterr().out == '{\n  "a": [\n    1\n  ]\n}\n'
+    monkeypatch.setattr(output, "is_terminal", lambda *_: False)
+    write_json({"a": [1]})
+    write_rows(["a"], [[1]], "table")
+    assert terminal.readouterr().out == '{"a": [1]}\nA\n1\n'

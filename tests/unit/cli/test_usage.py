@@ -41,7 +41,7 @@ SAID = {
         "invalid value for '--codec': 'gzip' is not one of 'none', 'zstd'"
     ),
     "export-segments|--store|{store}": ("missing option '--to'"),
-    "describe|--store|{store}": ("one of --group, --all-groups is required"),
+    "describe|--store|{store}": ("one of --group, --all-groups, --list is required"),
     "describe|--store|{store}|--group|a|--all-groups": ("--all-groups is not allowed with --group"),
     "describe|--store|{store}|--all-groups|--format|xml": (
         "invalid value for '--format': 'xml' is not one of 'table', 'json', 'csv'"

@@ -277,6 +277,18 @@ def test_a_task_killed_before_the_store_followed_resumes_after_its_commit(
     assert in_table(target) == ["four", "one", "three", "two"]
 
 
+def test_an_offset_that_the_store_had_already_is_not_written_again(backing: OffsetBackingStore, target: Path) -> None:
+    with task_of(backing, target) as task:
+        assert written(task, 1, "one", partition=B)
+        with task_of(backing, target, 1) as other:  # the partition is the other task's now
+            assert written(other, 9, "nine", partition=B)
+        assert written(task, 5, "five")
+        without_store(task)
+        written(task, 6, "six")
+    with task_of(backing, target):
+        assert in_store(backing) == [6, 9]
+
+
 def test_the_table_wins_over_a_store_that_was_lost(backing: OffsetBackingStore, target: Path, tmp_path: Path) -> None:
     with task_of(backing, target) as task:
         assert written(task, 1, "one", partition=B)
@@ -429,6 +441,23 @@ def test_a_store_that_is_away_follows_later(
         assert task.commit(rows())
         assert in_store(backing) == [2, 9]
     assert in_table(target) == ["one", "two"]
+
+
+def test_without_a_look_at_the_store_nothing_is_committed(
+    backing: OffsetBackingStore, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with task_of(backing, target) as task:
+        with monkeypatch.context() as away:
+
+            def failing(*_: Any) -> bytes:  # noqa: ANN401
+                raise OSError("storage is away")
+
+            away.setattr(backing.log._log._table.storage, "read", failing)
+            with pytest.raises(StorageFailed, match=r"cannot read the table .*: storage is away"):
+                written(task, 1, "one")
+        assert task.flush == -1
+        assert task.commit(rows("one"))
+    assert in_table(target) == ["one"]
 
 
 def test_a_target_that_is_away_keeps_the_offsets_queued(

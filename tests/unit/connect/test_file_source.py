@@ -13,12 +13,14 @@ from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.file_source import FORMAT, SCHEMA, FileSource, FileStreamReader
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
+from offsets_pipeline.delta.storage import LocalStorage
 from offsets_pipeline.errors import (
     ConfigError,
     ConnectorStopped,
     InvalidRequest,
     NoSuchOffset,
     SourceFileTruncated,
+    StorageFailed,
 )
 
 if TYPE_CHECKING:
@@ -234,6 +236,27 @@ def test_a_paused_connector_reads_nothing_and_a_stopped_one_ends_the_query(
     management.alter("files", [{"partition": {"filename": str(file)}, "offset": {"position": 7}}])
     management.set_target_state("files", RUNNING)
     assert positions(make().initialOffset()) == [7]
+
+
+def test_while_the_store_is_away_nothing_is_read_and_no_position_is_lost(
+    make: Callable[..., FileStreamReader], log: ConnectLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    with monkeypatch.context() as away:
+
+        def failing(*_: object) -> bytes:
+            raise OSError("storage is away")
+
+        away.setattr(LocalStorage, "read", failing)
+        for _ in range(2):
+            assert reader.latestOffset(end, ReadMaxRows(1)) == end
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(StorageFailed, match="storage is away"):
+            reader.latestOffset(end, ALL)
+    assert reader.latestOffset(end, ALL) == end
+    assert in_store(log)[0]["offset"] == {"position": 13}
 
 
 @pytest.mark.parametrize("offset", [{"position": "7"}, {"position": -1}, {"position": True}])

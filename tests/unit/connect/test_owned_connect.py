@@ -29,6 +29,7 @@ from offsets_pipeline.errors import (
     InvalidRequest,
     NoSuchConnector,
     NoSuchOffset,
+    StorageFailed,
     StoreMismatch,
 )
 from offsets_pipeline.record.corrupt import CorruptRecord
@@ -68,10 +69,11 @@ def flushed(backing: OffsetBackingStore, connector: str, *offsets: tuple[Any, An
 
 
 class FakeBacking:
-    """Holds values; a flush ends when the test says so, or at once with ``is_there``."""
+    """Holds values; a flush ends when the test says so, or at once with ``is_there`` or ``error``."""
 
     def __init__(self) -> None:
         self.is_there = False
+        self.error: Exception | None = None
         self.values: dict[bytes, bytes | None] = {}
         self.sets: list[tuple[dict[bytes, bytes | None], Future[None]]] = []
 
@@ -79,8 +81,8 @@ class FakeBacking:
         """Begin a flush."""
         done: Future[None] = Future()
         self.sets.append((dict(values), done))
-        if self.is_there:
-            self.end(-1)
+        if self.is_there or self.error is not None:
+            self.end(-1, None if self.is_there else self.error)
         return done
 
     def end(self, number: int, error: Exception | None = None) -> None:
@@ -309,6 +311,79 @@ def test_a_store_that_is_away_loses_no_queued_offset(backing: OffsetBackingStore
     away.clear()
     assert committer.commit()
     assert OffsetStorageReader(backing, "files").offset(A) == {"p": 1}
+
+
+def test_while_a_store_is_away_each_interval_tries_again_and_nothing_queued_is_lost() -> None:
+    backing, writer = in_memory()
+    clock = Clock()
+    committer = OffsetCommitter(writer, FlushSettings(10_000, 1), clock)
+    errors = [CoordinatorNotAvailable("away"), None, StorageFailed("away"), None]  # None: no answer in time
+    expected: dict[bytes, bytes | None] = {}
+    for number, error in enumerate(errors):
+        for partition in (A, {"filename": f"/{number}"}):
+            committer.record(partition, {"p": number})
+            expected[offset_key("files", partition)] = f'{{"p":{number}}}'.encode()
+        clock.now += 9.9
+        assert not committer.commit_if_due()
+        assert len(backing.sets) == number
+        clock.now += 0.1
+        backing.error = error
+        assert not committer.commit_if_due()
+        assert backing.sets[number][0] == expected  # all that was queued, each with its newest offset
+    assert backing.values == {}
+    assert writer.queued == len(errors) + 1
+    backing.is_there = True
+    clock.now += 10
+    assert committer.commit_if_due()
+    for number in range(len(errors)):  # late answers to cancelled flushes change nothing
+        if not backing.sets[number][1].done():
+            backing.end(number, StorageFailed("late"))
+    assert (backing.values, writer.queued) == (expected, 0)
+
+
+def test_a_store_that_answers_late_has_the_newest_offsets(backing: OffsetBackingStore) -> None:
+    writer = OffsetStorageWriter(backing, "files")
+    committer = OffsetCommitter(writer, FlushSettings(offset_flush_timeout_ms=50))
+    write, is_back = backing.log._log.write, threading.Event()
+
+    def hanging(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+        assert is_back.wait(10)
+        return write(*arguments, **options)
+
+    backing.log._log.write = hanging  # type: ignore[method-assign]
+    for number in range(3):  # the first one hangs, the others wait behind it
+        committer.record(A, {"p": number})
+        committer.record({"filename": f"/{number}"}, {"p": number})
+        assert not committer.commit()
+    is_back.set()
+    assert OffsetCommitter(writer, FlushSettings(offset_flush_timeout_ms=10_000)).close()
+    found = OffsetStorageReader(backing, "files").offsets([A, *({"filename": f"/{number}"} for number in range(3))])
+    assert found == [{"p": 2}, {"p": 0}, {"p": 1}, {"p": 2}]
+
+
+def test_flushes_of_several_threads_come_one_after_the_other() -> None:
+    backing, writer = in_memory()
+    committer = OffsetCommitter(writer, FlushSettings(offset_flush_timeout_ms=10_000))
+    committer.record(A, {"p": 1})
+    first = threading.Thread(target=committer.commit)
+    first.start()
+    while not backing.sets:
+        threading.Event().wait(0.001)
+    committer.record(B, {"p": 2})
+    second = threading.Thread(target=committer.commit)
+    second.start()
+    with pytest.raises(FlushInProgress):  # the flush of the first is not ended
+        writer.begin_flush()
+    assert len(backing.sets) == 1
+    backing.is_there = True
+    backing.end(0)
+    for thread in (first, second):
+        thread.join(10)
+    assert [values for values, _ in backing.sets] == [
+        {offset_key("files", A): b'{"p":1}'},
+        {offset_key("files", B): b'{"p":2}'},
+    ]
+    assert writer.queued == 0
 
 
 def test_the_thread_flushes_by_interval(backing: OffsetBackingStore) -> None:

@@ -264,7 +264,10 @@ def test_killed_export_is_replaced_and_a_running_one_is_left_alone(tmp_path: Pat
         f"{MANIFEST}.unfinished",
     ]
     left = contents(to)
-    with target.target_folder(tmp_path / "other"), pytest.raises(TargetNotEmpty, match="another export writes to"):
+    with (
+        target.target_folder(tmp_path / "other", "__consumer_offsets"),
+        pytest.raises(TargetNotEmpty, match="another export writes to"),
+    ):
         export_segments(StateReader(str(store)), tmp_path / "other")
     (to / "photo.jpg").write_bytes(b"")
     with pytest.raises(TargetNotEmpty, match="is not empty"):

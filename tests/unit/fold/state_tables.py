@@ -14,7 +14,8 @@ from offsets_pipeline.semantics.effects import EARLIEST_MS, EFFECT_SCHEMA, LATES
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import CommittedOffset
 from offsets_pipeline.semantics.partitioning import partition_for
-from offsets_pipeline.state.fold_progress import PartitionProgress, pending_rows
+from offsets_pipeline.state.fold_progress import PartitionProgress
+from offsets_pipeline.state.replay_start import pending_rows
 from tests.logs import Identity, input_table
 from tests.replays import Replayed, replay
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from tests.log_tables import LOG_SCHEMA, capture_log, log_store
 from tests.logs import capture_partitions, capture_semantics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from random import Random
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 #: Milliseconds of the first record of a random log, and the time of each: by log partition and record offset.
 START_MS = 1_795_000_000_000
-Times = dict[tuple[int, int], int | None]
+Times = Mapping[tuple[int, int], int | None]
 
 
 def times_of(partitions: Mapping[int, Sequence[LogRow]], chosen: Random) -> Times:
     """Times that mostly ascend within a log partition; some are missing, some are older than the one before."""
-    times: Times = {}
+    times: dict[tuple[int, int], int | None] = {}
     for at, rows in partitions.items():
         now_ms = START_MS
         for row in rows:

@@ -45,9 +45,9 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 def test_as_of_the_end_is_what_the_broker_answers(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json_of(capsys, "as-of", "--store", store, "--time", AT_END)
     assert compare(found, oracle(CAPTURE)) == []
-    assert found["as_of"]["complete"] is True
-    assert found["as_of"]["complete_since"] is None
-    assert len(found["as_of"]["log_partitions"]) == capture_partitions(CAPTURE)
+    assert found["complete"] is True
+    assert found["complete_since"] is None
+    assert len(found["log_partitions"]) == capture_partitions(CAPTURE)
 
 
 def test_as_of_before_a_deletion_has_the_offset(store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,15 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG_PARTITIONS
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
 from tests.random_logs import MANY, Shape, random_log
@@ -25,7 +28,9 @@ from tests.unit.history.history_stores import START_MS, capture_store, random_st
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.semantics.partition_state import CommittedOffset
 
 Identity = tuple[int, str, str, int]
 GROUP_VIEWS = (OFFSET_HISTORY, GROUP_HISTORY, DELETED_OFFSETS)
@@ -40,7 +45,8 @@ class Seen:
         self.gone: set[tuple[Identity, int]] = set()
         self.came_back: set[tuple[Identity, int]] = set()
         for at, rows in partitions.items():
-            state, before = PartitionState(at, n, semantics=semantics), {}
+            state = PartitionState(at, n, semantics=semantics)
+            before: dict[Identity, CommittedOffset] = {}
             known: set[tuple[Identity, int]] = set()
             for row in rows:
                 state.replay(row)
@@ -160,7 +166,9 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
     first = list(log.rows)
     log.commit(identity, 5)
     second = log.rows[1:]
-    times = {(0, row.record_offset): START_MS + row.record_offset for row in log.rows}
+    times: dict[tuple[int, int], int | None] = {
+        (0, row.record_offset): START_MS + row.record_offset for row in log.rows
+    }
     store = random_store(tmp_path / "store", {0: first}, times, 1)
     write_deltalake(tmp_path / "store" / "log", table_of(second, times, log_incarnation=1), mode="append")
     row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 3, "updated_at": 0}
@@ -173,6 +181,34 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
         (0, 1, 20, 10, False, False),
         (1, 2, 5, -15, True, True),
     ]
+
+
+def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path) -> None:
+    log = LogPartition(2)
+    log.commit(("g", "t", 0), 10)
+    store = random_store(
+        tmp_path / "store", {2: log.rows}, {(2, 0): START_MS}, 3, semantics=CoordinatorSemantics.CLASSIC
+    )
+    history = LogHistory(store)
+    assert history.homes(["g"], history.current) is None  # no state: it may be in any
+    group = {"log_partition": 2, "group_id": "g", "state": "Empty", "record_offset": 0, "misplaced": False}
+    _write(store, GROUPS, group, {"base": "true", "incarnation": "0"})
+    ends = {each.name: 0 for each in FOLD_PROGRESS.arrow_schema().field("compacted_to").type}
+    numbers = dict.fromkeys(("log_incarnation", "incarnation", "records", "unknown_records", "folded_at"), 0)
+    progress = {"log_partition": 2, "coordinator_semantics": "classic", "folded_to": 1, "compacted_to": ends} | numbers
+    _write(store, FOLD_PROGRESS, progress, {})
+    history = LogHistory(store)
+    assert partition_for("g", 3) != 2
+    assert history.homes(["g"], history.current) == sorted({2, partition_for("g", 3)})
+    assert history_tables(store, group_ids=["g"])["offset_history"].read().num_rows == 1
+
+
+def _write(store: str, table: Table, row: dict[str, Any], partition: dict[str, str]) -> None:
+    """Create a state table of one row."""
+    folder = TableFolder(f"{store}/{table.name}", table)
+    folder.create()
+    schema = pa.schema([field for field in table.arrow_schema() if field.name not in partition])
+    folder.commit([folder.write_file(pa.Table.from_pylist([row], schema), partition)], seen=folder.snapshot())
 
 
 def test_views_are_documented_column_by_column(root: Path) -> None:

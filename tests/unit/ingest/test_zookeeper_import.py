@@ -14,7 +14,7 @@ from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
 from offsets_pipeline.ingest.zookeeper_import import ImportedGroup, import_offsets
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, NodeOffset
-from tests.unit.coordinator.stores import NOW_MS, opened
+from tests.unit.coordinator.stores import NOW_MS, log_of, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,9 +100,24 @@ def test_group_with_members_is_skipped_and_others_are_imported(store: Path) -> N
 
 
 def test_group_of_many_partitions_is_imported_by_several_commits(store: Path) -> None:
-    offsets = {TopicPartition(f"topic-{number % 7}", number): NodeOffset(number, number) for number in range(20_000)}
+    offsets = {TopicPartition(f"topic-{number % 7}", number): NodeOffset(number, number) for number in range(2_000)}
     with opened(store) as coordinator:
-        assert counts(imported(coordinator, offsets, "a group with a long name" * 20)) == (20_000, 0, 0)
+        assert counts(imported(coordinator, offsets, "a group with a long name" * 20)) == (2_000, 0, 0)
+
+
+def test_import_that_ended_early_is_completed_by_the_next_one_and_commits_each_offset_once(store: Path) -> None:
+    groups = [GroupNodes(f"g{number}", {T0: NodeOffset(number, YEARS_AGO_MS)}) for number in range(600)]
+    with opened(store) as coordinator:
+        begun = import_offsets(coordinator, groups)
+        assert [next(begun).imported for _ in range(5)] == [1] * 5
+    with opened(store) as coordinator:
+        before = sum(bool(coordinator.fetch_offsets(each.group_id)) for each in groups)
+        assert 5 <= before < 600
+        results = list(import_offsets(coordinator, groups))
+        assert sum(each.imported for each in results) == 600 - before
+        assert [coordinator.fetch_offsets(each.group_id)[T0].offset for each in groups] == list(range(600))
+    records = [(row.key, row.value) for rows in log_of(store).values() for row in rows]
+    assert len(records) == len({key for key, _ in records}) == 600
 
 
 def test_command_creates_the_store_and_shows_registered_consumers(

@@ -152,6 +152,14 @@ def test_summary_has_a_row_a_group(store: Path, positions: Path, capsys: pytest.
     assert (found["slow"]["state"], found["slow"]["members"], found["slow"]["lag"]) == ("Empty", 0, 650)
 
 
+def test_groups_are_named_or_match_patterns(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["lag", "--store", store, "--positions", positions]
+    for when in ([], ["--at", START_MS + 10 * MINUTE_MS]):
+        assert [*rows_of(capsys, *at, *when, "--group", "s*", "--group", "ok")] == ["ok", "slow", "stuck"]
+    assert main([str(each) for each in [*at, "--group", "x*"]]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"offsets: error: no group 'x*' in {store} (GROUP_ID_NOT_FOUND)"
+
+
 def test_missing_group_is_one_line(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["--store", str(store), "--positions", str(positions)]
     assert main(["lag", *at, "--group", "ok", "--group", "none"]) == 1

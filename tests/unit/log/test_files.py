@@ -12,7 +12,8 @@ import pytest
 from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.log_reader import LogRange, LogReader, shared_out
+from offsets_pipeline.log.log_range import LogRange
+from offsets_pipeline.log.log_reader import LogReader, shared_out
 from offsets_pipeline.semantics.compaction import compact_early
 
 if TYPE_CHECKING:

@@ -269,15 +269,17 @@ def test_checkpoint_of_another_query_is_imported_from_its_first_batch(
 @pytest.mark.parametrize(
     ("name", "more", "offsets"),
     [
-        ("v1", (), {0: 20, 1: 20}),
-        ("v2", ("--source", "late"), {0: 20, 1: 20}),
-        ("v2", ("--source", "early"), {0: 20, 1: 20}),
+        ("3.5-v1", (), {0: 20, 1: 20}),
+        ("3.5-continuous", (), {0: 0, 1: 0}),
+        ("4.2-v1", (), {0: 20, 1: 20}),
+        ("4.2-v2", ("--source", "late"), {0: 20, 1: 20}),
+        ("4.2-v2", ("--source", "early"), {0: 20, 1: 20}),
     ],
 )
 def test_checkpoint_that_spark_wrote_is_imported(
     root: Path, store: Path, name: str, more: tuple[str, ...], offsets: dict[int, int]
 ) -> None:
-    path = str(root / "tests" / "data" / "checkpoints" / f"spark-4.2-{name}")
+    path = str(root / "tests" / "data" / "checkpoints" / f"spark-{name}")
     assert main(["import-checkpoint", path, "--group", "g", "--store", str(store), *more]) == 0
     assert offsets_of(store) == {("orders", at): offset for at, offset in offsets.items()}
     assert len(commit_times(store)) == 8

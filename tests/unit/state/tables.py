@@ -10,10 +10,10 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import compact_early
 from offsets_pipeline.state.changes import StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import PartitionProgress, pending_rows
+from offsets_pipeline.state.fold_progress import PartitionProgress
 from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
-from offsets_pipeline.state.replay_job import ReplayStart
+from offsets_pipeline.state.replay_start import ReplayStart, pending_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

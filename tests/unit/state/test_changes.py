@@ -13,7 +13,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.state import changes as changes_module
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.known import KnownGroups
-from offsets_pipeline.state.replay_job import ReplayStart
+from offsets_pipeline.state.replay_start import ReplayStart
 from tests.logs import LogPartition
 from tests.unit.state.tables import append
 

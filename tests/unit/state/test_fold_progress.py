@@ -11,7 +11,8 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to, pending_rows
+from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
+from offsets_pipeline.state.replay_start import pending_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,11 @@ import pytest
 
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
+from offsets_pipeline.config import LogSettings, Settings
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import compact, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict
+from offsets_pipeline.log.clean import Cleaned
 from offsets_pipeline.maintenance import Upkeep, maintain_beside_fold
 from offsets_pipeline.stream import stream_upkeep
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
@@ -23,6 +25,7 @@ from tests.unit.cli.test_repeating import HOUR_MS, Waits
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from offsets_pipeline.clock import Clock
     from offsets_pipeline.store import Store
 
 BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine's time
@@ -31,14 +34,18 @@ BEGIN_MS = SystemClock().now_ms()  # the commits of the tables have the machine'
 class Running:
     """Upkeep that runs in the test's thread, on a clock of its own, and what it says."""
 
-    def __init__(self, store: Store, runs: int, checkpoint: str | None = None) -> None:
+    def __init__(
+        self, store: Store, runs: int, checkpoint: str | None = None, settings: Settings | None = None
+    ) -> None:
         self.clock = FixedClock(BEGIN_MS)
         self.stopped = Waits(self.clock)
         self.done: list[Sequence[Upkeep]] = []
         self.done_at: list[int] = []
         self.warnings: list[str] = []
         self._end_ms = BEGIN_MS + runs * HOUR_MS
-        upkeep = StreamUpkeep(store, self, HOUR_MS, checkpoint, self.on_upkeep, self.warnings.append, self.stopped)
+        upkeep = StreamUpkeep(
+            store, self, HOUR_MS, checkpoint, self.on_upkeep, self.warnings.append, self.stopped, settings
+        )
         upkeep.run()
 
     def now_ms(self) -> int:
@@ -151,6 +158,28 @@ def test_failure_is_reported_once_and_the_next_run_tries_again(store: Store, mon
         f"{failed} OSError: disk full; the next run tries again",
     ]
     assert running.done_at == [4 * HOUR_MS]
+
+
+def test_the_log_is_cleaned_once_per_history_hours(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleanings: list[int] = []
+    failures: list[Exception] = [WriteConflict("overtaken")]
+
+    def clean(of: Store, settings: Settings, clock: Clock, *, older_than_ms: int) -> Cleaned:
+        assert (of, older_than_ms) == (store, settings.log.history_hours * HOUR_MS)
+        if failures:
+            raise failures.pop()
+        cleanings.append((clock.now_ms() - BEGIN_MS) // HOUR_MS)
+        return Cleaned(1, 2, 3, 1, 2, 3)
+
+    monkeypatch.setattr(maintenance, "clean_log", clean)
+    wanted = Settings(log=LogSettings(history_hours=3))
+    running = Running(store, 10, settings=wanted)
+    assert cleanings == [2, 5, 8]  # the first try failed, and the next run tried again
+    assert running.warnings == [f"upkeep of {store.location} failed: overtaken; the next run tries again"]
+    assert running.done == []
+    Running(store, 3, settings=Settings())  # by default all history stays
+    Running(store, 3)
+    assert cleanings == [2, 5, 8]
 
 
 def test_stop_ends_a_run_before_its_next_table_or_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,249 @@
+"""`offsets describe`, with the columns of kafka-consumer-groups. Imports no Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.opened import open_readers
+from offsets_pipeline.cli.output import write_json, write_lines, write_rows
+from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.query.answer_time import AnswerTime
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.group_listing import (
+    consumed_partitions,
+    group_names,
+    is_pattern,
+    list_groups,
+    matching,
+    with_lag,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer
+    from offsets_pipeline.query.state_reader import StateReader
+
+    Row = list[Any]
+
+_OFFSETS = (
+    *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
+    *("consumer_id", "host", "client_id"),
+)
+_MEMBERS = ("group", "consumer_id", "host", "client_id", "#partitions")
+_STATES = ("group", "coordinator (id)", "assignment_strategy", "state", "#members")
+
+
+@dataclass(frozen=True)
+class DescribeOptions:
+    """The command's options."""
+
+    groups: Sequence[str]
+    all_groups: bool
+    list_: bool
+    members: bool
+    state: bool
+    verbose: bool
+    bootstrap_server: str | None
+    options: Sequence[str]
+    format_: str
+
+
+@dataclass
+class _Answer:
+    """The groups of one store; with a live cluster, the coordinators of log partitions and the ends of topics."""
+
+    store: str
+    cluster: str
+    groups: dict[str, GroupAnswer]
+    time: AnswerTime
+    coordinators: Mapping[int, str] = field(default_factory=dict)
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions) -> int:
+    """Show groups; returns the exit status.
+
+    Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
+    """
+    readers = open_readers(stores, settings)
+    if options.list_:
+        return _list(readers, settings, options)
+    missing = set(options.groups)
+    answers = []
+    with LiveCluster(options.bootstrap_server, options.options, settings) as live:
+        for store, reader in readers.items():
+            answer = _answer(store, reader, settings, options, live)
+            missing -= {each for each in missing if matching(answer.groups, [each])}
+            answers.append(answer)
+    if any(each.groups for each in answers) or not missing:
+        _show(answers, options)
+    if missing:
+        named = [each for each in dict.fromkeys(options.groups) if each in missing]
+        said = f"group{'s' if len(named) > 1 else ''} {', '.join(map(repr, named))}"
+        places = ", ".join(reader.location for reader in readers.values())
+        raise NoSuchGroup(f"no {said} in {places} (GROUP_ID_NOT_FOUND)")
+    return 0
+
+
+def _answer(
+    store: str, reader: StateReader, settings: Settings, options: DescribeOptions, live: LiveCluster
+) -> _Answer:
+    names = None if options.all_groups else list(dict.fromkeys(options.groups))
+    if names is not None and any(map(is_pattern, names)):
+        names = matching(group_names(reader), names)
+    targets = options.members and options.verbose
+    groups = describe_groups(reader, names, targets=targets) if names is None or names else {}
+    time = told_time(reader, store, settings)
+    if not live.is_given:
+        return _Answer(store, reader.cluster, groups, time)
+    ends = live.topic_ends({each.topic for group in groups.values() for each in consumed_partitions(group)})
+    groups = {name: with_lag(group, ends) for name, group in groups.items()}
+    return _Answer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), ends)
+
+
+def _list(readers: Mapping[str, StateReader], settings: Settings, options: DescribeOptions) -> int:
+    listed = []
+    times = []
+    for store, reader in readers.items():
+        times.append(told_time(reader, store, settings))
+        found = list_groups(reader)
+        chosen = set(matching((each.group for each in found), options.groups) if options.groups else ())
+        listed += [each for each in found if each.group in chosen or not options.groups]
+    if options.format_ == "json":
+        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
+        shown = ("group", "type", "state", "cluster")
+        groups = [{name: getattr(each, name) for name in shown} for each in listed]
+        write_json({"groups": groups, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
+    elif options.format_ == "table" and not (options.state or options.verbose):
+        write_lines(each.group for each in listed)
+    else:
+        names = ["group", *(["type"] if options.verbose else []), "state", *(["cluster"] if len(readers) > 1 else [])]
+        write_rows(names, [[getattr(each, name) for name in names] for each in listed], options.format_)
+    return 0
+
+
+def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
+    if options.format_ == "json":
+        documents = [
+            {
+                "groups": each.groups,
+                "cluster": each.cluster,
+                "as_of": each.time.as_of,
+                "stale": each.time.stale,
+                **({"coordinators": each.coordinators} if each.coordinators else {}),
+            }
+            for each in answers
+        ]
+        write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
+        return
+    _show_rows(answers, options)
+
+
+def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) -> None:
+    """Show groups of one store as `describe` does, as a table or as CSV."""
+    options = DescribeOptions(
+        groups=(),
+        all_groups=True,
+        list_=False,
+        members=members,
+        state=False,
+        verbose=False,
+        bootstrap_server=None,
+        options=(),
+        format_=format_,
+    )
+    _show_rows([_Answer("", "", groups, AnswerTime(None, []))], options)
+
+
+def _show_rows(answers: Sequence[_Answer], options: DescribeOptions) -> None:
+    columns, rows = (_members if options.members else _states if options.state else _offsets)(answers, options)
+    if len(answers) == 1:
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    write_rows(columns, rows, options.format_)
+
+
+def _offsets(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+    """A row for each partition that a group has an offset of or consumes; for a group without one row."""
+    is_long = options.verbose or options.format_ == "csv"
+    columns = [*_OFFSETS[:3], *(["leader_epoch"] if is_long else []), *_OFFSETS[3:]]
+    columns += ["metadata", "pending", "type", "state", "members"] if is_long else []
+    rows: list[Row] = []
+    for answer in answers:
+        for name, group in answer.groups.items():
+            of_group = [group.type, group.state, len(group.members)]
+            found = consumed_partitions(group)
+            for topic, partition, offset, member in found:
+                row: Row = [name, topic, partition]
+                if is_long:
+                    row.append(None if offset is None else offset.leader_epoch)
+                end = answer.ends.get((topic, partition))
+                row += [None, end, None] if offset is None else [offset.offset, end, offset.lag]
+                row += _consumer(member)
+                if is_long:
+                    row += [None] * 2 if offset is None else [offset.metadata, _yes(offset.pending)]
+                    row += of_group
+                rows.append([*row, answer.cluster])
+            if not found:
+                rows.append([name, *[None] * 8, *([None] * 3 + of_group if is_long else []), answer.cluster])
+    return [*columns, "cluster"], rows
+
+
+def _yes(value: bool) -> str | None:  # noqa: FBT001
+    return "yes" if value else None
+
+
+def _consumer(member: MemberAnswer | None) -> Row:
+    return [None] * 3 if member is None else [member.member_id, member.host, member.client_id]
+
+
+def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+    everyone = [
+        (answer, name, group, member)
+        for answer in answers
+        for name, group in answer.groups.items()
+        for member in group.members
+    ]
+    is_csv = options.format_ == "csv"
+    has_instances = is_csv or any(member.instance_id is not None for *_, member in everyone)
+    is_long = options.verbose or is_csv
+    columns = [*_MEMBERS[:2], *(["group_instance_id"] if has_instances else []), *_MEMBERS[2:]]
+    columns += ["current_epoch", "current_assignment", "target_epoch", "target_assignment"] if is_long else []
+    columns += ["subscribed_topics"] if is_csv else []
+    rows: list[Row] = []
+    for answer, name, group, member in everyone:
+        row: Row = [name, member.member_id, *([member.instance_id] if has_instances else [])]
+        row += [member.host, member.client_id, len(member.assignment)]
+        if is_long:
+            row += [member.member_epoch, _assignment(member.assignment), group.assignment_epoch]
+            row += [None if member.target_assignment is None else _assignment(member.target_assignment)]
+        if is_csv:
+            row.append(" ".join(member.subscribed_topics or ()))
+        rows.append([*row, answer.cluster])
+    return [*columns, "cluster"], rows
+
+
+def _assignment(places: Sequence[str]) -> str:
+    """As Kafka's tool: orders:0,1;payments:3."""
+    partitions: dict[str, list[int]] = defaultdict(list)
+    for place in places:
+        topic, _, partition = place.rpartition("-")
+        partitions[topic].append(int(partition))
+    return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(partitions.items()))
+
+
+def _states(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+    is_long = options.verbose or options.format_ == "csv"
+    columns = [*_STATES[:4], *(["group_epoch", "target_assignment_epoch"] if is_long else []), _STATES[4], "cluster"]
+    rows: list[Row] = []
+    for answer in answers:
+        for name, group in answer.groups.items():
+            row: Row = [name, answer.coordinators.get(group.log_partition), group.assignor, group.state]
+            row += [group.group_epoch, group.assignment_epoch] if is_long else []
+            rows.append([*row, len(group.members), answer.cluster])
+    return columns, rows

@@ -1,0 +1,130 @@
+"""`offsets groups` and `offsets top`. Neither imports Spark."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.opened import open_readers
+from offsets_pipeline.cli.output import write_json, write_rows
+from offsets_pipeline.cli.stopping import Stopping
+from offsets_pipeline.clock import SystemClock, due, shown_time
+from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching, topics_of
+from offsets_pipeline.topic_positions.sample_table import newest_ends, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.query.answer_time import AnswerTime
+
+_COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_commit", "lag")
+_CLEAR = "\x1b[H\x1b[2J"
+_HEAD_LINES = 3  # of a refresh: time, header, and the line of the shell
+
+
+@dataclass(frozen=True)
+class GroupFilter:
+    """The options that choose and sort groups."""
+
+    patterns: Sequence[str]
+    states: Sequence[str]
+    types: Sequence[str]
+    topics: Sequence[str]
+    idle: int | None
+    sort: str
+    bootstrap_server: str | None
+    options: Sequence[str]
+
+    def accepts(self, group: GroupListing, idle_since: str | None) -> bool:
+        """Whether to list a group; ``idle_since``: only without a commit since this time."""
+        states = {each.lower() for each in self.states}
+        types = {each.lower() for each in self.types}
+        return (
+            (not states or group.state.lower() in states)
+            and (not types or group.type.lower() in types)
+            and (idle_since is None or group.last_commit is None or group.last_commit < idle_since)
+        )
+
+    def key(self) -> Callable[[GroupListing], Any]:
+        """The order of groups."""
+        keys: dict[str, Callable[[GroupListing], Any]] = {
+            "group": lambda each: (each.group, each.cluster),
+            "last-commit": lambda each: (each.last_commit or "", each.group),
+            "lag": lambda each: (-1 if each.lag is None else -each.lag, each.group),
+            "members": lambda each: (-each.members, each.group),
+            "offsets": lambda each: (-each.offsets, each.group),
+        }
+        return keys[self.sort]
+
+
+def groups(stores: Sequence[str], settings: Settings, chosen: GroupFilter, format_: str) -> int:
+    """List groups; returns the exit status."""
+    with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
+        listed, times = _listed(stores, settings, chosen, live)
+    if format_ == "json":
+        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
+        write_json({"groups": listed, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
+    else:
+        names = _names(stores)
+        write_rows(names, [[getattr(each, name) for name in names] for each in listed], format_)
+    return 0
+
+
+def top(
+    stores: Sequence[str],
+    settings: Settings,
+    chosen: GroupFilter,
+    *,
+    limit: int | None,
+    rounds: int | None,
+    every_ms: int,
+) -> int:
+    """List the first groups again and again; returns the exit status."""
+    stopped, clock = threading.Event(), SystemClock()
+    stopping = Stopping(stopped.set)
+    names = _names(stores)
+    numbers = count(1)
+    with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
+        for _ in due(every_ms, clock, stopped):
+            listed, times = _listed(stores, settings, chosen, live)
+            size = shutil.get_terminal_size()
+            is_terminal = sys.stdout.isatty()
+            shown = listed[: limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
+            as_of = min((each.as_of for each in times if each.as_of is not None), default="-")
+            sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {as_of}\n")
+            write_rows(names, [[getattr(each, name) for name in names] for each in shown], "table")
+            sys.stdout.flush()
+            if next(numbers) == rounds:
+                return 0
+    return stopping.status(has_an_end=rounds is not None)
+
+
+def _names(stores: Sequence[str]) -> list[str]:
+    return [*_COLUMNS, *(["cluster"] if len(stores) > 1 else [])]
+
+
+def _listed(
+    stores: Sequence[str], settings: Settings, chosen: GroupFilter, live: LiveCluster
+) -> tuple[list[GroupListing], list[AnswerTime]]:
+    found: list[GroupListing] = []
+    times = []
+    for store, reader in open_readers(stores, settings).items():
+        times.append(told_time(reader, store, settings))
+        ends = live.topic_ends(topics_of(reader)) if live.is_given else newest_ends(table_of(reader.location))
+        listed = list_groups(reader, ends)
+        if chosen.patterns:
+            named = set(matching((each.group for each in listed), chosen.patterns))
+            listed = [each for each in listed if each.group in named]
+        if chosen.topics:
+            of_topics = groups_with_topics(reader, chosen.topics)
+            listed = [each for each in listed if each.group in of_topics]
+        idle_since = None if chosen.idle is None else shown_time(reader.opened_ms - chosen.idle)
+        found += [each for each in listed if chosen.accepts(each, idle_since)]
+    return sorted(found, key=chosen.key()), times

@@ -1,0 +1,239 @@
+"""`offsets restore`: plans which offsets of the past to commit to a live cluster, shows the plan, and commits it."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.group_offsets_client import fetch_group_offsets, refused_offsets
+from offsets_pipeline.broker.groups_client import list_groups
+from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
+from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.output import write_rows
+from offsets_pipeline.cli.reset_command import raise_errors
+from offsets_pipeline.clock import ms_of, parse_time_ms, shown_time
+from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
+from offsets_pipeline.lag.logged_groups import LoggedGroups
+from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
+from offsets_pipeline.offset_reset.plan import GroupOffsets
+from offsets_pipeline.offset_reset.restore_plan import PastOffset, SameOffsets, plan_restore
+from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
+from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.broker_positions import positions_of, read_client_properties
+from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.offset_reset.restore_plan import Finder, RestoredOffset, RestorePlan
+    from offsets_pipeline.query.state_reader import StateReader
+
+_COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current_offset", "method", "detail")
+
+
+@dataclass(frozen=True)
+class RestoreOptions:
+    """The options of the command."""
+
+    store: str
+    as_of: str
+    bootstrap_server: str
+    groups: tuple[str, ...]
+    source_bootstrap_server: str | None
+    options: tuple[str, ...]
+    source_options: tuple[str, ...]
+    same_offsets: bool
+    command_config: str | None
+    execute: bool
+    format_: str
+
+
+def restore(options: RestoreOptions, settings: Settings) -> int:
+    """Show the plan, or commit it; returns the exit status.
+
+    Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for groups with members after the
+    others are restored, and the errors of `Cluster`.
+    """
+    at_ms = parse_time_ms(options.as_of)
+    reader = open_reader(options.store, settings)
+    past = _past_offsets(reader, options.groups, at_ms)
+    if not past:
+        warn(f"no consumer group of {reader.location} had an offset as of {shown_time(at_ms)}")
+        return 0
+    _warn_of_gaps(reader, past, at_ms)
+    given = settings.kafka.options
+    if options.command_config is not None:
+        given = read_client_properties(Path(options.command_config))
+    with ExitStack() as opened:
+        kafka = KafkaOptions(options.bootstrap_server, {**given, **parse_options(options.options)})
+        live = opened.enter_context(Cluster(kafka))
+        source = None
+        if options.source_bootstrap_server is not None:
+            of_source = {**settings.kafka.options, **parse_options(options.source_options)}
+            source = opened.enter_context(Cluster(KafkaOptions(options.source_bootstrap_server, of_source)))
+        plan = _plan(reader, live, source, past, same_offsets=options.same_offsets)
+        planned = [each for each in plan.offsets if each.new_offset is not None]
+        failed = _commit(live, planned) if options.execute else {}
+    _show(options, plan, failed)
+    raise_errors(plan.active, [*failed.values()], "restore")
+    return 0
+
+
+def _past_offsets(
+    reader: StateReader, group_ids: Sequence[str], at_ms: int
+) -> dict[str, dict[TopicPartition, PastOffset]]:
+    """The committed offsets of these groups, or of all consumer groups, at a time."""
+    described = LoggedGroups(reader, group_ids or None, at_ms).described()
+    past = {
+        group_id: {
+            TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets
+        }
+        for group_id, group in described.items()
+        if (offsets := group.offsets) and (group_ids or group.protocol_type in PROTOCOL_TYPES)
+    }
+    missing = [group_id for group_id in dict.fromkeys(group_ids) if group_id not in past]
+    if missing:
+        named = ", ".join(map(repr, missing))
+        raise NoSuchGroup(f"{reader.location} has no offset of group {named} as of {shown_time(at_ms)}; check the time")
+    return past
+
+
+def _warn_of_gaps(reader: StateReader, group_ids: Mapping[str, object], at_ms: int) -> None:
+    """Warn if the log may lack commits from before the time: the topic was compacted, or the log cleaned."""
+    rows = reader.rows("SELECT * FROM log_partitions", "log_partitions")
+    newest = max((row["log_incarnation"] for row in rows), default=0)
+    since = [row["complete_since"] for row in rows if row["log_incarnation"] == newest and row["complete_since"]]
+    if group_ids and since and ms_of(max(since)) > at_ms:
+        warn(
+            f"the log of {reader.location} has all records since {shown_time(ms_of(max(since)))}; offsets as of "
+            f"{shown_time(at_ms)} may be missing or older"
+        )
+    if any(row.get("cleaned_to") for row in rows if row["log_incarnation"] == newest):
+        warn(f"the log of {reader.location} was cleaned; offsets as of {shown_time(at_ms)} may be missing or older")
+
+
+def _plan(
+    reader: StateReader,
+    live: Cluster,
+    source: Cluster | None,
+    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
+    *,
+    same_offsets: bool,
+) -> RestorePlan:
+    topics = {where.topic for offsets in past.values() for where in offsets}
+    groups = list_groups(live)
+    standings = {}
+    for group_id, held in fetch_group_offsets(live, past).items():
+        offsets = {TopicPartition(*place): offset for place, (offset, _, _) in held.items()}
+        standings[group_id] = GroupOffsets(groups[group_id].state if group_id in groups else None, offsets)
+    positions = positions_of(live, topics)
+    of_store, of_live = reader.properties.cluster_id, live.cluster_id()
+    recreated: list[str] = []
+    finder: Finder = SameOffsets()
+    is_other = of_store is not None and of_live is not None and of_store != of_live
+    if source is not None:
+        if None not in {of_store, source.cluster_id()} and source.cluster_id() != of_store:
+            raise InvalidReset(
+                f"{source.settings.at} is cluster {source.cluster_id()}, but {reader.location} has the offsets of "
+                f"cluster {of_store}; name brokers of that cluster with --source-bootstrap-server"
+            )
+        finder = _translated(reader, live, source, past, positions.by_partition)
+    elif is_other and not same_offsets:
+        warn(
+            f"{reader.location} has the offsets of cluster {of_store}, and {live.settings.at} is cluster {of_live}: "
+            "offsets are translated by the store's samples; --source-bootstrap-server translates exactly, and "
+            "--same-offsets takes them as they are"
+        )
+        finder = _translated(reader, live, None, past, positions.by_partition)
+    elif not is_other:
+        recreated = _recreated(reader, live, topics)
+    return plan_restore(past, standings, positions, finder, recreated)
+
+
+def _translated(
+    reader: StateReader,
+    live: Cluster,
+    source: Cluster | None,
+    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
+    in_live: Mapping[TopicPartition, object],
+) -> Finder:
+    points = {
+        ((where.topic, where.partition), each.offset)
+        for offsets in past.values()
+        for where, each in offsets.items()
+        if where in in_live
+    }
+    if source is not None:
+        return TranslatedOffsets(live, moments_by_records(source, points))
+    samples = read_samples(table_of(reader.location), {topic for (topic, _), _ in points})
+    return TranslatedOffsets(live, moments_by_samples(samples, points))
+
+
+def _recreated(reader: StateReader, live: Cluster, topics: set[str]) -> list[str]:
+    """Topics that have another id than those that the store knows for their name."""
+    known: dict[str, set[str]] = defaultdict(set)
+    for row in reader.rows("SELECT topic_id, topic FROM topics", "topics"):
+        known[row["topic"]].add(row["topic_id"])
+    found = [
+        name
+        for name, topic in live.topics(topics).items()
+        if topic.topic_id is not None and known.get(name) and topic.topic_id not in known[name]
+    ]
+    for name in found:
+        warn(f"topic {name!r} was created again since: its offsets may stand for other records")
+    return found
+
+
+def _commit(live: Cluster, planned: Sequence[RestoredOffset]) -> dict[tuple[str, TopicPartition], OffsetsError]:
+    """Commit, group by group; returns the errors of offsets that were not committed. The others are."""
+    of_groups: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+    for each in planned:
+        if each.new_offset is not None:
+            # metadata may describe the offset: only with the same offset they are right
+            metadata = each.metadata if each.new_offset == each.past_offset else ""
+            of_groups[each.group_id][each.where.topic, each.where.partition] = each.new_offset, metadata
+    failed: dict[tuple[str, TopicPartition], OffsetsError] = {}
+    for group_id, offsets in of_groups.items():
+        try:
+            refused = refused_offsets(live, group_id, offsets)
+        except OffsetsError as error:
+            refused = dict.fromkeys(offsets, error)
+        failed |= {(group_id, TopicPartition(*place)): error for place, error in refused.items()}
+    return failed
+
+
+def _show(
+    options: RestoreOptions, plan: RestorePlan, failed: Mapping[tuple[str, TopicPartition], OffsetsError]
+) -> None:
+    rows = [
+        (
+            each.group_id,
+            *each.where,
+            each.past_offset,
+            each.new_offset,
+            each.current_offset,
+            None if each.method is None else each.method.value,
+            each.detail,
+        )
+        for each in plan.offsets
+        if (each.group_id, each.where) not in failed
+    ]
+    if rows or options.format_ != "table":
+        write_rows(_COLUMNS, rows, options.format_)
+    left = [each for each in plan.offsets if each.new_offset is None]
+    if left:
+        warn(f"{len(left)} offsets cannot be restored; the column DETAIL has the reasons")
+    for group_id, count in plan.later.items():
+        warn(f"group {group_id!r} has {count} offsets of partitions that it had not committed at the time; they stay")
+    if not options.execute and len(left) < len(plan.offsets):
+        sys.stderr.write("offsets: nothing is changed: this is the plan; --execute commits it\n")
+    elif options.execute:
+        committed = len(plan.offsets) - len(left) - len(failed)
+        sys.stderr.write(f"offsets: {committed} offsets committed to {options.bootstrap_server}\n")

@@ -1,0 +1,149 @@
+"""Plans which offsets of the past to commit to a live cluster. Reads and writes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from offsets_pipeline.errors import UnknownTopicOrPartition
+from offsets_pipeline.semantics.group_description import EMPTY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from offsets_pipeline.offset_reset.plan import GroupOffsets
+    from offsets_pipeline.semantics.partition_state import TopicPartition
+    from offsets_pipeline.topic_positions.positions import Positions
+
+_GONE = "Dead"
+
+
+class Method(Enum):
+    """How an offset was found."""
+
+    COMMITTED = "committed"
+    LOG_START = "log start"
+    LOG_END = "log end"
+    TIMESTAMP = "timestamp"
+    SAMPLE = "sample"
+
+
+class PastOffset(NamedTuple):
+    """An offset that was committed at the time, and its metadata."""
+
+    offset: int
+    metadata: str = ""
+
+
+class Found(NamedTuple):
+    """The offset in the live cluster, None if there is none; ``detail`` says how it was found, or why not."""
+
+    offset: int | None
+    method: Method | None
+    detail: str
+
+
+class Finder(Protocol):
+    """Finds offsets of the live cluster for committed offsets of the store."""
+
+    def find(self, where: TopicPartition, offset: int) -> Found:
+        """Return the offset in the live cluster at which the records begin that follow a committed offset."""
+        ...
+
+
+class SameOffsets:
+    """The live cluster is that of the store: an offset stands for the same record."""
+
+    def find(self, where: TopicPartition, offset: int) -> Found:
+        """Return the committed offset."""
+        del where
+        return Found(offset, Method.COMMITTED, "the committed offset")
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredOffset:
+    """An offset to commit, None if it cannot be restored; the offset of the past, and the current one."""
+
+    group_id: str
+    where: TopicPartition
+    past_offset: int
+    new_offset: int | None
+    current_offset: int | None
+    method: Method | None
+    detail: str
+    metadata: str = ""
+
+
+@dataclass
+class RestorePlan:
+    """Offsets in order; ``active`` has the states of groups with members, which are not restored.
+
+    ``later`` counts by group the committed offsets of partitions without one at the time; they stay.
+    """
+
+    offsets: list[RestoredOffset] = field(default_factory=list)
+    active: dict[str, str] = field(default_factory=dict)
+    later: dict[str, int] = field(default_factory=dict)
+
+
+def plan_restore(
+    past: Mapping[str, Mapping[TopicPartition, PastOffset]],
+    standings: Mapping[str, GroupOffsets],
+    positions: Positions,
+    finder: Finder,
+    recreated: Collection[str] = (),
+) -> RestorePlan:
+    """Return the offsets to commit.
+
+    Args:
+        past: by group, the committed offsets at the time.
+        standings: by group, its state and its committed offsets in the live cluster.
+        positions: log start and log end of the live cluster's partitions.
+        finder: finds the offset in the live cluster.
+        recreated: topics that were created again since, so that offsets may stand for other records now.
+    """
+    plan = RestorePlan()
+    for group_id, offsets in sorted(past.items()):
+        standing = standings[group_id]
+        if standing.state not in {None, EMPTY, _GONE}:
+            plan.active[group_id] = str(standing.state)
+            continue
+        later = len(standing.offsets.keys() - offsets.keys())
+        if later:
+            plan.later[group_id] = later
+        for where, then in sorted(offsets.items()):
+            found = _within(where, positions, finder, then.offset)
+            if where.topic in recreated and found.offset is not None:
+                found = found._replace(detail=f"{found.detail}; the topic was created again since")
+            plan.offsets.append(
+                RestoredOffset(
+                    group_id,
+                    where,
+                    then.offset,
+                    found.offset,
+                    standing.offsets.get(where),
+                    found.method,
+                    found.detail,
+                    then.metadata,
+                )
+            )
+    return plan
+
+
+def _within(where: TopicPartition, positions: Positions, finder: Finder, past_offset: int) -> Found:
+    """Find an offset, limited to the log of its partition."""
+    try:
+        position = positions.of(where)
+    except UnknownTopicOrPartition as missing:
+        return Found(None, None, str(missing))
+    found = finder.find(where, past_offset)
+    if found.offset is None:
+        return found
+    if found.offset < position.earliest:
+        detail = f"{found.offset} is below the log start: its records were deleted"
+        return Found(position.earliest, Method.LOG_START, detail)
+    if found.offset > position.latest:
+        detail = f"{found.offset} is above the log end: the log lost records, or it is another log"
+        return Found(position.latest, Method.LOG_END, detail)
+    return found

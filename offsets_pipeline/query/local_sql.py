@@ -1,0 +1,305 @@
+"""SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
+
+Every relation is a view in DuckDB's memory: `log` of a store is `store0_log`, with the rows of `newest_groups` that
+count `store0_newest_groups`. The views for users are those of view_queries.py, over these, of all stores.
+
+DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
+and a query is one SELECT.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
+from offsets_pipeline.delta.filesystems import is_local, open_path
+from offsets_pipeline.delta.reader import quoted
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
+from offsets_pipeline.errors import NoSuchTable, QueryFailed
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
+from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
+from offsets_pipeline.query.view_queries import CONNECT_VIEWS, EXISTS, VIEWS
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.query.state_reader import StateReader
+
+#: Views that a function makes: `module:function`, which gets a StateReader and returns an Arrow table. The module is
+#: imported when a query names the view.
+MADE_VIEWS: dict[str, str] = {}
+
+_SMALL = (FOLD_PROGRESS.name, LOG_PARTITIONS.name, TOPICS.name)  # tables that are read as a whole
+_CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+_GLOB = re.compile(r"[*?\[\]{}]")
+_NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
+_OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
+_NEAREST = 3
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, as Spark's times
+
+
+class LocalSql:
+    """Queries over the stores of some readers. `close` ends it.
+
+    ``beside`` are readers of the other topics of a Connect worker, by the place of the store that they are beside.
+    """
+
+    def __init__(self, readers: Sequence[StateReader], beside: Sequence[Sequence[StateReader]] = ()) -> None:
+        self._readers = readers
+        self._beside = beside or [()] * len(readers)
+        self._connection = duckdb.connect(":memory:", config=_CONFIGURATION)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        for macro in MACROS:
+            self._connection.execute(macro)
+        self._paths: list[str] = []
+        self._made: set[str] = set()
+
+    def names(self) -> list[str]:
+        """Return the names of the views and tables."""
+        kinds = {reader.properties.topic_kind for reader in self._readers}
+        views = {name for kind in kinds for name in _views_of(kind)}
+        tables = {table.name for kind in kinds for table in _tables_of(kind)}
+        return sorted(views | MADE_VIEWS.keys()) + sorted(tables)
+
+    def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
+        """Return the columns and the rows of a query in Spark SQL. For one query: then no other file may be read.
+
+        Raises QueryFailed with the reason in one line, also while rows are fetched; a wrong name comes with the nearest
+        right ones.
+        """
+        tree = parsed(query)
+        named = tables_in(tree)
+        for name in named:
+            self._make(name)
+        text = in_duckdb(tree)
+        self._lock()
+        try:
+            result = self._connection.sql(text)
+            columns, types = result.columns, [str(each) for each in result.types]
+            batches = result.to_arrow_reader()
+        except duckdb.Error as error:
+            raise self._failed(error, named) from None
+        return columns, self._rows(batches, types)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    # --- relations
+
+    def _make(self, name: str) -> None:
+        """Make a view or table for users, of all stores that have it. Raises QueryFailed for a wrong name."""
+        name = name.lower()
+        if name in self._made:
+            return
+        parts = []
+        for place, reader in enumerate(self._readers):
+            source = self._source(place, reader, name)
+            if source is not None:
+                parts.append(f"SELECT *, {quoted(reader.cluster)} AS cluster FROM {source}")
+        if not parts:
+            near = get_close_matches(name, self.names(), _NEAREST, 0.4)
+            said = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(self.names())}"
+            raise QueryFailed(f"no view or table {name}: {said}")
+        self._create(name, " UNION ALL BY NAME ".join(parts))
+        self._made.add(name)
+
+    def _source(self, place: int, reader: StateReader, name: str) -> str | None:
+        """The relation of a view or table of one store; None if it has none of the name."""
+        kind = reader.properties.topic_kind
+        own = f"store{place}_{name}"
+        if own in self._made:
+            return own
+        if name in MADE_VIEWS:
+            module, _, function = MADE_VIEWS[name].partition(":")
+            make: Callable[[StateReader], pa.Table] = getattr(import_module(module), function)
+            self._registered(own, make(reader))
+        elif name in _views_of(kind):
+            query = self._connect_view(place, reader, name) if kind.is_connect else self._view(place, reader, name)
+            self._create(own, in_duckdb(parsed(query)))
+        else:
+            table = next((each for each in _tables_of(kind) if each.name == name), None)
+            if table is None:
+                return None
+            self._stored(own, self._snapshots(reader, table), table)
+        self._made.add(own)
+        return own
+
+    @staticmethod
+    def _snapshots(reader: StateReader, table: Table) -> list[Snapshot]:
+        try:
+            return [reader.table(table.name)]
+        except NoSuchTable:
+            if table not in LATER_TABLES:
+                raise
+            return []
+
+    def _view(self, place: int, reader: StateReader, name: str) -> str:
+        query = _views_of(reader.properties.topic_kind)[name]
+        names = {"named": "TRUE", "is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
+        for table in state_tables_of(reader.properties.topic_kind):
+            if f"{{{table.name}}}" in query or f"{{all_{table.name}}}" in query:
+                relation = self._newest(f"store{place}_newest_{table.name}", reader, table)
+                names |= {table.name: relation, f"all_{table.name}": relation}
+        for view in VIEWS:
+            if f"{{{view}}}" in query:
+                names[view] = str(self._source(place, reader, view))
+        if "{steps}" in query:
+            names["steps"] = f"({STEPS.format(topic_offsets=self._source(place, reader, TOPIC_OFFSETS.name))})"
+        if "{fold_progress}" in query:
+            rows = [{"log_partition": at, "pending": each.pending} for at, each in reader.current.progress.items()]
+            schema = pa.schema([FOLD_PROGRESS.arrow_schema().field(each) for each in ("log_partition", "pending")])
+            names["fold_progress"] = self._registered(f"store{place}_pending", pa.Table.from_pylist(rows, schema))
+        if "{topics}" in query:
+            topics = reader.topic_names()
+            columns = [pa.array(list(topics), pa.string()), pa.array(list(topics.values()), pa.string())]
+            known = pa.Table.from_arrays(columns, names=["topic_id", "topic"])
+            names["topics"] = self._registered(f"store{place}_known_topics", known)
+        return query.format(**names)
+
+    def _connect_view(self, place: int, reader: StateReader, name: str) -> str:
+        (table,) = state_tables_of(reader.properties.topic_kind)
+        stores = [reader, *self._beside[place]]
+        relations = [
+            self._newest(f"store{place}_newest_{number}_{table.name}", each, table)
+            for number, each in enumerate(stores)
+        ]
+        knows_configs = any(each.properties.topic_kind is TopicKind.CONNECT_CONFIGS for each in stores)
+        return CONNECT_VIEWS[name].format(
+            own=relations[0],
+            all=" UNION ALL ".join(f"SELECT * FROM {relation}" for relation in relations),
+            exists=EXISTS[knows_configs],
+            prefix=SINK_GROUP_PREFIX,
+        )
+
+    def _newest(self, relation: str, reader: StateReader, table: StateTable) -> str:
+        """The rows of a state table that count, as of the end of the log."""
+        if relation not in self._made:
+            snapshots = [reader.table(table.name), *reader.current.tables(table.name)]
+            every = self._stored(f"{relation}_versions", snapshots, table.table)
+            self._create(relation, table.newest(every, reader.current.named, "ANTI JOIN"))
+            self._made.add(relation)
+        return relation
+
+    def _stored(self, relation: str, snapshots: Iterable[Snapshot], table: Table) -> str:
+        """The rows of all files of some tables of one schema."""
+        if table.name in _SMALL:
+            (snapshot,) = snapshots
+            return self._registered(relation, snapshot.rows())
+        by_partition: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for snapshot in snapshots:
+            for file in snapshot.files():
+                by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(snapshot.path(file))
+        parts = []
+        for number, (partition, paths) in enumerate(by_partition.items()):
+            constants = dict(partition)
+            columns = [
+                f"{constants[each.name]} AS {each.name}"
+                if each.name in constants
+                else f"CAST({each.name} AS TIMESTAMPTZ) AS {each.name}"
+                if pa.types.is_timestamp(each.type)
+                else each.name
+                for each in table.columns
+            ]
+            parts.append(f"SELECT {', '.join(columns)} FROM {self._files(f'{relation}_{number}', paths)}")
+        if not parts:
+            return self._registered(relation, table.arrow_schema().empty_table())
+        self._create(relation, " UNION ALL ".join(parts))
+        return relation
+
+    def _files(self, relation: str, paths: list[str]) -> str:
+        """SQL of the rows of Parquet files."""
+        if all(is_local(path) and not _GLOB.search(path) for path in paths):
+            self._paths += paths
+            return f"read_parquet([{', '.join(map(quoted, paths))}], hive_partitioning = false)"
+        from pyarrow import dataset  # noqa: PLC0415 - it imports pandas
+
+        system = open_path(paths[0])[0]
+        files = dataset.dataset([open_path(path)[1] for path in paths], filesystem=system, format="parquet")
+        self._connection.register(relation, files)
+        return relation
+
+    def _registered(self, relation: str, rows: pa.Table) -> str:
+        self._connection.register(relation, rows)
+        return relation
+
+    def _create(self, relation: str, query: str) -> None:
+        self._connection.execute(f"CREATE TEMP VIEW {relation} AS {query}")
+
+    # --- results
+
+    def _lock(self) -> None:
+        """Leave DuckDB with no access to anything but the files of the tables that the query names."""
+        allowed = ", ".join(map(quoted, self._paths))
+        self._connection.execute(f"SET allowed_paths = [{allowed}]")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+    def _rows(self, batches: pa.RecordBatchReader, types: Sequence[str]) -> Iterator[list[Any]]:
+        try:
+            for batch in batches:
+                columns = [_values(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
+                yield from map(list, zip(*columns, strict=True))
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise self._failed(error, []) from None
+
+    def _failed(self, error: Exception, named: Sequence[str]) -> QueryFailed:
+        reason = str(error).strip()
+        found = _NO_COLUMN.search(reason)
+        if found is not None:
+            wrong = next(each for each in found.groups() if each is not None)
+            columns = sorted({each for name in named for each in self._connection.table(name.lower()).columns})
+            near = get_close_matches(wrong, columns, _NEAREST, 0.4)
+            said = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(columns)}"
+            return QueryFailed(f"no column {wrong} in {', '.join(named) or 'the query'}: {said}")
+        line = re.sub(r"^\w+(?: \w+)? Error: ", "", reason.splitlines()[0])
+        return QueryFailed(f"the query failed: {_OWN_NAME.sub('', line)}")
+
+
+def _views_of(kind: TopicKind) -> Mapping[str, str]:
+    """The definitions of the views of a store, by name."""
+    return CONNECT_VIEWS if kind.is_connect else {**VIEWS, "consumer_lag": CONSUMER_LAG}
+
+
+def _tables_of(kind: TopicKind) -> tuple[Table, ...]:
+    return (*tables_of(kind), *(() if kind.is_connect else LATER_TABLES))
+
+
+def _values(column: pa.Array, type_: str) -> list[Any]:
+    """The values of a column as Spark returns them: times without a zone, maps as dictionaries."""
+    if pa.types.is_timestamp(column.type):  # as numbers: Arrow imports pandas to convert a time
+        microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+        return [None if each is None else _EPOCH + timedelta(microseconds=each) for each in microseconds]
+    values = column.to_pylist()
+    if type_ == "HUGEINT":  # DuckDB's sums of whole numbers
+        return [None if each is None else int(each) for each in values]
+    return [_plain(each, column.type) for each in values] if pa.types.is_nested(column.type) else values
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - any value of a query
+    if value is None:
+        return None
+    if pa.types.is_map(type_):
+        return {_plain(key, type_.key_type): _plain(each, type_.item_type) for key, each in value}
+    if pa.types.is_struct(type_):
+        return {each.name: _plain(value[each.name], each.type) for each in type_}
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return [_plain(each, type_.value_type) for each in value]
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value

@@ -1,0 +1,117 @@
+"""The state as of the end of the log: the state tables, and what a fold of the rest of the log adds to them.
+
+A question does not wait for the stream. It folds what the stream has not folded yet, by the replay and the writer of
+changes that the stream uses, into state tables in a temporary folder. The rows that count are then those of both
+(merge_on_read.py), for facts about the state are commutative (docs/adr/0028). The store itself stays as it is.
+
+The number of records that a question folds is bounded. Log partitions that have more answer as of their last fold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS
+from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, PartitionProgress, progress_of
+from offsets_pipeline.state.merge_on_read import named_rows
+from offsets_pipeline.state.unfolded import UnfoldedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from offsets_pipeline.delta.properties import StoreProperties
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.state.fold_rest import FoldedRest
+    from offsets_pipeline.state.merge_on_read import StateTable
+
+
+@dataclass(frozen=True)
+class CurrentState:
+    """The state as of the end of the log, for one question.
+
+    ``stored`` is the progress of the store's state tables, ``progress`` that of this state, by log partition.
+    ``unfolded`` counts the records of log partitions that this state lacks. ``rest`` is what the question folded.
+    """
+
+    properties: StoreProperties
+    log_incarnation: int
+    semantics: CoordinatorSemantics
+    stored: Mapping[int, PartitionProgress]
+    progress: Mapping[int, PartitionProgress]
+    unfolded: Mapping[int, int] = field(default_factory=dict)
+    rest: FoldedRest | None = None
+
+    @property
+    def offsets_partitions(self) -> int:
+        """The number of log partitions, R1's n."""
+        return len(self.progress) or self.properties.offsets_partitions
+
+    @property
+    def named(self) -> str:
+        """SQL condition for the rows of the incarnations that count."""
+        return named_rows({at: each.incarnation for at, each in self.progress.items()})
+
+    @property
+    def topics(self) -> Mapping[str, str]:
+        """The names of topic ids that records tell which are not folded yet (R35)."""
+        return {} if self.rest is None else self.rest.topics
+
+    def tables(self, *names: str) -> list[Snapshot]:
+        """The tables with the rows that the question folded, of those named that are state tables."""
+        return [] if self.rest is None else [self.rest.tables[name] for name in names if name in self.rest.tables]
+
+    def newest(self, table: StateTable, where: str) -> str:
+        """SQL of DataFusion for the rows of a table that count; ``where`` is `named`, and maybe more."""
+        names = [table.name, *(each.table.name for each in self.tables(table.name))]
+        both = " UNION ALL ".join(f"SELECT * FROM {name}" for name in names)
+        return table.newest(f"({both})" if len(names) > 1 else table.name, where)
+
+
+def current_state(table: Callable[[str], Snapshot], properties: StoreProperties, at_most: int) -> CurrentState:
+    """The state as of the end of the log.
+
+    Args:
+        table: Returns the version of a table that the question reads.
+        properties: Those of the store.
+        at_most: Largest number of records to fold. Log partitions with few of them come first.
+
+    Raises NoSuchTable for a store without state tables, and as `TableFolder.open_file`.
+    """
+    stored = progress_of(table(FOLD_PROGRESS.name))
+    log = UnfoldedLog(table(LOG.name), table(LOG_PARTITIONS.name), properties)
+    semantics = next((each.semantics for each in stored.values()), properties.coordinator_semantics)
+    unstored = {
+        at: PartitionProgress(at, log.incarnation, UNSTORED_INCARNATION, semantics)
+        for at in range(log.offsets_partitions)
+    }
+    is_other_log = bool(stored) and (
+        stored.keys() != unstored.keys() or any(each.log_incarnation < log.incarnation for each in stored.values())
+    )
+    start = unstored if is_other_log or not stored else stored
+    missing, behind = log.unfolded(start)
+    chosen = _within(missing, at_most, whole=is_other_log)
+    unfolded = {at: number for at, number in missing.items() if at not in chosen}
+    if is_other_log and unfolded:
+        return CurrentState(properties, log.incarnation, semantics, stored, stored, unfolded)
+    progress = {at: unstored[at] if at in behind & chosen else each for at, each in start.items()}
+    if not chosen:
+        return CurrentState(properties, log.incarnation, semantics, stored, progress, unfolded)
+    # most questions have nothing to fold, and do without the replay's modules
+    from offsets_pipeline.state.fold_rest import fold_rest  # noqa: PLC0415
+
+    rest = fold_rest({at: progress[at] for at in chosen}, log, table, properties, semantics)
+    return CurrentState(properties, log.incarnation, semantics, stored, {**progress, **rest.progress}, unfolded, rest)
+
+
+def _within(missing: Mapping[int, int], at_most: int, *, whole: bool) -> set[int]:
+    """The log partitions to fold: those with few missing records, up to ``at_most`` in all; ``whole``: all or none."""
+    chosen: set[int] = set()
+    for at, number in sorted(missing.items(), key=itemgetter(1)):
+        at_most -= number
+        if at_most < 0:
+            return set() if whole else chosen
+        chosen.add(at)
+    return chosen

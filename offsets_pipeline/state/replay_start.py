@@ -1,0 +1,115 @@
+"""How a replay starts: from which rows, with which semantics; and what it makes of rows of the log. No Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pyarrow as pa
+
+from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
+from offsets_pipeline.errors import working_on
+from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
+from offsets_pipeline.semantics.compaction import compact_early, gathered
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
+from offsets_pipeline.semantics.log_row import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.state.fold_progress import PartitionProgress
+
+Replayed_co = TypeVar("Replayed_co", covariant=True)
+
+_ADD_ROWS = 250_000  # rows that the replay takes at once
+
+
+class Start(Protocol[Replayed_co]):
+    """How tasks replay: what becomes of rows of ``schema``, all unfolded ones of some log partitions."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """INPUT_SCHEMA, maybe with more columns of the log at its end."""
+        ...
+
+    @property
+    def pending(self) -> pa.Table:
+        """Pending commits that the replay takes in as well."""
+        ...
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows without those that other rows make superfluous, and without folded ones."""
+        ...
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[Replayed_co]:
+        """The result of the replay in batches."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReplayStart:
+    """How a replay starts: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
+
+    offsets_partitions: int
+    semantics: CoordinatorSemantics = MODERN
+    folded_to: Mapping[int, int] = field(default_factory=dict)
+    pending: pa.Table = field(default_factory=INPUT_SCHEMA.empty_table)
+    schema = INPUT_SCHEMA
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows that `compact_early` leaves."""
+        return compact_early(table, self.folded_to, self.semantics)
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The effects of rows of INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
+        replay = Replay(self.offsets_partitions, self.folded_to, self.semantics)
+        for table in gathered(tables, _ADD_ROWS):
+            with working_on(partial(place_of, table)):
+                replay.add(table)
+        replay.add(self.pending)  # of log partitions without new rows nothing changes
+        with working_on(lambda: f"the end of {replay.place()}"):
+            yield from replay.effects()
+
+
+@dataclass(frozen=True)
+class TopicStart:
+    """How the replay of a topic of Kafka Connect starts; ``folded_to`` and ``pending`` as in `ReplayStart`."""
+
+    kind: TopicKind
+    folded_to: Mapping[int, int] = field(default_factory=dict)
+    pending: pa.Table = field(default_factory=CONNECT_INPUT_SCHEMA.empty_table)
+    schema = CONNECT_INPUT_SCHEMA
+
+    def compact(self, table: pa.Table) -> pa.Table:
+        """The rows that `compact_topic` leaves."""
+        return compact_topic(table, self.kind, self.folded_to)
+
+    def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
+        yield from replay_topic([*tables, self.pending], self.kind, self.folded_to)
+
+
+def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:
+    """The pending commits of these log partitions as rows that a replay takes in again (R11).
+
+    The tombstone that gives a commit its position (R10c) comes in again, too. ``schema`` is that of the replay.
+    """
+    rows = []
+    for at, each in partitions.items():
+        for commit in each.pending:
+            row = {
+                "log_partition": at,
+                "record_offset": commit["record_offset"],
+                "key": commit["key"],
+                "value": commit["value"],
+                "producer_id": commit["producer_id"],
+                "record_timestamp": commit["commit_timestamp"],
+                "backfill": False,
+                "records": 0,
+            }
+            rows.append(row)
+            if commit["position"] != commit["record_offset"]:
+                rows.append(row | {"record_offset": commit["position"], "value": None, "producer_id": None})
+    return pa.Table.from_pylist(rows, schema=schema)

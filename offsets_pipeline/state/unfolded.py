@@ -1,0 +1,97 @@
+"""Which records of the log are not folded: their number by log partition, and the files that may hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.schemas import LOG_INCARNATION
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.log.log_range import LogRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsets_pipeline.delta.properties import StoreProperties
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.state.fold_progress import PartitionProgress
+
+_PLACE = ["log_partition", "record_offset", "log_incarnation"]
+
+
+class UnfoldedLog:
+    """The incarnation of the log that counts, in one version of the table `log`."""
+
+    def __init__(self, log: Snapshot, log_partitions: Snapshot, properties: StoreProperties) -> None:
+        rows = log_partitions.rows()
+        # as lists of numbers: Arrow imports pandas for times, scalars and arrays of numpy
+        columns = (
+            rows[name].cast(pa.int64()).to_pylist() for name in ("log_incarnation", "cleaned_to", "complete_since")
+        )
+        notes = list(zip(*columns, strict=True))
+        self.incarnation = max((incarnation for incarnation, *_ in notes), default=LOG_INCARNATION)
+        counting = [note for note in notes if note[0] == self.incarnation]
+        followed = sum(complete_since is not None for *_, complete_since in counting)
+        self.offsets_partitions = followed or properties.offsets_partitions
+        self._is_cleaned = any(cleaned_to is not None for _, cleaned_to, _ in counting)
+        self.folder = TableFolder(log.folder, log.table)
+        self._files = log.files()
+
+    def range(self, start: Mapping[int, PartitionProgress]) -> LogRange:
+        """The records that are not folded, of these log partitions."""
+        return LogRange({at: each.folded_to for at, each in start.items()}, log_incarnation=self.incarnation)
+
+    def files(self, start: Mapping[int, PartitionProgress]) -> list[StoredFile]:
+        """The files that may hold such records."""
+        wanted = self.range(start)
+        return [file for file in self._files if wanted.may_hold(file)]
+
+    def unfolded(self, start: Mapping[int, PartitionProgress]) -> tuple[dict[int, int], set[int]]:
+        """The number of records to fold, by log partition, and the log partitions to fold from their start.
+
+        Those are log partitions in which records were appended behind folded ones. The number of their records tells
+        it. A cleaning removes records, so that the number tells nothing then.
+        """
+        folded = sum(each.records for each in start.values())
+        if not self._is_cleaned and sum(file.rows for file in self._files) <= folded:
+            return {}, set()  # the row counts of the files suffice: no file is read
+        wanted = self.range(start)
+        missing = self._count(self.files(start), wanted)
+        if self._is_cleaned or self._rows() <= folded + sum(missing.values()):
+            return missing, set()
+        every = self._count(self._files, LogRange(dict.fromkeys(start, 0), log_incarnation=self.incarnation))
+        behind = {at for at, each in start.items() if every.get(at, 0) > each.records + missing.get(at, 0)}
+        return missing | {at: every[at] for at in behind}, behind
+
+    def _rows(self) -> int:
+        """Number of rows of the incarnation."""
+        certain = 0
+        others: list[StoredFile] = []
+        for file in self._files:
+            lowest = file.lowest.get("log_incarnation", LOG_INCARNATION)
+            highest = file.highest.get("log_incarnation", self.incarnation)
+            if file.rows and "log_incarnation" in file.lowest and lowest == highest == self.incarnation:
+                certain += file.rows
+            elif lowest <= self.incarnation <= highest:
+                others.append(file)
+        return certain + sum(int(rows.num_rows) for rows in self._places(others))
+
+    def _count(self, files: Iterable[StoredFile], wanted: LogRange) -> dict[int, int]:
+        """Number of records of a range, by log partition."""
+        found: dict[int, int] = {}
+        for rows in self._places(files):
+            partitions, counts = np.unique(wanted.select(rows)["log_partition"].to_numpy(), return_counts=True)
+            for at, count in zip(partitions.tolist(), counts.tolist(), strict=True):
+                found[at] = found.get(at, 0) + count
+        return found
+
+    def _places(self, files: Iterable[StoredFile]) -> Iterable[pa.Table]:
+        for file in files:
+            with self.folder.open_file(file) as parquet:
+                for group in range(parquet.num_row_groups):
+                    rows = parquet.read_row_group(group, columns=_PLACE, use_threads=False)
+                    yield rows.filter(pc.equal(rows["log_incarnation"], self.incarnation))

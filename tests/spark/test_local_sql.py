@@ -1,0 +1,113 @@
+"""SQL without Spark gives Spark's answers: of every view and table, and of every query in the documentation."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import Row
+
+from offsets_pipeline.query.local_sql import LocalSql
+from offsets_pipeline.query.sql import run_query
+from offsets_pipeline.query.state_reader import StateReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+DOCUMENTED = re.compile(r'offsets sql --store \S+ "([^"]+)"')
+QUERIES = (
+    (
+        "SELECT group_type, count(*), count_if(state = 'Stable') AS stable, max_by(assignor, group_id) "
+        "FROM consumer_groups GROUP BY ALL ORDER BY ALL"
+    ),
+    (
+        "WITH c AS (SELECT group_id, topic, max(committed_offset) AS m FROM current_offsets GROUP BY 1, 2) "
+        "SELECT c.*, g.state FROM c LEFT JOIN consumer_groups g USING (group_id) ORDER BY ALL"
+    ),
+    (
+        "SELECT group_id, m.member_id, a.topic FROM groups LATERAL VIEW explode(members) AS m "
+        "LATERAL VIEW OUTER explode(m.assignment) AS a ORDER BY ALL"
+    ),
+    (
+        "SELECT topic, date_trunc('hour', commit_timestamp) AS h, count(DISTINCT group_id) AS g FROM current_offsets "
+        "GROUP BY ALL ORDER BY ALL"
+    ),
+    (
+        "SELECT substring_index(group_id, '-', 1) AS start, sum(committed_offset) / 2 AS half FROM current_offsets "
+        "GROUP BY ALL ORDER BY ALL"
+    ),
+    "SELECT group_id FROM consumer_groups WHERE group_id LIKE 'k-%' OR group_id RLIKE '^g[0-9]' ORDER BY group_id DESC",
+    "SELECT log_partition, min(record_offset), max(record_offset), count(*) FROM log GROUP BY log_partition ORDER BY 1",
+    "SELECT group_id FROM current_offsets UNION SELECT group_id FROM unstable_offsets ORDER BY 1 LIMIT 3",
+    "SELECT cluster, count(*) FROM consumer_groups GROUP BY cluster",
+)
+
+
+def documented_queries(root: Path) -> list[str]:
+    """The queries of README and docs over stores of consumer groups."""
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    found = [query for page in pages for query in DOCUMENTED.findall(page.read_text(encoding="utf-8"))]
+    return [query for query in found if "connector" not in query]
+
+
+def comparable(value: Any) -> Any:  # noqa: ANN401 - any value of a query
+    if isinstance(value, Row | dict):
+        pairs = value.asDict().items() if isinstance(value, Row) else value.items()
+        return {name: comparable(each) for name, each in pairs}
+    if isinstance(value, list):
+        return [comparable(each) for each in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def in_order(rows: Iterable[list[Any]]) -> list[str]:
+    return sorted(str([comparable(value) for value in row]) for row in rows)
+
+
+def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[str], *beside: str) -> int:
+    """Both engines have the same columns and rows; returns the number of rows."""
+    count = 0
+    for query in queries:
+        others = [[StateReader(each) for each in beside]] * len(stores)
+        with closing(LocalSql([StateReader(each) for each in stores], others)) as local:
+            columns, rows = local.run(query)
+            found = list(rows)
+        expected_columns, expected = run_query(spark, stores, query)
+        assert columns == expected_columns, query
+        assert in_order(found) == in_order(expected), query
+        count += len(found)
+    return count
+
+
+@pytest.mark.parametrize("capture", ["4.2.0-kip848", "4.2.0-txn-open", "4.2.0-share"])
+def test_every_view_and_table_has_the_rows_that_spark_finds(
+    spark: SparkSession, folded: Callable[[str], Path], capture: str
+) -> None:
+    store = str(folded(capture))
+    with closing(LocalSql([StateReader(store)])) as local:
+        names = local.names()
+    assert {"current_offsets", "unstable_offsets", "consumer_groups", "group_members", "log"} <= set(names)
+    assert assert_as_spark(spark.newSession(), [store], (f"SELECT * FROM {name}" for name in names)) > 100
+
+
+def test_documented_queries_answer_without_spark_what_they_answer_in_spark(
+    spark: SparkSession, folded: Callable[[str], Path], root: Path
+) -> None:
+    documented = documented_queries(root)
+    assert len(documented) >= 4
+    store = str(folded("4.2.0-kip848"))
+    assert assert_as_spark(spark.newSession(), [store], [*documented, *QUERIES]) > 100
+
+
+def test_two_clusters_are_in_one_view_for_both_engines(spark: SparkSession, folded: Callable[[str], Path]) -> None:
+    stores = [str(folded("4.2.0-kip848")), str(folded("4.2.0-txn-open"))]
+    queries = [
+        "SELECT cluster, count(*) AS n FROM current_offsets GROUP BY cluster ORDER BY cluster",
+        "SELECT cluster, group_id, state FROM consumer_groups ORDER BY ALL",
+        "SELECT cluster, log_partition, folded_to FROM fold_progress ORDER BY ALL",
+    ]
+    assert assert_as_spark(spark.newSession(), stores, queries) > 10

@@ -1,0 +1,149 @@
+"""The first data record at or after an offset, in batches as brokers, cleaners and transactions leave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from offsets_pipeline.broker import first_records as module
+from offsets_pipeline.broker.fetch import whole_batches
+from offsets_pipeline.broker.first_records import FirstRecord, first_records
+from offsets_pipeline.broker.log_offsets import EARLIEST
+from offsets_pipeline.errors import KafkaFailed, OffsetsError
+from offsets_pipeline.record.compression import Codec
+from offsets_pipeline.record.log_batches import encode_log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = ("t", 0)
+
+
+def batches(
+    records: list[tuple[int, int]], *, markers: tuple[int, ...] = (), codec: Codec = Codec.NONE, batch_bytes: int = 1
+) -> bytes:
+    """Batches with records of these offsets and timestamps; some are markers of transactions."""
+    rows = pa.table(
+        {
+            "record_offset": pa.array([offset for offset, _ in records], pa.int64()),
+            "record_timestamp": pa.array([time_ms for _, time_ms in records], pa.timestamp("ms", tz="UTC")),
+            "key": pa.array([None] * len(records), pa.binary()),
+            "value": pa.array([b"x" * 50] * len(records), pa.binary()),
+            "producer_id": pa.array([7 if offset in markers else None for offset, _ in records], pa.int64()),
+            "producer_epoch": pa.array([0 if offset in markers else None for offset, _ in records], pa.int16()),
+            "control_type": pa.array(["COMMIT" if offset in markers else None for offset, _ in records], pa.string()),
+        }
+    )
+    return bytes(encode_log(rows, codec, batch_bytes).data)
+
+
+@dataclass
+class FakeCluster:
+    """A partition's log; it answers a fetch as a broker does, and counts the rounds of requests."""
+
+    log: bytes
+    start: int
+    end: int
+    rounds: int = 0
+    limits: list[int] = field(default_factory=list)
+    settings: Any = field(default_factory=lambda: SimpleNamespace(at="a broker"))
+
+    def fetched(
+        self, _: object, positions: Mapping[tuple[str, int], int], limits: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], Any]:
+        self.rounds += 1
+        assert self.rounds < 20
+        found: dict[tuple[str, int], Any] = {}
+        for place, position in positions.items():
+            self.limits.append(limits[place])
+            if not self.start <= position <= self.end:
+                found[place] = module._Fetched(b"", -1, is_out_of_range=True)
+                continue
+            at = 0
+            for each in whole_batches(self.log):
+                last = int.from_bytes(self.log[each.start : each.start + 8], "big") + int.from_bytes(
+                    self.log[each.start + 23 : each.start + 27], "big"
+                )
+                if last >= position:
+                    break
+                at = each.end
+            records = self.log[at : at + limits[place]]
+            whole = whole_batches(records)
+            # the partition is not the first of its request: it gets no part of a batch
+            found[place] = module._Fetched(records if whole else b"", self.end, is_out_of_range=False)
+        return found
+
+    def offsets(self, _: object, times_ms: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return {place: self.start if time_ms == EARLIEST else self.end for place, time_ms in times_ms.items()}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a function
+    def find(cluster: FakeCluster, offset: int) -> object:
+        monkeypatch.setattr(module, "_fetched", cluster.fetched)
+        monkeypatch.setattr(module, "offsets_of_topics", cluster.offsets)
+        return first_records(cluster, {T: offset})[T]  # type: ignore[arg-type]
+
+    return find
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_record_within_a_batch_has_its_own_timestamp(found: Any, codec: Codec) -> None:  # noqa: ANN401
+    log = batches([(offset, 1000 * offset) for offset in range(200)], codec=codec, batch_bytes=100_000)
+    for offset in (0, 1, 57, 199):
+        assert found(FakeCluster(log, 0, 200), offset) == FirstRecord(offset, 1000 * offset)
+
+
+def test_compacted_topic_answers_the_first_record_that_is_left(found: Any) -> None:  # noqa: ANN401
+    """A cleaner removed records 3 to 8 and 10 to 99, the last ones of their batches among them."""
+    log = batches([(0, 10), (1, 11), (2, 12), (9, 19), (100, 200)])
+    assert found(FakeCluster(log, 0, 101), 3) == FirstRecord(9, 19)
+    assert found(FakeCluster(log, 0, 101), 10) == FirstRecord(100, 200)
+    assert found(FakeCluster(log, 0, 150), 101) is None  # its end was removed, too
+
+
+def test_markers_of_transactions_are_no_records(found: Any) -> None:  # noqa: ANN401
+    log = batches([(0, 10), (1, 11), (2, 12), (3, 13), (4, 14)], markers=(1, 3, 4))
+    cluster = FakeCluster(log, 0, 5)
+    assert found(cluster, 1) == FirstRecord(2, 12)
+    assert found(FakeCluster(log, 0, 5), 3) is None  # only markers follow
+    assert found(FakeCluster(log, 0, 5), 5) is None
+
+
+def test_many_markers_are_passed_over_in_few_requests(found: Any) -> None:  # noqa: ANN401
+    markers = tuple(range(1, 1001))
+    log = batches([(offset, offset) for offset in range(1002)], markers=markers)
+    cluster = FakeCluster(log, 0, 1002)
+    assert found(cluster, 1) == FirstRecord(1001, 1001)
+    assert cluster.rounds < 10
+
+
+def test_large_batch_is_fetched_with_a_larger_limit(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
+    monkeypatch.setattr(module, "_FIRST_BYTES", 100)
+    log = batches([(offset, offset) for offset in range(500)], batch_bytes=1_000_000)
+    cluster = FakeCluster(log, 0, 500)
+    assert found(cluster, 499) == FirstRecord(499, 499)
+    assert cluster.limits == [100, 1600, 25_600, 409_600][: len(cluster.limits)]
+
+
+def test_offset_below_the_log_start_stands_for_the_log_start(found: Any) -> None:  # noqa: ANN401
+    log = batches([(offset, offset) for offset in range(5, 10)])
+    assert found(FakeCluster(log, 5, 10), 2) == FirstRecord(5, 5)
+    assert found(FakeCluster(log, 5, 10), 99) is None
+
+
+def test_record_without_a_timestamp_has_none(found: Any) -> None:  # noqa: ANN401
+    assert found(FakeCluster(batches([(0, -1)]), 0, 1), 0) == FirstRecord(0, None)
+
+
+def test_damaged_batch_is_an_error_of_its_partition(found: Any) -> None:  # noqa: ANN401
+    log = bytearray(batches([(0, 1), (1, 2)]))
+    log[70] ^= 0xFF
+    record = found(FakeCluster(bytes(log[: len(log) // 2]), 0, 2), 0)
+    assert isinstance(record, OffsetsError)
+    assert isinstance(record, KafkaFailed)
+    assert "the record batch at offset 0 of partition 0 of topic t is damaged" in str(record)

@@ -1,0 +1,245 @@
+"""The changes between two looks at a cluster's groups, as records of a snapshot store."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from offsets_pipeline.broker.groups_client import (
+    AssignedTopic,
+    DescribedClassicGroup,
+    DescribedClassicMember,
+    DescribedConsumerGroup,
+    DescribedConsumerMember,
+    ListedGroup,
+)
+from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.delta.store_folder import properties_of
+from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
+from offsets_pipeline.group_snapshots import group_snapshot
+from offsets_pipeline.group_snapshots.described_records import classic_values, consumer_values, streams_values
+from offsets_pipeline.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
+from offsets_pipeline.semantics.group_description import describe_group
+from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.store import MIRRORED, Store
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
+from tests.unit.coordinator.stores import NOW_MS, log_of, references_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+MEMBER = DescribedClassicMember("m-1", None, "client", "/10.0.0.1", b"", b"")
+CLASSIC = classic_values(DescribedClassicGroup("Stable", "consumer", "range", (MEMBER,)))
+EMPTY = classic_values(DescribedClassicGroup("Empty", "consumer", "", ()))
+SIMPLE = classic_values(DescribedClassicGroup("Empty", "", "", ()))
+
+
+def consumer_group(state: str = "Stable", **member: Any) -> DescribedConsumerGroup:  # noqa: ANN401 - of any field
+    assigned = (AssignedTopic(TOPIC_ID, "t", (0, 1)),)
+    fields = {"member_id": "m", "instance_id": None, "rack_id": "r", "member_epoch": 7, "client_id": "c"} | {
+        "client_host": "/10.0.0.2",
+        "subscribed_topic_names": ("t",),
+        "subscribed_topic_regex": None,
+        "assignment": assigned,
+        "target_assignment": assigned,
+    }
+    return DescribedConsumerGroup(state, 7, 7, "range", (DescribedConsumerMember(**(fields | member)),))
+
+
+CONSUMER = consumer_values(consumer_group(), {TOPIC_ID: 2})
+
+
+@contextmanager
+def opened(folder: Path, at_ms: int = NOW_MS, cluster_id: str = "c") -> Iterator[SnapshotLog]:
+    with SnapshotLog.open_snapshots(str(folder), cluster_id, 3, Settings(), FixedClock(at_ms)) as log:
+        yield log
+
+
+def state_of(folder: Path) -> dict[str, tuple[str, dict[tuple[str, int], int]]]:
+    """Type and offsets of each group, by a replay of the log with the specification."""
+    return {
+        group_id: (
+            group.group_type,
+            {where[1:]: each.committed_offset for where, each in state.current.items() if where[0] == group_id},
+        )
+        for state in references_of(folder, 3).values()
+        for group_id, group in state.groups.items()
+    }
+
+
+def offsets(**of_topics: int) -> dict[tuple[str, int], tuple[int, int | None, str]]:
+    return {(topic, 0): (offset, None, "") for topic, offset in of_topics.items()}
+
+
+def test_only_changes_are_appended(tmp_path: Path) -> None:
+    groups = {
+        "simple": GroupSnapshot("Classic", offsets(t=1, u=2), SIMPLE),
+        "classic": GroupSnapshot("Classic", offsets(t=3), CLASSIC),
+        "consumer": GroupSnapshot("Consumer", offsets(t=4), CONSUMER),
+        "streams": GroupSnapshot("Streams", offsets(t=5), streams_values()),
+    }
+    with opened(tmp_path / "s") as log:
+        assert log.append(groups) == 5 + 1 + len(CONSUMER) + 1
+        assert log.append(groups) == 0
+        assert sorted(log.group_ids()) == sorted(groups)
+        groups["simple"] = GroupSnapshot("Classic", offsets(t=1, u=9), SIMPLE)
+        assert log.append(groups) == 1
+    with opened(tmp_path / "s") as log:  # as another process does
+        assert log.append(groups) == 0
+        del groups["consumer"]
+        assert log.append(groups) == 1 + len(CONSUMER)
+    assert state_of(tmp_path / "s") == {
+        "simple": ("Classic", {("t", 0): 1, ("u", 0): 9}),
+        "classic": ("Classic", {("t", 0): 3}),
+        "streams": ("Streams", {("t", 0): 5}),
+    }
+
+
+def test_commit_has_the_time_of_its_snapshot(tmp_path: Path) -> None:
+    for at_ms, offset in ((NOW_MS, 1), (NOW_MS + 60_000, 2)):
+        with opened(tmp_path / "s", at_ms) as log:
+            log.append({"g": GroupSnapshot("Classic", offsets(t=offset, same=7), SIMPLE)})
+    (state,) = references_of(tmp_path / "s", 3).values()
+    assert {where[1]: each.commit_timestamp_ms for where, each in state.current.items()} == {
+        "t": NOW_MS + 60_000,
+        "same": NOW_MS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (GroupSnapshot("Classic", offsets(t=1, u=1), CLASSIC), GroupSnapshot("Classic", offsets(t=1), SIMPLE)),
+        (GroupSnapshot("Classic", offsets(t=1, u=1), CLASSIC), GroupSnapshot("Consumer", offsets(t=1), CONSUMER)),
+        (GroupSnapshot("Consumer", offsets(t=1), CONSUMER), GroupSnapshot("Classic", offsets(t=2, u=1), EMPTY)),
+        (GroupSnapshot("Consumer", offsets(t=1), CONSUMER), GroupSnapshot("Classic", offsets(t=1, u=1), SIMPLE)),
+        (GroupSnapshot("Classic", offsets(t=1), SIMPLE), GroupSnapshot("Streams", offsets(t=1), streams_values())),
+        (GroupSnapshot("Classic", offsets(t=1), CLASSIC), GroupSnapshot("Classic", {}, EMPTY)),
+    ],
+)
+def test_group_that_became_another_one_is_replaced(tmp_path: Path, before: GroupSnapshot, after: GroupSnapshot) -> None:
+    with opened(tmp_path / "s") as log:
+        log.append({"g": before})
+        log.append({"g": after})
+        assert log.append({"g": after}) == 0
+    expected = {where: offset for where, (offset, _, _) in after.offsets.items()}
+    assert state_of(tmp_path / "s") == {"g": (after.group_type, expected)}
+
+
+def test_group_keeps_its_members_while_it_rebalances(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as log:
+        log.append({"g": GroupSnapshot("Classic", offsets(t=1), CLASSIC)})
+        assert log.append({"g": GroupSnapshot("Classic", offsets(t=2), None)}) == 1
+        assert log.append({"g": GroupSnapshot("Classic", offsets(t=2), CLASSIC)}) == 0
+        assert log.append({"new": GroupSnapshot("Classic", {}, None)}) > 0  # `g` is gone, `new` has nothing yet
+    assert state_of(tmp_path / "s") == {}
+
+
+@pytest.mark.parametrize(
+    ("group", "state"),
+    [
+        (consumer_group(), "Stable"),
+        (consumer_group("Reconciling", assignment=()), "Reconciling"),
+        (consumer_group("Reconciling", member_epoch=6), "Reconciling"),
+        (DescribedConsumerGroup("Assigning", 8, 7, "range", consumer_group().members), "Assigning"),
+        (DescribedConsumerGroup("Empty", 9, 9, "range"), "Empty"),
+    ],
+)
+def test_state_of_a_consumer_group_is_that_of_its_coordinator(group: DescribedConsumerGroup, state: str) -> None:
+    found = describe_group("Consumer", consumer_values(group, {}))
+    assert (found.state, found.group_epoch, found.assignment_epoch) == (
+        state,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+    for member in found.members:
+        assert (member.rack_id, member.subscribed_topics, found.protocol) == ("r", ["t"], "range")
+        assert [each.topic_id for each in member.assignment] == [TOPIC_ID] * len(member.assignment)
+
+
+def test_group_that_is_not_listed_is_gone_only_if_its_coordinator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {"listed": offsets(t=1), "unlisted": offsets(t=2), "gone": {}}
+    monkeypatch.setattr(
+        group_snapshot, "list_groups", lambda _: {"listed": ListedGroup("listed", "Streams", "streams", "Stable")}
+    )
+    monkeypatch.setattr(group_snapshot, "fetch_group_offsets", lambda _, ids: {each: told[each] for each in ids})
+    for name in ("describe_classic_groups", "describe_consumer_groups"):
+        monkeypatch.setattr(group_snapshot, name, lambda *_: {})
+    cluster: Any = None
+    assert group_snapshot.take_snapshot(cluster, ["unlisted", "gone"]) == {
+        "listed": GroupSnapshot("Streams", offsets(t=1), streams_values()),
+        "unlisted": GroupSnapshot("Classic", offsets(t=2), None),
+    }
+
+    def away(*_: object) -> None:
+        raise BrokerUnreachable("no coordinator")
+
+    monkeypatch.setattr(group_snapshot, "fetch_group_offsets", away)
+    with pytest.raises(BrokerUnreachable):
+        group_snapshot.take_snapshot(cluster, ["unlisted", "gone"])
+
+
+def test_snapshot_store_is_of_its_own_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    location = str(tmp_path / "s")
+    with opened(tmp_path / "s") as log:
+        properties = log.store.properties
+    assert main(["commit", "--store", location, "--group", "g", "t:0=1"]) == 1
+    assert "in a snapshot store only the broker writes (R4)" in capsys.readouterr().err
+    with pytest.raises(StoreMismatch, match="is a snapshot store, but this command needs a mirrored one"):
+        Store(None, location, properties).require(MIRRORED)  # type: ignore[arg-type]
+    for cluster_id, partitions, said in (("other", None, "has those of cluster c"), ("c", 5, "has 3 log partitions")):
+        with pytest.raises(StoreMismatch, match=said):
+            SnapshotLog.open_snapshots(location, cluster_id, partitions, Settings(), FixedClock(NOW_MS))
+    OwnedStore.create(tmp_path / "owned", 1)
+    with pytest.raises(StoreMismatch, match="it is a store of the kind owned"):
+        SnapshotLog.open_snapshots(str(tmp_path / "owned"), None, None, Settings(), FixedClock(NOW_MS))
+    with pytest.raises(NotAStore, match="name the folder of the store"):
+        SnapshotLog.open_snapshots("schema:s", None, None, Settings(), FixedClock(NOW_MS))
+    assert log_of(tmp_path / "s") == {}
+
+
+def test_cluster_that_is_away_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--store", str(tmp_path / "s"), "--bootstrap-server", "127.0.0.1:1", "--once"]
+    assert main(["snapshot", *at]) == 1
+    assert capsys.readouterr().err.startswith("offsets: error: no broker answers at 127.0.0.1:1")
+    assert not (tmp_path / "s").exists()
+
+
+def test_state_lag_and_past_of_snapshots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, times = tmp_path / "s", [NOW_MS + minute * 60_000 for minute in range(3)]
+    for at_ms, committed, end in zip(times, (1, 4, 4), (5, 9, 20), strict=True):
+        with opened(folder, at_ms) as log:
+            log.append({"g": GroupSnapshot("Classic", offsets(t=committed), CLASSIC)})
+        SampleWriter(table_of(str(folder)), "a test").write({("t", 0): (0, end)}, at_ms)
+
+    def asked(*command: str) -> dict[str, Any]:
+        assert main([*command, "--store", str(folder), "--format", "json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    lags = [asked("lag", "--at", str(at_ms + 1)) for at_ms in times]
+    assert [(each["current_offset"], each["log_end_offset"], each["lag"]) for each in lags] == [
+        (1, 5, 4),
+        (4, 9, 5),
+        (4, 20, 16),
+    ]
+    for fold in (False, True):
+        if fold:
+            store = Store(cast("SparkSession", None), str(folder), properties_of(str(folder)))
+            fold_log(store, Settings(), FixedClock(times[-1]))
+        (group,) = asked("describe", "--all-groups")["groups"].values()
+        assert (group["state"], [each["offset"] for each in group["offsets"]]) == ("Stable", [4])
+    assert (
+        main(["export-segments", "--store", str(folder), "--to", str(tmp_path / "to"), "--as-of", str(times[0])]) == 0
+    )
+    assert "2 records of 3 log partitions written" in capsys.readouterr().out  # those of the first snapshot

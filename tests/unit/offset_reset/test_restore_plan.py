@@ -1,0 +1,93 @@
+"""The rules of `offsets restore`, without a broker."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from offsets_pipeline.offset_reset.plan import GroupOffsets
+from offsets_pipeline.offset_reset.restore_plan import Found, Method, PastOffset, SameOffsets, plan_restore
+from offsets_pipeline.offset_reset.translation import moments_by_samples
+from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.topic_positions.positions import Position, Positions
+
+T0, T1, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
+POSITIONS = Positions("a broker", {T0: Position(10, 20), T1: Position(0, 5)})
+
+
+@pytest.mark.parametrize(
+    ("past", "new", "method"),
+    [
+        (10, 10, Method.COMMITTED),
+        (20, 20, Method.COMMITTED),
+        (15, 15, Method.COMMITTED),
+        (9, 10, Method.LOG_START),
+        (0, 10, Method.LOG_START),
+        (21, 20, Method.LOG_END),
+        (2**63 - 1, 20, Method.LOG_END),
+    ],
+)
+def test_offset_is_limited_to_the_log(past: int, new: int, method: Method) -> None:
+    plan = plan_restore({"g": {T0: PastOffset(past)}}, {"g": GroupOffsets(None, {})}, POSITIONS, SameOffsets())
+    assert [(each.past_offset, each.new_offset, each.method) for each in plan.offsets] == [(past, new, method)]
+
+
+def test_partition_that_the_cluster_lacks_is_left_out_with_the_reason() -> None:
+    past = {"g": {OTHER: PastOffset(1), TopicPartition("t", 2): PastOffset(1)}}
+    plan = plan_restore(past, {"g": GroupOffsets("Empty", {})}, POSITIONS, SameOffsets())
+    assert [(each.new_offset, each.method) for each in plan.offsets] == [(None, None)] * 2
+    assert [each.detail for each in plan.offsets] == [
+        "a broker has no partition other-0",
+        "a broker has no partition t-2",
+    ]
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"])
+def test_group_with_members_is_left_out(state: str) -> None:
+    past = {name: {T0: PastOffset(12)} for name in ("active", "dead", "empty", "none")}
+    states = {"active": state, "dead": "Dead", "empty": "Empty", "none": None}
+    standings = {name: GroupOffsets(states[name], {T0: 1}) for name in past}
+    plan = plan_restore(past, standings, POSITIONS, SameOffsets())
+    assert plan.active == {"active": state}
+    assert [each.group_id for each in plan.offsets] == ["dead", "empty", "none"]
+
+
+def test_offsets_that_the_group_had_not_at_the_time_stay() -> None:
+    standings = {"g": GroupOffsets("Empty", {T0: 11, T1: 3, OTHER: 1})}
+    plan = plan_restore({"g": {T0: PastOffset(12, "note")}}, standings, POSITIONS, SameOffsets())
+    assert plan.later == {"g": 2}
+    assert [(each.where, each.new_offset, each.current_offset, each.metadata) for each in plan.offsets] == [
+        (T0, 12, 11, "note")
+    ]
+
+
+def test_topic_that_was_created_again_is_named() -> None:
+    plan = plan_restore({"g": {T0: PastOffset(12)}}, {"g": GroupOffsets(None, {})}, POSITIONS, SameOffsets(), ["t"])
+    assert plan.offsets[0].detail == "the committed offset; the topic was created again since"
+
+
+def test_translated_offset_is_limited_to_the_log_too() -> None:
+    class Translated:
+        def find(self, where: TopicPartition, offset: int) -> Found:
+            return Found(offset - 5, Method.TIMESTAMP, "by time") if where == T0 else Found(None, None, "no record")
+
+    past = {"g": {T0: PastOffset(12), T1: PastOffset(3)}}
+    plan = plan_restore(past, {"g": GroupOffsets(None, {})}, POSITIONS, Translated())
+    assert [(each.new_offset, each.method, each.detail) for each in plan.offsets] == [
+        (10, Method.LOG_START, "7 is below the log start: its records were deleted"),
+        (None, None, "no record"),
+    ]
+
+
+def test_last_sample_whose_log_end_is_not_above_the_offset_tells_the_time() -> None:
+    place = ("t", 0)
+    samples = PositionSamples(
+        pa.concat_tables(
+            [rows_of([(place, Sample(0, end, at_ms))], "x") for end, at_ms in ((5, 1), (8, 2), (8, 3), (9, 4))]
+        )
+    )
+    points = [(place, offset) for offset in (4, 5, 7, 8, 9, 100)] + [(("u", 0), 1)]
+    found = moments_by_samples(samples, points)
+    times = [None if isinstance(moment, str) else moment[0] for moment in found.values()]
+    assert times == [None, 1, 1, 3, 4, 4, None]

@@ -1,0 +1,234 @@
+"""`describe`, `groups` and `top` without Spark and without a fold, against what brokers answered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.query.group_listing import matching
+from tests.compare import compare
+from tests.logs import capture_partitions, capture_rows, oracle
+from tests.spark.stores import appended
+from tests.unit.coordinator.stores import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CAPTURE = "4.2.0-kip848"
+
+
+@pytest.fixture(scope="module")
+def unfolded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a recorded log that nothing has folded."""
+    location = tmp_path_factory.mktemp("groups") / "prod"
+    create_tables(str(location), StoreProperties(MIRRORED, capture_partitions(CAPTURE)))
+    appended(location, [row for rows in capture_rows(CAPTURE).values() for row in rows])
+    return str(location)
+
+
+@pytest.fixture
+def offsets(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that succeeds; returns its output."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        status = main(arguments)
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        return out
+
+    return run
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_commit_is_described_at_once_without_a_fold(
+    tmp_path: Path, offsets: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "owned")
+    OwnedStore.create(store, 50)
+    assert main(["commit", "--store", store, "--group", "billing", "orders:0=42", "orders:1=17"]) == 0
+    table = offsets("describe", "--store", store, "--group", "billing").splitlines()
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["billing", "orders", "0", "42"],
+        ["billing", "orders", "1", "17"],
+    ]
+    document = json.loads(offsets("describe", "--store", store, "--group", "billing", "--format", "json"))
+    found = [(each["topic"], each["partition"], each["offset"]) for each in document["groups"]["billing"]["offsets"]]
+    assert found == [("orders", 0, 42), ("orders", 1, 17)]
+    assert (document["stale"], document["cluster"]) == ([], "owned")
+    assert document["as_of"].endswith("Z")
+    assert main(["delete-group", "--store", store, "--group", "billing"]) == 0
+    capsys.readouterr()
+    assert main(["describe", "--store", store, "--group", "billing"]) == 1
+    assert "no group 'billing'" in capsys.readouterr().err
+
+
+def test_a_log_that_nothing_has_folded_answers_as_its_broker_did(unfolded: str, offsets: Callable[..., str]) -> None:
+    answer = json.loads(offsets("describe", "--store", unfolded, "--all-groups", "--format", "json"))
+    assert compare(answer, oracle(CAPTURE)) == []
+
+
+def broker_members() -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (name, member["member_id"]): {**member, "group": group["describe"]}
+        for name, group in oracle(CAPTURE)["groups"].items()
+        if group["listed"]
+        for member in group["describe"]["members"]
+    }
+
+
+def assignment(places: list[str] | None) -> str:
+    """A broker's assignment as Kafka's tool prints it."""
+    topics: dict[str, list[int]] = {}
+    for place in places or []:
+        topic, _, partition = place.rpartition("-")
+        topics.setdefault(topic, []).append(int(partition))
+    return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(topics.items()))
+
+
+def test_members_have_the_epochs_and_assignments_of_the_broker(unfolded: str, offsets: Callable[..., str]) -> None:
+    printed = offsets("describe", "--store", unfolded, "--all-groups", "--members", "--verbose", "--format", "csv")
+    expected = broker_members()
+    rows = {(row["group"], row["consumer_id"]): row for row in rows_of(printed)}
+    assert rows.keys() == expected.keys()
+    targets = 0
+    for at, row in rows.items():
+        member = expected[at]
+        assert row["current_assignment"] == assignment(member["assignment"])
+        assert int(row["#partitions"]) == len(member["assignment"])
+        if member["group"]["type"] == "Consumer":
+            assert row["current_epoch"] == str(member["member_epoch"])
+            assert row["target_epoch"] == str(member["group"]["target_assignment_epoch"])
+            assert row["target_assignment"] == assignment(member["target_assignment"])
+            targets += 1
+    assert targets > 3
+    header = offsets("describe", "--store", unfolded, "--all-groups", "--members", "--verbose").splitlines()[0]
+    names = (
+        "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS CURRENT-EPOCH CURRENT-ASSIGNMENT TARGET-EPOCH TARGET-ASSIGNMENT"
+    )
+    assert [name for name in header.split() if name != "GROUP-INSTANCE-ID"] == names.split()
+
+
+def test_states_have_the_epochs_that_the_broker_told(unfolded: str, offsets: Callable[..., str]) -> None:
+    rows = rows_of(offsets("describe", "--store", unfolded, "--all-groups", "--state", "--format", "csv"))
+    groups = {name: group for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
+    assert {row["group"]: row["state"] for row in rows} == {name: group["list_state"] for name, group in groups.items()}
+    for row in rows:
+        described = groups[row["group"]]["describe"]
+        assert row["#members"] == str(len(described["members"]))
+        if described["type"] == "Consumer":
+            epochs = described["group_epoch"], described["target_assignment_epoch"]
+            assert (row["group_epoch"], row["target_assignment_epoch"]) == tuple(map(str, epochs))
+    line = offsets("describe", "--store", unfolded, "--all-groups", "--state").splitlines()[0]
+    assert " ".join(line.split()) == "GROUP COORDINATOR (ID) ASSIGNMENT-STRATEGY STATE #MEMBERS"
+
+
+def test_partitions_name_the_member_that_consumes_them(unfolded: str, offsets: Callable[..., str]) -> None:
+    rows = rows_of(offsets("describe", "--store", unfolded, "--all-groups", "--format", "csv"))
+    expected = {
+        (name, *place.rsplit("-", 1), member_id)
+        for (name, member_id), member in broker_members().items()
+        for place in member["assignment"]
+    }
+    assert {
+        (row["group"], row["topic"], row["partition"], row["consumer_id"]) for row in rows if row["consumer_id"]
+    } == (expected)
+
+
+def test_groups_are_chosen_by_pattern_state_and_topic(unfolded: str, offsets: Callable[..., str]) -> None:
+    broker = {name: group for name, group in oracle(CAPTURE)["groups"].items() if group["listed"]}
+    listed = offsets("describe", "--store", unfolded, "--list").splitlines()
+    assert listed == sorted(broker)
+    document = json.loads(offsets("describe", "--store", unfolded, "--group", "k-s*", "--format", "json"))
+    assert sorted(document["groups"]) == [name for name in sorted(broker) if name.startswith("k-s")] != []
+    stable = json.loads(offsets("groups", "--store", unfolded, "--state", "stable", "--format", "json"))["groups"]
+    assert [each["group"] for each in stable] == [
+        name for name in sorted(broker) if broker[name]["list_state"] == "Stable"
+    ]
+    of_topic = json.loads(offsets("groups", "--store", unfolded, "--topic", "t2", "--format", "json"))["groups"]
+    assert [each["group"] for each in of_topic] == [
+        name for name in sorted(broker) if any(each["topic"] == "t2" for each in broker[name].get("offsets") or [])
+    ]
+    for each in stable:
+        group = broker[each["group"]]
+        assert (each["members"], each["offsets"]) == (len(group["describe"]["members"]), len(group["offsets"]))
+        assert each["last_commit"] is None or each["last_commit"].startswith("2026-")
+        assert (each["lag"], each["cluster"]) == (None, "prod")
+
+
+def test_a_pattern_without_a_group_is_an_error(unfolded: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["describe", "--store", unfolded, "--group", "zz*", "--group", "k-stable"]) == 1
+    out, err = capsys.readouterr()
+    assert "k-stable" in out
+    assert err == f"offsets: error: no group 'zz*' in {unfolded} (GROUP_ID_NOT_FOUND)\n"
+
+
+def test_patterns_match_whole_names_and_a_name_matches_itself() -> None:
+    names = ["a", "ab", "a*", "b.c", "b-c", "a\nb"]
+    assert matching(names, ["a*"]) == ["a", "ab", "a*", "a\nb"]
+    assert matching(names, ["b?c"]) == ["b.c", "b-c"]
+    assert matching(names, ["b.c", "a"]) == ["a", "b.c"]
+    assert matching(names, ["[ab]"]) == []
+
+
+def test_top_refreshes_until_its_last_round(unfolded: str, offsets: Callable[..., str], signal_handlers: None) -> None:
+    printed = offsets("top", "--store", unfolded, "--sort", "offsets", "--limit", "2", "--every", "1", "--rounds", "2")
+    lines = printed.splitlines()
+    assert len(lines) == 2 * (2 + 2)
+    assert " groups, as of " in lines[0]
+    assert lines[1].split()[:4] == ["GROUP", "TYPE", "STATE", "MEMBERS"]
+    assert lines[1:4] == lines[5:8]
+
+
+def test_a_cluster_gets_a_name_beside_a_coordinator(
+    tmp_path: Path, offsets: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = [str(tmp_path / each / "store") for each in ("a", "b")]
+    for store in stores:
+        OwnedStore.create(store, 1)
+    with opened(stores[0]) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        at = ("--store", stores[0], "--store", stores[1])
+        assert main(["groups", *at]) == 1
+        assert "both have the cluster name 'store'" in capsys.readouterr().err
+        assert offsets("name-cluster", "--store", stores[0], "prod") == f"the cluster of {stores[0]} is prod\n"
+        coordinator.commit_offsets("h", {("t", 0): 1})
+    OwnedStore.create(stores[0], 1)  # it is the store that it was
+    listed = json.loads(offsets("groups", *at, "--format", "json"))["groups"]
+    assert [(each["group"], each["cluster"]) for each in listed] == [("g", "prod"), ("h", "prod")]
+    assert main(["name-cluster", "--store", stores[0], "no name"]) == 2
+
+
+def test_several_clusters_are_told_apart(unfolded: str, tmp_path: Path, offsets: Callable[..., str]) -> None:
+    other = str(tmp_path / "test")
+    OwnedStore.create(other, 1)
+    assert main(["commit", "--store", other, "--group", "k-stable", "orders:0=1"]) == 0
+    at = ("--store", unfolded, "--store", other)
+    rows = rows_of(offsets("describe", *at, "--group", "k-stable", "--format", "csv"))
+    assert {row["cluster"] for row in rows} == {"prod", "test"}
+    document = json.loads(offsets("describe", *at, "--group", "k-stable", "--format", "json"))
+    assert [(each["cluster"], list(each["groups"])) for each in document["clusters"]] == [
+        ("prod", ["k-stable"]),
+        ("test", ["k-stable"]),
+    ]
+    listed = json.loads(offsets("groups", *at, "--group", "k-stable", "--format", "json"))["groups"]
+    assert [(each["group"], each["cluster"]) for each in listed] == [("k-stable", "prod"), ("k-stable", "test")]
+    query = "SELECT cluster, count(*) AS n FROM current_offsets WHERE group_id = 'k-stable' GROUP BY ALL ORDER BY ALL"
+    counts = [json.loads(line) for line in offsets("sql", *at, query, "--format", "json").splitlines()]
+    assert counts == [
+        {"cluster": "prod", "n": len(oracle(CAPTURE)["groups"]["k-stable"]["offsets"])},
+        {"cluster": "test", "n": 1},
+    ]

@@ -1,0 +1,137 @@
+"""As of when commands answer, and the log partitions that they call stale. No Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsets_pipeline.cli import main
+from offsets_pipeline.clock import FixedClock, SystemClock, shown_time
+from offsets_pipeline.config import Settings
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.state.fold import fold_log
+from tests.logs import LogPartition
+from tests.spark.stores import CLOCK, appended
+from tests.unit.coordinator.stores import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsets_pipeline.store import Store
+
+NOW_MS = 1_795_000_100_000
+MINUTE_MS = 60_000
+
+
+def read(end: int, **fields: Any) -> TopicRead:  # noqa: ANN401 - of a TopicRead
+    """What `follow` notes of a log partition that it has read to its end a second ago."""
+    known = {"start_offset": 0, "end_offset": end, "topic_end_offset": end, "stable_offset": end}
+    times = {"complete_since_ms": NOW_MS - 10**6, "read_at_ms": NOW_MS - 1_000}
+    given = {**known, **times, **fields}
+    values: dict[str, Any] = {name: given.get(name) for name in TopicRead._fields}
+    return TopicRead(**values)
+
+
+def answered(store: Store, at_most: int = 100) -> AnswerTime:
+    return answer_time(StateReader(store.location, at_most, FixedClock(NOW_MS)), MINUTE_MS)
+
+
+@pytest.fixture
+def followed(store: Store) -> Store:
+    """A followed store of two log partitions with two records each, folded a minute ago."""
+    logs = [LogPartition(0), LogPartition(1)]
+    for log in logs:
+        log.commit(("g", "t", 0), 1)
+        log.commit(("g", "t", 1), 2)
+    appended(store.location, [row for log in logs for row in log.rows])
+    LogMetadata(store, Settings(), CLOCK).read({0: read(2), 1: read(2)})
+    fold_log(store, Settings(), FixedClock(NOW_MS - MINUTE_MS))
+    return store
+
+
+def test_a_followed_store_answers_as_of_its_last_complete_reading(followed: Store) -> None:
+    assert answered(followed) == AnswerTime(shown_time(NOW_MS - 1_000), [])
+
+
+def test_the_log_partition_that_was_read_longest_ago_counts(followed: Store) -> None:
+    LogMetadata(followed, Settings(), CLOCK).read({0: read(2, read_at_ms=NOW_MS - 500), 1: read(2)})
+    assert answered(followed).as_of == shown_time(NOW_MS - 1_000)
+
+
+def test_a_mirror_that_nothing_reads_is_behind(followed: Store) -> None:
+    LogMetadata(followed, Settings(), CLOCK).read({1: read(2, read_at_ms=NOW_MS + 1_000)})
+    later = answer_time(StateReader(followed.location, 100, FixedClock(NOW_MS + MINUTE_MS)), MINUTE_MS)
+    assert later.stale == [Stale(0, MIRROR_BEHIND, None, shown_time(NOW_MS - 1_000))]
+
+
+def test_a_topic_with_more_records_than_the_log_is_ahead_of_its_mirror(followed: Store) -> None:
+    LogMetadata(followed, Settings(), CLOCK).read({1: read(2, topic_end_offset=9, stable_offset=9)})
+    assert answered(followed).stale == [Stale(1, MIRROR_BEHIND, 7, shown_time(NOW_MS - 1_000))]
+
+
+def test_an_open_transaction_holds_records_back(followed: Store) -> None:
+    since = NOW_MS - 5 * MINUTE_MS
+    LogMetadata(followed, Settings(), CLOCK).read({0: read(2, topic_end_offset=6, open_since_ms=since)})
+    assert answered(followed).stale == [Stale(0, HELD_BACK, 4, shown_time(since))]
+
+
+def test_records_that_are_too_many_to_fold_make_answers_as_old_as_the_last_fold(followed: Store) -> None:
+    log = LogPartition(0, start=2)
+    for number in range(3):
+        log.commit(("g", "t", number), 5)
+    appended(followed.location, log.rows)
+    LogMetadata(followed, Settings(), CLOCK).read({0: read(5), 1: read(2)})
+    assert answered(followed).stale == []
+    folded_at = shown_time(NOW_MS - MINUTE_MS)
+    assert answered(followed, at_most=2) == AnswerTime(folded_at, [Stale(0, NOT_FOLDED, 3, folded_at)])
+
+
+def test_segment_files_answer_as_of_when_they_were_read(store: Store) -> None:
+    log = LogPartition(0)
+    log.commit(("g", "t", 0), 1)
+    appended(store.location, log.rows)
+    LogMetadata(store, Settings(), FixedClock(NOW_MS - 10**9)).bounds({0: (0, 1)})
+    assert answered(store) == AnswerTime(shown_time(NOW_MS - 10**9), [])
+
+
+def test_an_owned_store_answers_as_of_now(tmp_path: Path) -> None:
+    from offsets_pipeline.coordinator.owned_store import OwnedStore  # noqa: PLC0415
+
+    OwnedStore.create(tmp_path, 2)
+    with opened(tmp_path) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+    assert answer_time(StateReader(str(tmp_path), 100, FixedClock(NOW_MS)), MINUTE_MS) == AnswerTime(
+        shown_time(NOW_MS), []
+    )
+
+
+def test_commands_say_it_in_json_and_warn_once_for_each_reason(
+    followed: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_ms = SystemClock().now_ms()
+    fresh = {"read_at_ms": now_ms, "complete_since_ms": 0}
+    held = read(2, topic_end_offset=6, open_since_ms=now_ms - 1_000, **fresh)
+    LogMetadata(followed, Settings(), CLOCK).read({0: held, 1: read(2, topic_end_offset=3, stable_offset=3, **fresh)})
+    capsys.readouterr()
+    for command, key in (
+        (("describe", "--all-groups"), "groups"),
+        (("log-info",), "log_partitions"),
+        (("groups",), "groups"),
+    ):
+        assert main([*command, "--store", followed.location, "--format", "json"]) == 0
+        out, err = capsys.readouterr()
+        document = json.loads(out)
+        assert document[key]
+        assert document["as_of"] == shown_time(now_ms)
+        assert [(each["log_partition"], each["reason"], each["records"]) for each in document["stale"]] == [
+            (0, HELD_BACK, 4),
+            (1, MIRROR_BEHIND, 1),
+        ]
+        first, second = err.splitlines()
+        assert first.startswith("offsets: warning: the answers lack 4 records ")
+        assert "an open transaction holds back in log partition 0 since " in first
+        assert second.startswith(f"offsets: warning: the answers of {followed.location} lack 1 records of its topic: ")

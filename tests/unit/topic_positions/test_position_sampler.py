@@ -1,0 +1,79 @@
+"""Sampling at an interval, beside a stream."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
+from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.errors import BrokerUnreachable
+from offsets_pipeline.maintenance import maintain_beside_fold
+from offsets_pipeline.store import Store
+from offsets_pipeline.topic_positions.position_sampler import SamplerThread
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
+from tests.spark.stores import CLOCK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def test_errors_are_one_warning_and_sampling_goes_on() -> None:
+    warnings: list[str] = []
+    done = threading.Event()
+    calls: list[str] = []
+
+    def sample() -> int:
+        calls.append("sample")
+        if len(calls) in (2, 3):
+            raise BrokerUnreachable("no broker answers at x")
+        if len(calls) == 6:
+            done.set()
+        return 1
+
+    def make() -> Any:  # noqa: ANN401 - in place of a sampler
+        calls.append("make")
+        return SimpleNamespace(sample=sample, close=lambda: calls.append("close"))
+
+    thread = SamplerThread(make, 1, SystemClock(), warnings.append)
+    thread.close()  # before `start` it does nothing
+    thread = SamplerThread(make, 1, SystemClock(), warnings.append)
+    thread.start()
+    assert done.wait(60)
+    thread.close()
+    assert calls[:6] == ["make", *["sample"] * 5]
+    assert calls[-1] == "close"
+    assert warnings == [
+        "cannot sample positions of topics: no broker answers at x; the next sample tries again",
+    ]
+
+
+def test_sampler_that_cannot_be_made_is_made_again() -> None:
+    warnings: list[str] = []
+
+    def make() -> Any:  # noqa: ANN401
+        raise BrokerUnreachable("no broker answers at x")
+
+    SamplerThread(make, 1, SystemClock(), warnings.append).sample_once()
+    assert len(warnings) == 1
+
+
+def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
+    properties = StoreProperties(MIRRORED, 1)
+    create_tables(str(tmp_path / "store"), properties)
+    store = Store(cast("SparkSession", None), str(tmp_path / "store"), properties)
+    assert TOPIC_OFFSETS.name not in {each.table for each in maintain_beside_fold(store, CLOCK, None, lambda: False)}
+    table = table_of(store.location)
+    writer = SampleWriter(table, "a test")
+    for number in range(5):
+        writer.write({("t", 0): (0, number)}, number)
+    done = {each.table: each for each in maintain_beside_fold(store, CLOCK, None, lambda: False)}
+    assert (done[TOPIC_OFFSETS.name].files_before, done[TOPIC_OFFSETS.name].files) == (5, 1)
+    assert read_samples(table).series(("t", 0)).log_end_offset.tolist() == [0, 1, 2, 3, 4]
+    assert FoldSettings().upkeep_interval_ms > 0  # `follow` does this by default
