@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 _RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
 #: Without these times no answer imports pandas.
-_GROUPS = ("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol", "group_epoch", "misplaced")
+_GROUPS = (
+    *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
+    *("group_epoch", "assignment_epoch", "misplaced"),
+)
 
 
 @dataclass(frozen=True)
