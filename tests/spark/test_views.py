@@ -75,7 +75,7 @@ print(json.dumps([[list(row) for row in second.sql(query).collect()] for query i
 Rows = list[tuple[Any, ...]]
 
 
-VIEWS = ("current_offsets", "unstable_offsets", "consumer_groups", "group_members")
+VIEWS = ("current_offsets", "unstable_offsets", "consumer_groups", "group_members", "consumer_lag")
 #: Types of the columns of the queries.
 COLUMNS = {
     OFFSETS: "group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, metadata string",
