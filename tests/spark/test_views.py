@@ -63,11 +63,12 @@ def application():
     })
 
 first = application()
+first_id = first.sparkContext.applicationId
 first.sql("CREATE TEMPORARY VIEW ends AS SELECT 1")
 create_views(first, store, "offsets")
 first.stop()
 second = application()
-assert second.sparkContext.applicationId != first.sparkContext.applicationId
+assert second.sparkContext.applicationId != first_id
 assert not second.catalog.tableExists("ends")
 print(json.dumps([[list(row) for row in second.sql(query).collect()] for query in queries]))
 """
