@@ -96,7 +96,9 @@ class PartitionHistory:
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""
         state = self._state
-        decided = [deletion for deletion in state.deletions if deletion.topics_kept is not None]
+        decided = [
+            deletion for deletion in state.deletions if deletion.undecided is not None and not deletion.undecided
+        ]
         found = {
             OFFSET_HISTORY.name: self._table(OFFSET_HISTORY, map(self._commit_row, state.commits)),
             GROUP_HISTORY.name: self._table(GROUP_HISTORY, map(self._group_row, state.changes)),
@@ -105,7 +107,8 @@ class PartitionHistory:
             ),
         }
         state.commits, state.changes = [], []
-        state.deletions = [deletion for deletion in state.deletions if deletion.topics_kept is None]
+        done = set(map(id, decided))
+        state.deletions = [deletion for deletion in state.deletions if id(deletion) not in done]
         return found
 
     # --- evidence of other groups, where only some groups are replayed
@@ -120,11 +123,10 @@ class PartitionHistory:
                 while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
                     holders.wait_for(waiting.pop(0))
                 at_ms = None if at_us is None else at_us // 1000
-                holders.advance(at_ms)
                 if is_tombstone:
                     holders.release(*named, at_ms)
                 else:
-                    holders.hold(*named, offset)
+                    holders.hold(*named, offset, at_ms)
         for deletion in waiting:
             holders.wait_for(deletion)
         holders.finish()
