@@ -148,8 +148,7 @@ class ObservedPartition(PartitionState):
 
     def _keep_highest(self, group_id: str, where: TopicPartition, offset: CommittedOffset) -> None:
         held = self.offsets.get(group_id, {}).get(where)
-        if self._is_new or group_id not in self.groups:
-            held = None  # R14: offsets of a group that was removed do not count
+        is_hidden = self._is_new or group_id not in self.groups  # R14: the group was removed, and its offsets with it
         super()._keep_highest(group_id, where, offset)
         origin = self._origins.pop(offset.record_offset, None)
         if origin is None:
@@ -160,7 +159,7 @@ class ObservedPartition(PartitionState):
                 group_id,
                 where,
                 offset,
-                None if held is None or superseded else held.committed_offset,
+                None if held is None or superseded or is_hidden else held.committed_offset,
                 superseded,
                 origin.owner,
                 self._ending,

@@ -13,6 +13,7 @@ from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HIST
 from offsets_pipeline.history.observed_partition import ObservedPartition
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.topic_holders import TopicHolders
+from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.wire import encode_utf8
@@ -244,6 +245,8 @@ def _commits_of(
     plain = pc.or_(rows["producer_id"].is_null(), rows["value"].is_null()).to_numpy()
     is_data = rows["control_type"].is_null().to_numpy()
     rows = rows.filter(pa.array(mask & contains & plain & is_data))
+    commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
+    rows = rows.filter(pa.array(commits.valid))
     encoded = rows["key"].combine_chunks().dictionary_encode()
     named = [_named(key) for key in encoded.dictionary.to_pylist()]
     for offset, at_us, write, code, tombstone in zip(
