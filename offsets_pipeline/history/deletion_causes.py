@@ -61,7 +61,8 @@ class GroupDeletion:
     ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own, which may
     hide offsets that it leaves behind (R14). ``others``
     are the other groups with tombstones in the same write, and whether one of these removes the group.
-    ``topics_kept`` are the topics of ``deleted`` of which another group kept an offset; None: not decided yet.
+    ``topics_kept`` are the topics of ``deleted`` of which another group kept an offset. Topics that are ``undecided``
+    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
     """
 
     group_id: str
@@ -76,7 +77,8 @@ class GroupDeletion:
     removed_at: int | None = None
     hides_offsets: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
-    topics_kept: set[str] | None = None
+    topics_kept: set[str] = field(default_factory=set)
+    undecided: set[str] | None = None
 
     @property
     def topics(self) -> set[str]:
@@ -213,12 +215,7 @@ class Causes:
     def _may_be_deleted_topic(self, deletion: GroupDeletion) -> bool:
         topics = deletion.topics
         held = {where for where in self._deletable(deletion) if where.topic in topics}
-        if (
-            self._is_owned
-            or not deletion.deleted
-            or topics & (deletion.topics_kept or set())
-            or held - deletion.deleted.keys()
-        ):
+        if self._is_owned or not deletion.deleted or topics & deletion.topics_kept or held - deletion.deleted.keys():
             return False
         return self._removal_follows(deletion)
 

@@ -128,8 +128,6 @@ class ObservedPartition(PartitionState):
         if write != self._write:
             self._close_write()
             self._write = write
-            if self._holders is not None:
-                self._holders.advance(self._now_ms)
         return super()._is_next(record_offset)
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
@@ -142,7 +140,7 @@ class ObservedPartition(PartitionState):
         if producer_id is not None:
             self._origins[offset.record_offset] = _Origin(self._owner(group_id, where, offset), self._now_ms)
         elif self._holders is not None:
-            self._holders.hold(group_id, where, offset.record_offset)
+            self._holders.hold(group_id, where, offset.record_offset, self._now_ms)
         super()._commit(group_id, where, offset, producer_id)
         if self._is_new:
             self._note_group(group_id, COMMIT_RECORD_TYPE)
@@ -150,8 +148,7 @@ class ObservedPartition(PartitionState):
 
     def _keep_highest(self, group_id: str, where: TopicPartition, offset: CommittedOffset) -> None:
         held = self.offsets.get(group_id, {}).get(where)
-        if self._is_new:
-            held = None  # R14: offsets of a group that was removed do not count
+        is_hidden = self._is_new or group_id not in self.groups  # R14: the group was removed, and its offsets with it
         super()._keep_highest(group_id, where, offset)
         origin = self._origins.pop(offset.record_offset, None)
         if origin is None:
@@ -162,7 +159,7 @@ class ObservedPartition(PartitionState):
                 group_id,
                 where,
                 offset,
-                None if held is None or superseded else held.committed_offset,
+                None if held is None or superseded or is_hidden else held.committed_offset,
                 superseded,
                 origin.owner,
                 self._ending,

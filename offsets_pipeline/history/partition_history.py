@@ -13,6 +13,7 @@ from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HIST
 from offsets_pipeline.history.observed_partition import ObservedPartition
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.topic_holders import TopicHolders
+from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.record.wire import encode_utf8
@@ -96,7 +97,9 @@ class PartitionHistory:
     def take(self) -> dict[str, pa.Table]:
         """The rows of the views since the last call, by the view's name."""
         state = self._state
-        decided = [deletion for deletion in state.deletions if deletion.topics_kept is not None]
+        decided = [
+            deletion for deletion in state.deletions if deletion.undecided is not None and not deletion.undecided
+        ]
         found = {
             OFFSET_HISTORY.name: self._table(OFFSET_HISTORY, map(self._commit_row, state.commits)),
             GROUP_HISTORY.name: self._table(GROUP_HISTORY, map(self._group_row, state.changes)),
@@ -105,7 +108,8 @@ class PartitionHistory:
             ),
         }
         state.commits, state.changes = [], []
-        state.deletions = [deletion for deletion in state.deletions if deletion.topics_kept is None]
+        done = set(map(id, decided))
+        state.deletions = [deletion for deletion in state.deletions if id(deletion) not in done]
         return found
 
     # --- evidence of other groups, where only some groups are replayed
@@ -120,11 +124,10 @@ class PartitionHistory:
                 while waiting and waiting[0].record_offset < offset and waiting[0].write != write:
                     holders.wait_for(waiting.pop(0))
                 at_ms = None if at_us is None else at_us // 1000
-                holders.advance(at_ms)
                 if is_tombstone:
                     holders.release(*named, at_ms)
                 else:
-                    holders.hold(*named, offset)
+                    holders.hold(*named, offset, at_ms)
         for deletion in waiting:
             holders.wait_for(deletion)
         holders.finish()
@@ -242,6 +245,8 @@ def _commits_of(
     plain = pc.or_(rows["producer_id"].is_null(), rows["value"].is_null()).to_numpy()
     is_data = rows["control_type"].is_null().to_numpy()
     rows = rows.filter(pa.array(mask & contains & plain & is_data))
+    commits = parse_commits(rows["key"].combine_chunks(), rows["value"].combine_chunks())
+    rows = rows.filter(pa.array(commits.valid))
     encoded = rows["key"].combine_chunks().dictionary_encode()
     named = [_named(key) for key in encoded.dictionary.to_pylist()]
     for offset, at_us, write, code, tombstone in zip(

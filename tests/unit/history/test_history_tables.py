@@ -44,6 +44,7 @@ class Seen:
         self.commits: list[tuple[Identity, int, int | None]] = []
         self.gone: set[tuple[Identity, int]] = set()
         self.came_back: set[tuple[Identity, int]] = set()
+        self.hidden: set[tuple[Identity, int]] = set()  # a marker made them visible when their group was removed
         for at, rows in partitions.items():
             state = PartitionState(at, n, semantics=semantics)
             before: dict[Identity, CommittedOffset] = {}
@@ -53,6 +54,11 @@ class Seen:
                 after = {
                     (at, group_id, *where): offset
                     for group_id in state.groups.keys() & state.offsets.keys()
+                    for where, offset in state.offsets[group_id].items()
+                }
+                self.hidden |= {
+                    ((at, group_id, *where), offset.record_offset)
+                    for group_id in state.offsets.keys() - state.groups.keys()
                     for where, offset in state.offsets[group_id].items()
                 }
                 for identity in before.keys() - after.keys():
@@ -81,7 +87,9 @@ def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: Co
         for row in tables["offset_history"].to_pylist()
         if not row["superseded"]
     ]
-    assert sorted(commits, key=str) == sorted(seen.commits, key=str)
+    assert set(seen.commits) <= set(commits)
+    assert {each[:2] for each in set(commits) - set(seen.commits)} <= seen.hidden
+    assert len(commits) == len(set(commits))
     gone = {(identity_of(row), row["commit_record_offset"]) for row in tables["deleted_offsets"].to_pylist()}
     assert gone <= seen.gone
     assert seen.gone - gone <= seen.came_back  # a group that was converted kept its offsets
