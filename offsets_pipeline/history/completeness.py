@@ -50,10 +50,13 @@ class Completeness:
         """The end of the log partition, as far as its rows were added."""
         return max(self._next, self._end)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether only more rows can tell where the compacted records end."""
-        return self._after_gap is None
+    def is_complete_at(self, end: int) -> bool:
+        """Whether the rows so far are all rows before a record offset, or all that decide the state there.
+
+        False also if only more rows can tell: a compaction may have removed the last rows before ``end``.
+        """
+        reaches = self._is_owned or self._next >= end
+        return reaches and self._after_gap is not None and self.complete_from <= end
 
     @property
     def complete_from(self) -> int:

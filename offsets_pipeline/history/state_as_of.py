@@ -104,9 +104,7 @@ def state_as_of(
         found[partition].add(rows)
         replay.add(_as_input(rows if group_ids is None else of_groups(rows, group_ids)))
     state = _state(replay.effects(), history, group_ids)
-    cut = {
-        at: end for at, end in log.ends.items() if at not in found or found[at].is_open or found[at].complete_from > end
-    }
+    cut = {at: end for at, end in log.ends.items() if at not in found or not found[at].is_complete_at(end)}
     found |= _read_on(history, cut)
     for partition, known in sorted(found.items()):
         end = log.ends.get(partition, known.end)

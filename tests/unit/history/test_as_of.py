@@ -15,7 +15,7 @@ from offsets_pipeline.semantics.coordinator_semantics import MODERN, Coordinator
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.semantics.partition_state import replay
 from offsets_pipeline.semantics.survivors import SCHEMA, survivors
-from tests.logs import CAPTURE_NAMES, capture_partitions, capture_rows, capture_semantics
+from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics
 from tests.property.broker_cleaning import cleaned, endings
 from tests.random_logs import MANY, Shape, random_log
 from tests.unit.history.history_stores import START_MS, Times, capture_store, random_store, times_of
@@ -202,6 +202,19 @@ def test_a_log_that_a_broker_compacted_answers_exactly_where_it_says_that_it_is_
                 assert answer.complete_since_ms is not None
     assert complete > 5
     assert incomplete > 5
+
+
+def test_a_gap_that_a_point_lies_in_may_have_held_records(tmp_path: Path) -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.skip(6)
+    for offset in (2, 3):
+        log.commit(("g", "t", 1), offset)
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS + at for at in (0, 7, 8)}, 1)
+    assert not offsets_as_of(store, positions={0: 5}).is_complete
+    assert not offsets_as_of(store, time_ms=START_MS + 6).is_complete
+    assert offsets_as_of(store, positions={0: 1}).is_complete
+    assert offsets_as_of(store, positions={0: 8}).is_complete
 
 
 def _offsets(answers: dict[str, tuple[object, ...]]) -> dict[str, object]:
