@@ -131,7 +131,7 @@ lock: check ## write requirements.lock anew from pyproject.toml (UPGRADE=1: newe
 	'$(SYSTEM_PYTHON)' -m venv --clear $(VENV).lock
 	$(VENV).lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
 	$(if $(UPGRADE),,cp requirements.lock $(VENV).lock/new)
-	$(VENV).lock/bin/uv pip compile pyproject.toml --extra dev --extra build --extra broker --universal --python-version 3.11 \
+	$(VENV).lock/bin/uv pip compile pyproject.toml --extra dev --extra build --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-emit-index-url --quiet --output-file $(VENV).lock/new
 	{ echo '# Made by `make lock` from pyproject.toml: the exact packages and their hashes. Not edited by hand.'
 	  grep -v '^# Made by' $(VENV).lock/new; } > $(VENV).lock/whole

@@ -43,6 +43,7 @@ STATE_UNIT = "tests/unit/state"
 STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
 LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
+QUESTIONS = ("tests/unit/state/test_current.py",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
@@ -757,6 +758,11 @@ MUTATIONS = [
         "False",
         STATE_WRITER,
     ),
+    Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
+    Mutation("STATE", FOLDS, "state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
+    Mutation("STATE", FOLDS, "state/current.py", "**rest.progress}", "}", QUESTIONS),
+    Mutation("STATE", FOLDS, "state/fold_rest.py", "None if from_start else", "None if True else", QUESTIONS),
+    Mutation("STATE", FOLDS, "state/fold_rest.py", "add=changes.files[name]", "add=[]", QUESTIONS),
     Mutation(
         "STATE",
         FOLDS,

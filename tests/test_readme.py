@@ -122,6 +122,7 @@ def made(set_up: None, clone: Path) -> Done:
     return run(clone, MAKE_RUN)
 
 
+@pytest.mark.usefixtures("spark")  # of commands that run in this process
 @pytest.mark.process
 @pytest.mark.slow  # the way that users go: the installed program and spark-submit start a JVM each
 def test_make_run_takes_a_log_in_and_answers_as_its_broker(made: Done, clone: Path) -> None:

@@ -13,9 +13,10 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, lag_rows, topics_of
-from offsets_pipeline.lag.logged_groups import LoggedGroups
+from offsets_pipeline.lag.logged_commits import last_commits
 from offsets_pipeline.lag.position_sources import SampledPositions
 from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import group_names, is_pattern, matching
 from offsets_pipeline.topic_positions.position_samples import PositionSamples
@@ -73,7 +74,7 @@ def lag(options: LagOptions, settings: Settings) -> int:
         rows = lag_rows(
             groups,
             source,
-            lambda behind: LoggedGroups(reader, behind, at_ms).last_commits(settings.lag.window_commits),
+            lambda behind: last_commits(reader, behind, settings.lag.window_commits, at_ms),
         )
     shown: list[LagRow] | list[GroupLag] = group_lags(groups, rows) if options.summary else rows
     kind = GroupLag if options.summary else LagRow
@@ -91,10 +92,10 @@ def _groups(reader: StateReader, patterns: Sequence[str], at_ms: int | None) -> 
     if not any(map(is_pattern, patterns)):
         if at_ms is None:
             return describe_groups(reader, patterns or None)
-        return LoggedGroups(reader, patterns or None, at_ms).described()
+        return offsets_as_of(reader.location, time_ms=at_ms, group_ids=patterns or None).groups
     if at_ms is None:
         return describe_groups(reader, matching(group_names(reader), patterns))
-    groups = LoggedGroups(reader, None, at_ms).described()
+    groups = offsets_as_of(reader.location, time_ms=at_ms).groups
     return {name: groups[name] for name in matching(groups, patterns)}
 
 

@@ -18,12 +18,12 @@ from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
 from offsets_pipeline.clock import ms_of, parse_time_ms, shown_time
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
-from offsets_pipeline.lag.logged_groups import LoggedGroups
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
 from offsets_pipeline.offset_reset.plan import GroupOffsets
 from offsets_pipeline.offset_reset.restore_plan import PastOffset, SameOffsets, plan_restore
 from offsets_pipeline.offset_reset.translation import TranslatedOffsets, moments_by_records, moments_by_samples
+from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.topic_positions.broker_positions import positions_of, read_client_properties
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
@@ -90,7 +90,7 @@ def _past_offsets(
     reader: StateReader, group_ids: Sequence[str], at_ms: int
 ) -> dict[str, dict[TopicPartition, PastOffset]]:
     """The committed offsets of these groups, or of all consumer groups, at a time."""
-    described = LoggedGroups(reader, group_ids or None, at_ms).described()
+    described = offsets_as_of(reader.location, time_ms=at_ms, group_ids=group_ids or None).groups
     past = {
         group_id: {
             TopicPartition(each.topic, each.partition): PastOffset(each.offset, each.metadata) for each in offsets

@@ -8,7 +8,14 @@ import click
 
 from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS, INTERVAL, SEMANTICS_OF_NEW_STORE, every_option, position_options
+from offsets_pipeline.cli.values import (
+    ADDRESS,
+    INTERVAL,
+    SEMANTICS_OF_NEW_STORE,
+    every_option,
+    partitions_option,
+    position_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,15 +39,7 @@ if TYPE_CHECKING:
     type=PATH,
     help="Segment files, folders of log partitions, or a broker's data folder.",
 )
-@click.option(
-    "--offsets-partitions",
-    "--offsets-topic-num-partitions",
-    "--offsets.topic.num.partitions",
-    "offsets_partitions",
-    type=int,
-    metavar="N",
-    help="Number of log partitions (default: number of folders, if they are numbered 0 to k-1).",
-)
+@partitions_option("Number of log partitions (default: number of folders, if they are numbered 0 to k-1).")
 @click.option("--topic", metavar="T", help="Topic of the segments (default: settings, __consumer_offsets).")
 @SEMANTICS_OF_NEW_STORE
 def ingest_segments(
@@ -60,9 +59,7 @@ def ingest_segments(
     return ingest_command.ingest_segments(store, settings, paths, offsets_partitions, semantics, topic)
 
 
-PARTITIONS_OF_NEW_STORE = click.option(
-    "--offsets-partitions", type=int, metavar="N", help="Number of log partitions of a new store (default: settings)."
-)
+PARTITIONS_OF_NEW_STORE = partitions_option("Number of log partitions of a new store (default: settings).")
 KAFKA_OPTION = click.option(
     "--option",
     "options",

@@ -149,6 +149,12 @@ SEMANTICS_OF_NEW_STORE = semantics_option(
 )
 
 
+def partitions_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
+    names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
+    return click.option(*names, "offsets_partitions", type=int, metavar="N", help=help_)
+
+
 def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The option `--every`, in milliseconds; without a duration AS_SET, if ``default`` names the interval's setting."""
     help_ = "Repeat at this interval until SIGTERM or Ctrl-C: seconds, or a duration such as PT1H30M"

@@ -97,8 +97,8 @@ class LogHistory:
     def homes(self, group_ids: Collection[str] | None, incarnation: Incarnation) -> list[int] | None:
         """The log partitions that may hold records of groups (R1); None for all.
 
-        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere: the state tells it,
-        if it is that of the whole incarnation.
+        `modern` answers only from the log partition of R1. Under `classic` a group may be anywhere. The state tells
+        where if it is that of the whole incarnation.
         """
         if group_ids is None:
             return None

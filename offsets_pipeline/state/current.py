@@ -92,7 +92,7 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     )
     start = unstored if is_other_log or not stored else stored
     missing, behind = log.unfolded(start)
-    chosen = _within(missing, at_most, whole=is_other_log)
+    chosen = _within(missing, at_most)
     unfolded = {at: number for at, number in missing.items() if at not in chosen}
     if is_other_log and unfolded:
         return CurrentState(properties, log.incarnation, semantics, stored, stored, unfolded)
@@ -106,12 +106,12 @@ def current_state(table: Callable[[str], Snapshot], properties: StoreProperties,
     return CurrentState(properties, log.incarnation, semantics, stored, {**progress, **rest.progress}, unfolded, rest)
 
 
-def _within(missing: Mapping[int, int], at_most: int, *, whole: bool) -> set[int]:
-    """The log partitions to fold: those with few missing records, up to ``at_most`` in all; ``whole``: all or none."""
+def _within(missing: Mapping[int, int], at_most: int) -> set[int]:
+    """The log partitions to fold: those with few missing records, up to ``at_most`` in all."""
     chosen: set[int] = set()
     for at, number in sorted(missing.items(), key=itemgetter(1)):
         at_most -= number
         if at_most < 0:
-            return set() if whole else chosen
+            break
         chosen.add(at)
     return chosen

@@ -151,7 +151,7 @@ def test_groups_are_listed_as_kafkas_own_tool_lists_them(
     broker: LiveBroker, groups: list[str], store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = sorted(broker.tool("--list").split())
-    assert listed == sorted(groups)
+    assert listed == sorted([*groups, *(f"behind-{age}" for age in AGES)])
     capsys.readouterr()
     assert main(["describe", "--store", str(store), "--list"]) == 0
     assert capsys.readouterr().out.splitlines() == listed

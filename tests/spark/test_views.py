@@ -63,11 +63,12 @@ def application():
     })
 
 first = application()
+first_id = first.sparkContext.applicationId
 first.sql("CREATE TEMPORARY VIEW ends AS SELECT 1")
 create_views(first, store, "offsets")
 first.stop()
 second = application()
-assert second.sparkContext.applicationId != first.sparkContext.applicationId
+assert second.sparkContext.applicationId != first_id
 assert not second.catalog.tableExists("ends")
 print(json.dumps([[list(row) for row in second.sql(query).collect()] for query in queries]))
 """
@@ -75,7 +76,7 @@ print(json.dumps([[list(row) for row in second.sql(query).collect()] for query i
 Rows = list[tuple[Any, ...]]
 
 
-VIEWS = ("current_offsets", "unstable_offsets", "consumer_groups", "group_members")
+VIEWS = ("current_offsets", "unstable_offsets", "consumer_groups", "group_members", "consumer_lag")
 #: Types of the columns of the queries.
 COLUMNS = {
     OFFSETS: "group_id string, topic string, partition int, committed_offset bigint, leader_epoch int, metadata string",

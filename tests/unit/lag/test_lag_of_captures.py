@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsets_pipeline.lag.lag_rows import LagRow, lag_rows
-from offsets_pipeline.lag.logged_groups import LoggedGroups
 from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
@@ -100,7 +100,7 @@ def test_lag_is_what_the_brokers_tool_prints(capture: str, tmp_path: Path, setti
             row.lag_seconds is not None and not (row.current_offset or 0) > (row.log_end_offset or 0)
         ), row
     # the log itself answers the same, as of a time after its last record
-    assert lags(LoggedGroups(reader, None, answers["wall_clock_ms"] + 60_000).described(), answers) == now
+    assert lags(offsets_as_of(str(store), time_ms=answers["wall_clock_ms"] + 60_000).groups, answers) == now
 
 
 def test_commit_above_the_log_end_has_no_negative_lag(tmp_path: Path, settings: Settings) -> None:

@@ -115,9 +115,8 @@ def test_members_have_the_epochs_and_assignments_of_the_broker(unfolded: str, of
             targets += 1
     assert targets > 3
     header = offsets("describe", "--store", unfolded, "--all-groups", "--members", "--verbose").splitlines()[0]
-    names = (
-        "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS CURRENT-EPOCH CURRENT-ASSIGNMENT TARGET-EPOCH TARGET-ASSIGNMENT"
-    )
+    names = "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS CURRENT-EPOCH CURRENT-ASSIGNMENT "
+    names += "TARGET-EPOCH TARGET-ASSIGNMENT SUBSCRIBED-TOPICS"
     assert [name for name in header.split() if name != "GROUP-INSTANCE-ID"] == names.split()
 
 

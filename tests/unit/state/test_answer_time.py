@@ -31,9 +31,8 @@ def read(end: int, **fields: Any) -> TopicRead:  # noqa: ANN401 - of a TopicRead
     """What `follow` notes of a log partition that it has read to its end a second ago."""
     known = {"start_offset": 0, "end_offset": end, "topic_end_offset": end, "stable_offset": end}
     times = {"complete_since_ms": NOW_MS - 10**6, "read_at_ms": NOW_MS - 1_000}
-    given = {**known, **times, **fields}
-    values: dict[str, Any] = {name: given.get(name) for name in TopicRead._fields}
-    return TopicRead(**values)
+    given: dict[str, Any] = {**dict.fromkeys(TopicRead._fields), **known, **times, **fields}
+    return TopicRead(**given)
 
 
 def answered(store: Store, at_most: int = 100) -> AnswerTime:

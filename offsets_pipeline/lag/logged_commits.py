@@ -1,0 +1,93 @@
+"""The last commits of groups, read from the log."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
+from offsets_pipeline.lag.commit_windows import (
+    COLUMNS,
+    MANY_GROUPS,
+    Commit,
+    CommitWindows,
+    Identity,
+    commit_key_prefixes,
+)
+from offsets_pipeline.log.ordered_log import OrderedLog
+from offsets_pipeline.semantics.partitioning import partition_for
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from offsets_pipeline.query.state_reader import StateReader
+
+
+def last_commits(
+    reader: StateReader, group_ids: Collection[str], size: int, at_ms: int | None = None
+) -> dict[Identity, list[Commit]]:
+    """Return the last visible commits of each offset of these groups, at most ``size``, in the order of the log.
+
+    They are those up to a time in ms, or up to the end of the log (None). A time cuts each log partition before its
+    first record with a later timestamp, as `export-segments --as-of` does.
+    """
+    return _LoggedCommits(reader, group_ids, at_ms).last(size)
+
+
+class _LoggedCommits:
+    def __init__(self, reader: StateReader, group_ids: Collection[str], at_ms: int | None) -> None:
+        self._reader = reader
+        self._group_ids = group_ids
+        self._at_ms = at_ms
+
+    def last(self, size: int) -> dict[Identity, list[Commit]]:
+        windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+        if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS:
+            windows.add(self._rows_of_commits(self._group_ids))
+        else:
+            for _, rows in self._runs():
+                windows.add(rows)
+        return windows.windows()
+
+    def _rows_of_commits(self, group_ids: Collection[str]) -> pa.Table:
+        """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
+        ranges = " OR ".join(
+            f"(key >= X'{prefix.hex()}' AND key < X'{_next(prefix).hex()}')"
+            for group_id in group_ids
+            for prefix in commit_key_prefixes(group_id)
+        )
+        query = (
+            f"SELECT {', '.join(COLUMNS)} FROM log WHERE log_incarnation = {self._log_incarnation} "
+            f"AND (control_type IS NOT NULL OR {ranges})"
+        )
+        if self._homes is not None:
+            query += f" AND log_partition IN ({', '.join(map(str, self._homes))})"
+        found = self._reader.select(f"{query} ORDER BY log_partition, record_offset", "log")
+        return found.cast(pa.schema([LOG.arrow_schema().field(name).with_nullable(nullable=True) for name in COLUMNS]))
+
+    @cached_property
+    def _offsets_partitions(self) -> int | None:
+        return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
+
+    def _runs(self) -> Iterator[tuple[int, pa.Table]]:
+        log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes)
+        yield from log.runs()
+
+    @cached_property
+    def _homes(self) -> list[int] | None:
+        """The log partitions of the groups (R1); None: all."""
+        if self._offsets_partitions is None:
+            return None
+        return sorted({partition_for(group_id, self._offsets_partitions) for group_id in self._group_ids})
+
+    @cached_property
+    def _log_incarnation(self) -> int:
+        notes = self._reader.rows("SELECT log_incarnation FROM log_partitions", "log_partitions")
+        return max((row["log_incarnation"] for row in notes), default=LOG_INCARNATION)
+
+
+def _next(prefix: bytes) -> bytes:
+    """The least bytes above all that start with a prefix."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
