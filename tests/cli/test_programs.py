@@ -108,7 +108,7 @@ def test_each_job_is_a_command_with_the_same_options(path: Path, capsys: pytest.
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "SELECT 1")])
+@pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "--spark", "SELECT 1")])
 def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
