@@ -83,7 +83,10 @@ def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[st
     return count
 
 
-@pytest.mark.parametrize("capture", ["4.2.0-kip848", "4.2.0-txn-open", "4.2.0-share"])
+@pytest.mark.parametrize(
+    "capture",
+    ["4.2.0-txn-open", *(pytest.param(each, marks=pytest.mark.long) for each in ("4.2.0-kip848", "4.2.0-share"))],
+)
 def test_every_view_and_table_has_the_rows_that_spark_finds(
     spark: SparkSession, folded: Callable[[str], Path], capture: str
 ) -> None:

@@ -42,7 +42,9 @@ class FakeBroker:
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.port = int(self._server.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._closing = False
+        self._serving = threading.Thread(target=self._serve, daemon=True)
+        self._serving.start()
 
     @property
     def address(self) -> str:
@@ -64,8 +66,11 @@ class FakeBroker:
                 each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self._closing = True
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # ends an accept that waits
+        # Before the socket is closed: else the thread may accept at its number, which the next broker's socket gets.
+        self._serving.join()
         self._server.close()
         self.disconnect()
 
@@ -90,21 +95,17 @@ class FakeBroker:
         )
 
     def _serve(self) -> None:
-        while True:
-            try:
+        while not self._closing:
+            with suppress(OSError):
                 connection, _ = self._server.accept()
-                if self._tls is not None:
-                    connection = self._tls.wrap_socket(connection, server_side=True)
-            except OSError:
-                if self._server.fileno() < 0:
-                    return
-                continue
-            self._open.append(connection)
-            threading.Thread(target=self._answer_all, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._answer_all, args=(connection,), daemon=True).start()
 
     def _answer_all(self, connection: socket.socket) -> None:
-        stream = connection.makefile("rb")
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            self._open.append(connection)
+            stream = connection.makefile("rb")
             while size := stream.read(4):
                 request = stream.read(struct.unpack(">i", size)[0])
                 key, version = struct.unpack_from(">hh", request)
