@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 class OffsetsError(Exception):
@@ -115,6 +115,12 @@ class NoSuchGroup(OffsetsError):
     """The store has no group with this id."""
 
     kafka_name = "GROUP_ID_NOT_FOUND"
+
+    @classmethod
+    def of(cls, group_ids: Sequence[str], where: str) -> NoSuchGroup:
+        """The error for these groups, of which ``where`` has none."""
+        named = f"group{'s' if len(group_ids) > 1 else ''} {', '.join(map(repr, group_ids))}"
+        return cls(f"no {named} in {where} (GROUP_ID_NOT_FOUND)")
 
 
 class NoSuchConnector(OffsetsError):

@@ -13,7 +13,7 @@ from offsets_pipeline.broker.messages import ConsumerGroupDescribeRequest
 from offsets_pipeline.record.wire import uuid_to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.broker.connection import Connection, Message
@@ -114,15 +114,7 @@ def list_groups(cluster: Cluster) -> dict[str, ListedGroup]:
 
 def describe_classic_groups(cluster: Cluster, group_ids: Collection[str]) -> dict[str, DescribedClassicGroup]:
     """Classic groups by group id, without those that no longer exist. Raises the errors of `Cluster`."""
-
-    def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, Message | None]]:
-        return {
-            each.group_id: (0, None) if each.error_code == GROUP_ID_NOT_FOUND else (each.error_code, each)
-            for some in _portions(of_node)
-            for each in connection.send(DescribeGroupsRequest(groups=some)).groups
-        }
-
-    found = ask_coordinators(cluster, group_ids, ask, "describe group")
+    found = _described(cluster, group_ids, lambda some: DescribeGroupsRequest(groups=some))
     return {
         group_id: DescribedClassicGroup(
             state=each.group_state,
@@ -147,18 +139,27 @@ def describe_classic_groups(cluster: Cluster, group_ids: Collection[str]) -> dic
 
 def describe_consumer_groups(cluster: Cluster, group_ids: Collection[str]) -> dict[str, DescribedConsumerGroup]:
     """Groups of KIP-848 by group id, without those that no longer exist. Raises the errors of `Cluster`."""
+    found = _described(
+        cluster,
+        group_ids,
+        lambda some: ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False),
+    )
+    return {group_id: _consumer_group(each) for group_id, each in found.items() if each is not None}
+
+
+def _described(
+    cluster: Cluster, group_ids: Collection[str], request: Callable[[list[str]], Message]
+) -> dict[str, Message | None]:
+    """The answers about groups; None for a group that does not exist. ``request`` is made of a portion of them."""
 
     def ask(connection: Connection, of_node: list[str]) -> dict[str, tuple[int, Message | None]]:
         return {
             each.group_id: (0, None) if each.error_code == GROUP_ID_NOT_FOUND else (each.error_code, each)
             for some in _portions(of_node)
-            for each in connection.send(
-                ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
-            ).groups
+            for each in connection.send(request(some)).groups
         }
 
-    found = ask_coordinators(cluster, group_ids, ask, "describe group")
-    return {group_id: _consumer_group(each) for group_id, each in found.items() if each is not None}
+    return ask_coordinators(cluster, group_ids, ask, "describe group")
 
 
 def _consumer_group(group: Message) -> DescribedConsumerGroup:

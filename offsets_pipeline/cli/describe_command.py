@@ -85,9 +85,7 @@ def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions
         _show(answers, options)
     if missing:
         named = [each for each in dict.fromkeys(options.groups) if each in missing]
-        said = f"group{'s' if len(named) > 1 else ''} {', '.join(map(repr, named))}"
-        places = ", ".join(reader.location for reader in readers.values())
-        raise NoSuchGroup(f"no {said} in {places} (GROUP_ID_NOT_FOUND)")
+        raise NoSuchGroup.of(named, ", ".join(reader.location for reader in readers.values()))
     return 0
 
 

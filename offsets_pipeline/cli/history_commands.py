@@ -76,8 +76,7 @@ def as_of(store: str, settings: Settings, options: AsOfOptions) -> int:
     elif answer.groups or not missing:
         show_groups(answer.groups, options.format_, members=options.members)
     if missing:
-        named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
-        raise NoSuchGroup(f"no {named} in {location} as of then (GROUP_ID_NOT_FOUND)")
+        raise NoSuchGroup.of(missing, f"{location} as of then")
     return 0
 
 

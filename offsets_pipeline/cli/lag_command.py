@@ -82,8 +82,7 @@ def lag(options: LagOptions, settings: Settings) -> int:
     if shown or not missing:
         write_rows([each.name for each in fields(kind)], map(astuple, shown), options.format_)
     if missing:
-        named = f"group{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}"
-        raise NoSuchGroup(f"no {named} in {reader.location} (GROUP_ID_NOT_FOUND)")
+        raise NoSuchGroup.of(missing, reader.location)
     return 0
 
 

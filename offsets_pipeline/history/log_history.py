@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import OWNED, StoreProperties
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG, LOG_INCARNATION, LOG_PARTITIONS, TOPICS
+from offsets_pipeline.delta.schemas import (
+    FOLD_PROGRESS,
+    GROUPS,
+    LOG,
+    LOG_INCARNATION,
+    LOG_PARTITIONS,
+    RECORD_COLUMNS,
+    TOPICS,
+)
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import NoSuchTable
@@ -26,17 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.snapshot import Snapshot
 
 #: The columns of the log that history reads.
-COLUMNS = (
-    "log_partition",
-    "record_offset",
-    "record_timestamp",
-    "key",
-    "value",
-    "producer_id",
-    "producer_epoch",
-    "control_type",
-    "source",
-)
+COLUMNS = (*RECORD_COLUMNS, "source")
 
 _NO_ENDS: Mapping[int, int] = MappingProxyType({})
 

@@ -118,11 +118,9 @@ class ConnectService:
             return json_response(info["config"])
         settings = settings_of(await self._body(request), "the request")
         created, info = await run_in_threadpool(self._management.put_config, name, settings)
-        return (
-            json_response(info, 201, {"Location": request.url.path.removesuffix("/config")})
-            if created
-            else (json_response(info))
-        )
+        if not created:
+            return json_response(info)
+        return json_response(info, 201, {"Location": request.url.path.removesuffix("/config")})
 
     async def _offsets(self, request: Request) -> Response:
         name = _name(request)
