@@ -239,6 +239,8 @@ def test_references_to_secrets_are_stored(client: RestClient) -> None:
 
 
 def test_no_file_of_the_store_has_a_secret(location: Path, client: RestClient) -> None:
+    for number in range(6):  # so that there is something to search, whichever tests ran before
+        assert client.send("PUT", f"/connectors/open-{number}/config", CONFIG).status == 201
     for number, (name, value) in enumerate(SECRETS):
         assert client.send("PUT", f"/connectors/secret-{number}/config", {**CONFIG, name: value}).status == 400
     with ConnectLog.open(location) as log:
