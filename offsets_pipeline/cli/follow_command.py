@@ -64,22 +64,24 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
     with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
         spark = start_spark(settings)
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
-        ingest.prepare()
         follower = Follower(ingest, settings, clock) if fold else None
-        sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
-        watched.start(_counts(ingest.store, metrics, settings, clock, log.warning, with_groups=fold))
-        with batches_counted(spark, metrics), ExitStack() as ends:
-            if sampling is not None and not options.available_now:
-                sampling.start()
-                ends.callback(sampling.close)
-            if follower is None:
-                read = ingest.run(available_now=options.available_now)
-            else:
-                metrics.add("offsets_records_folded_total", 0)
-                read = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
-        if sampling is not None and options.available_now:
-            sampling.sample_once()
+        read = 0
+        if options.available_now or ingest.await_topic():
+            ingest.prepare()
+            sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
+            watched.start(_counts(ingest.store, metrics, settings, clock, log.warning, with_groups=fold))
+            with batches_counted(spark, metrics), ExitStack() as ends:
+                if sampling is not None and not options.available_now:
+                    sampling.start()
+                    ends.callback(sampling.close)
+                if follower is None:
+                    read = ingest.run(available_now=options.available_now)
+                else:
+                    metrics.add("offsets_records_folded_total", 0)
+                    read = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
+            if sampling is not None and options.available_now:
+                sampling.sample_once()
     sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)
 

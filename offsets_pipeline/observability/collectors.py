@@ -105,6 +105,11 @@ class TopicMetrics(TopicObserver):
         """Pass it on."""
         self._following.connected(address, cluster_id)
 
+    def missing(self, address: str) -> None:
+        """Set the topic as not up."""
+        self._metrics.set("offsets_topic_up", 0)
+        self._following.missing(address)
+
     def planned(self, progress: TopicProgress) -> None:
         """Set the incarnation of the log: the query starts or restarts."""
         self._metrics.set("offsets_log_incarnation", progress.reading.log_incarnation)

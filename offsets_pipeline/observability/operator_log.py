@@ -72,6 +72,12 @@ class TopicLog(TopicObserver):
         """Write which broker answered."""
         self._log.say(f"connected to {address}" + (f", cluster {cluster_id}" if cluster_id is not None else ""))
 
+    def missing(self, address: str) -> None:
+        """Write that the topic does not exist yet."""
+        self._log.say(
+            f"the cluster at {address} has no topic {self._topic} yet: waiting until its first consumer creates it"
+        )
+
     def planned(self, progress: TopicProgress) -> None:
         """Write what is read, unless the last plan was the same."""
         self._is_back()

@@ -33,6 +33,7 @@ from offsets_pipeline.errors import (
     raised_on_executor,
 )
 from offsets_pipeline.ingest.record_kind import topic_kind_of
+from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
 from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
@@ -66,7 +67,7 @@ _MAY_PASS = (KafkaFailed, NoSuchTopic)
 
 
 class TopicIngest:
-    """Copies one topic to the log of one store: call `prepare`, then `run`; `stop` ends `run`."""
+    """Copies one topic to the log of one store: call `prepare`, then `run`; `stop` ends `run` and `await_topic`."""
 
     def __init__(
         self,
@@ -104,6 +105,32 @@ class TopicIngest:
     def _prepared(self) -> TopicWatch:
         assert self._topic_watch is not None  # noqa: S101 - prepare comes first
         return self._topic_watch
+
+    def await_topic(self) -> bool:
+        """Wait until the cluster has the topic, if its first consumer will create it; False if `stop` came first.
+
+        Raises NoSuchTopic for another topic than `__consumer_offsets`. Raises BrokerUnreachable, AuthenticationFailed,
+        NotAuthorized and KafkaFailed as `prepare`; once it waits, only the errors that do not pass.
+        """
+        is_missing = False
+        with self._admin() as admin:
+            while not self._stopped.is_set():
+                try:
+                    admin.describe()
+                except NoSuchTopic:
+                    if self._topic != OFFSETS_TOPIC:
+                        raise
+                    if not is_missing:
+                        self._observer.missing(admin.address())
+                    is_missing = True
+                except (BrokerUnreachable, KafkaFailed) as away:
+                    if not is_missing:
+                        raise
+                    self._observer.unreachable(away)
+                else:
+                    return True
+                self._stopped.wait(self._settings.topic.watch_interval_ms / 1000)
+        return False
 
     def prepare(self) -> Store:
         """Check the topic, then open the store or create it.

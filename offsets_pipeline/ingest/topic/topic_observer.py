@@ -15,6 +15,9 @@ class TopicObserver:
     def connected(self, address: str, cluster_id: str | None) -> None:
         """A broker answered at this address; the id is None if the cluster has none."""
 
+    def missing(self, address: str) -> None:
+        """The cluster at this address does not have the topic yet: the ingest waits for it."""
+
     def planned(self, progress: TopicProgress) -> None:
         """A reading starts or restarts."""
 

@@ -46,7 +46,7 @@ OPTIONS = {
     "retry.backoff.ms": "1",
     "fetch.max.wait.ms": "20",
 }
-NOT_LEADER, FENCED_EPOCH, OUT_OF_RANGE, NOT_AUTHORIZED = 6, 74, 1, 29
+NOT_LEADER, FENCED_EPOCH, OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_AUTHORIZED = 6, 74, 1, 3, 29
 _VERSIONS = VERSIONS | {
     MetadataRequest.API_KEY: (0, 12),
     ListOffsetsRequest.API_KEY: (1, 7),
@@ -124,6 +124,7 @@ class FakeTopic:
         self.partitions = partitions
         self.brokers: dict[int, FakeBroker] = {}
         self.down: set[int] = set()  # brokers that the metadata leaves out
+        self.is_missing = False
         self.topics: dict[str, UUID] = {}  # other topics
         self.topic_id: UUID | None = None
         self.configs: dict[str, str | None] = {}
@@ -173,8 +174,11 @@ class FakeTopic:
             )
             for each, at in self.partitions.items()
         ]
-        topics = [(TOPIC, self.topic_id, partitions), *((name, at, []) for name, at in self.topics.items())]
-        names = None if request.topics is None else {each.name for each in request.topics}
+        topics = {TOPIC: (self.topic_id, partitions), **{name: (at, []) for name, at in self.topics.items()}}
+        if self.is_missing:
+            del topics[TOPIC]
+        names = topics.keys() if request.topics is None else [each.name for each in request.topics]
+        found = [(name, topics.get(name)) for name in names]
         return MetadataResponse(
             throttle_time_ms=0,
             brokers=[
@@ -185,9 +189,10 @@ class FakeTopic:
             cluster_id="c",
             controller_id=1,
             topics=[
-                of_topic(error_code=0, name=name, topic_id=at, is_internal=False, partitions=found)
-                for name, at, found in topics
-                if names is None or name in names
+                of_topic(error_code=UNKNOWN_TOPIC, name=name, topic_id=None, is_internal=False, partitions=[])
+                if known is None
+                else of_topic(error_code=0, name=name, topic_id=known[0], is_internal=False, partitions=known[1])
+                for name, known in found
             ],
         )
 
