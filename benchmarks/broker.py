@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 KAFKA_JARS = Path(sys.prefix) / "kafka"
+#: JARs of Spark's own Kafka source.
+SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
 
 _JVM = (
     # The heap, then what kafka-run-class.sh says by default.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _PROC = Path("/proc")
 # fields of /proc/PID/stat behind the name of the program, which may have spaces
@@ -27,16 +29,32 @@ class ProcessTree:
         It sums the growth of each process: what a process took that ends, and that its parent does not wait for, would
         else be subtracted. Not counted: the last part of a second of a process that ends.
         """
-        known = self._ticks()
-        total = 0
+        taken = ProcessorTime(self)
         for _ in range(samples):
             wait(1.0)
-            now = self._ticks()
-            total += sum(ticks - known.get(pid, 0) for pid, ticks in now.items())
-            known = now
-        return total / os.sysconf("SC_CLK_TCK")
+            taken.look()
+        return taken.seconds
 
-    def _ticks(self) -> dict[int, int]:
+    @contextmanager
+    def watched(self) -> Iterator[ProcessorTime]:
+        """Processor time that the processes take in this context; complete when it ends."""
+        taken, ended = ProcessorTime(self), threading.Event()
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                taken.look()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield taken
+        finally:
+            ended.set()
+            thread.join()
+            taken.look()
+
+    def ticks(self) -> dict[int, int]:
+        """Processor time of each process since it began, in clock ticks."""
         stats = _stats()
         return {pid: sum(int(ticks) for ticks in stats[pid][_TIMES]) for pid in self._pids(stats) if pid in stats}
 
@@ -54,6 +72,26 @@ class ProcessTree:
         for parent in found:  # grows
             found += [pid for pid, stat in stats.items() if int(stat[_PARENT]) == parent]
         return found
+
+
+class ProcessorTime:
+    """Processor time of a tree of processes since this object was made: `look` adds what they took since the last."""
+
+    def __init__(self, tree: ProcessTree) -> None:
+        self._tree = tree
+        self._known = tree.ticks()
+        self._total = 0
+
+    def look(self) -> None:
+        """Add the growth of each process, and all of the time of a new one."""
+        now = self._tree.ticks()
+        self._total += sum(ticks - self._known.get(pid, 0) for pid, ticks in now.items())
+        self._known = now
+
+    @property
+    def seconds(self) -> float:
+        """Seconds up to the last `look`."""
+        return self._total / os.sysconf("SC_CLK_TCK")
 
 
 def _stats() -> dict[int, list[str]]:

@@ -22,7 +22,15 @@ from py4j.java_gateway import (  # type: ignore[import-untyped]
     launch_gateway,
 )
 
-from benchmarks.broker import CLUSTER_ID, KAFKA_JARS, LOGGING, SETTINGS, free_ports, replace_segments
+from benchmarks.broker import (
+    CLUSTER_ID,
+    KAFKA_JARS,
+    LOGGING,
+    SETTINGS,
+    SPARK_KAFKA_JARS,
+    free_ports,
+    replace_segments,
+)
 from tests.kafka.broker_answers import QUICK_CLIENT, Broker
 
 if TYPE_CHECKING:
@@ -31,8 +39,6 @@ if TYPE_CHECKING:
 FETCH_JARS = Path(__file__).parents[2] / "scripts" / "fetch_jars.py"
 _KAFKA_3_9_JARS = Path(sys.prefix) / "kafka-3.9"
 _CONNECT_JARS = Path(sys.prefix) / "connect"
-#: JARs of Spark's own Kafka source.
-SPARK_KAFKA_JARS = Path(sys.prefix) / "spark-kafka"
 #: Class path of a broker of 4.2, of its clients and of a Connect worker.
 KAFKA_4_2 = f"{KAFKA_JARS}/*:{_CONNECT_JARS}/*"
 # Messages of the classic group coordinator, which brokers up to 3.9 have.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.broker import SPARK_KAFKA_JARS
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
 from offsets_pipeline.spark_query.starting_offsets import starting_offsets
-from tests.kafka.brokers import SPARK_KAFKA_JARS
 
 GROUP, HALF = "spark-orders", "half"
 TOPIC = "orders"

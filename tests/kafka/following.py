@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 import traceback
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.stream.follow import Follower
+from tests.kafka.live import LogRecord
 from tests.kafka.live_clients import wait_until
 from tests.spark.stores import differences, export_of, table
 
@@ -82,10 +87,16 @@ def caught_up(store: Path, broker: LiveClients) -> None:
 
 
 def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
-    rows = table(store, "log").select(["log_partition", "record_offset", "log_incarnation"]).to_pylist()
-    return sorted(
-        (row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation
-    )
+    return [(each.log_partition, each.record_offset) for each in log_records(store, log_incarnation)]
+
+
+def log_records(store: Path, log_incarnation: int = 0) -> list[LogRecord]:
+    """Each record of a log incarnation, as often as the log holds it."""
+    rows = table(store, "log").filter(pc.field("log_incarnation") == log_incarnation)
+    times = rows["record_timestamp"].cast(pa.int64())
+    columns = [times if field.name == "timestamp_us" else rows[field.name] for field in fields(LogRecord)]
+    found = [LogRecord(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    return sorted(found, key=lambda each: (each.log_partition, each.record_offset))
 
 
 def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:

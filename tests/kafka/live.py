@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from benchmarks.broker import free_ports
 from offsets_pipeline.record.segment import read_segment
@@ -92,20 +95,58 @@ class LiveBroker(LiveClients):
 
     def log_places(self, topic: str = TOPIC) -> list[tuple[int, int]]:
         """Log partition and record offset of each record in the broker's segment files, control records too."""
+        return [(each.log_partition, each.record_offset) for each in self.log_records(topic)]
+
+    def log_records(self, topic: str = TOPIC) -> list[LogRecord]:
+        """Each record in the broker's segment files, control records too."""
         self.wait_for_markers()
-        return places_in(self.folder, topic)
+        return records_in(self.folder, topic)
 
 
 def places_in(folder: Path, topic: str = TOPIC) -> list[tuple[int, int]]:
     """Log partition and record offset of each record in the segment files of a broker's data folder."""
-    return sorted(
-        (int(of_partition.name.rpartition("-")[2]), record_offset)
-        for of_partition in folder.glob(f"{topic}-*")
-        if of_partition.name.rpartition("-")[2].isdigit()  # a deleted topic's folders are renamed
-        for file in sorted(of_partition.glob("*.log"))
-        for batch in read_segment(file.read_bytes(), source=str(file)).batches()
-        for record_offset in batch["record_offset"].to_pylist()
-    )
+    return [(each.log_partition, each.record_offset) for each in records_in(folder, topic)]
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """A record of the log with all that a broker stores of it; producer ids of transactions only."""
+
+    log_partition: int
+    record_offset: int
+    timestamp_us: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: int | None
+    producer_epoch: int | None
+    control_type: str | None
+
+
+def records_in(folder: Path, topic: str = TOPIC) -> list[LogRecord]:
+    """Each record in the segment files of a broker's data folder, control records too."""
+    found = []
+    for of_partition in folder.glob(f"{topic}-*"):
+        number = of_partition.name.rpartition("-")[2]
+        if not number.isdigit():  # a deleted topic's folders are renamed
+            continue
+        for file in of_partition.glob("*.log"):
+            for batch in read_segment(file.read_bytes(), source=str(file)).batches():
+                times = batch["record_timestamp"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+                for row, timestamp_us in zip(batch.to_pylist(), times, strict=True):
+                    has_producer = row["is_transactional"] or row["control_type"] is not None
+                    found.append(
+                        LogRecord(
+                            int(number),
+                            row["record_offset"],
+                            timestamp_us,
+                            row["key"],
+                            row["value"],
+                            row["producer_id"] if has_producer else None,
+                            row["producer_epoch"] if has_producer else None,
+                            row["control_type"],
+                        )
+                    )
+    return sorted(found, key=lambda each: (each.log_partition, each.record_offset))
 
 
 @contextmanager

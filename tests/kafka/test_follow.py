@@ -21,8 +21,9 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places
+from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places, log_records
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
 from tests.spark.stores import export_of, rows_of
 
@@ -81,7 +82,9 @@ def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
             broker.start()
             clients_do_it_all(broker, "3")
             caught_up(store, broker)
-        assert log_places(store) == broker.log_places()
+        records = broker.log_records()
+        assert log_records(store) == records
+        assert {each.control_type for each in records} == {None, COMMIT, ABORT}
         assert workbench.verify(store).equal
         names = {row["topic"]: row["topic_id"] for row in rows_of(store, "topics")}
         assert names["t1"] == broker.topic_id("t1")

@@ -23,7 +23,7 @@ from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.figures import by_partition, extents, figures_of
-from tests.kafka.live import live_broker, wait_until
+from tests.kafka.live import TOPIC, live_broker, wait_until
 from tests.programs import assert_said, in_process, job_in_process, stopped_in_process
 from tests.spark.stores import differences, log_of
 
@@ -146,7 +146,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_open_transaction_is_shown_with_its_age(
+def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transaction_is_shown_with_its_age(
     kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path
 ) -> None:
     store, file, (port,) = tmp_path / "store", tmp_path / "metrics.prom", free_ports(1)
@@ -166,16 +166,19 @@ def test_open_transaction_is_shown_with_its_age(
 
     with live_broker(kafka, tmp_path / "broker", 1) as broker:
         broker.create_topic("t", 1)
-        broker.commit("before", {("t", 0): 1})
-        before_ms = _now_ms()
-        transaction = broker.transaction("hangs")
-        transaction.begin("in-it", {("t", 0): 2})
-        after_ms = _now_ms()
-        broker.commit("behind", {("t", 0): 3})
-        ((began,),) = [{start for _, start, _ in broker.answers.producers().values() if start is not None}]
-        started_ms = _now_ms()
+        broker.delete_topic(TOPIC)  # a new cluster has none
 
         def look() -> None:
+            wait_until(lambda: told().get("offsets_topic_up") == {"": 0}, "it does not wait for the topic")
+            broker.commit("before", {("t", 0): 1})
+            before_ms = _now_ms()
+            transaction = broker.transaction("hangs")
+            transaction.begin("in-it", {("t", 0): 2})
+            after_ms = _now_ms()
+            broker.commit("behind", {("t", 0): 3})
+            ((began,),) = [{start for _, start, _ in broker.answers.producers().values() if start is not None}]
+            started_ms = _now_ms()
+
             wait_until(lambda: open_ in told(), "nothing is told of the transaction")
             figures = told()
             asked_ms = _now_ms()
@@ -204,6 +207,10 @@ def test_open_transaction_is_shown_with_its_age(
         said = f"{records} records added to {store}, {records} folded\n"
         assert (done.returncode, done.stdout) == (0, said)
         assert "warning" not in done.stderr
+        waited = (
+            f"the cluster at {broker.address} has no topic {TOPIC} yet: waiting until its first consumer creates it"
+        )
+        assert done.stderr.count(waited) == done.stderr.count("waiting until") == 1
         figures = figures_of(file.read_text())
         assert figures["offsets_records_read_total"] == figures["offsets_records_folded_total"] == {"": records}
         assert {name: figures[name] for name in OFFSET_NAMES} == {name: {"0": 0} for name in OFFSET_NAMES}

@@ -14,10 +14,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from offsets_pipeline.semantics.log_row import COMMIT
 from offsets_pipeline.semantics.partitioning import partition_for
+from tests.kafka.following import log_records
 from tests.kafka.live import LiveBroker, live_broker, wait_until
 from tests.programs import OFFSETS, QUICK, in_process
-from tests.spark.stores import differences, log_of
+from tests.spark.stores import differences
 from tests.streaming.test_kill import kill
 
 if TYPE_CHECKING:
@@ -99,9 +101,9 @@ def test_killed_at_a_random_moment_follow_has_appended_and_folded_each_record_on
 
 
 def assert_each_is_there_once(store: Path, broker: LiveBroker) -> None:
-    landed = [(row.log_partition, row.record_offset) for row in log_of(store)]
-    assert landed == broker.log_places()  # neither missing nor twice
-    assert {at for at, _ in landed} >= {partition_for("txn", 5)}
+    landed = log_records(store)
+    assert landed == broker.log_records()  # neither missing nor twice
+    assert {each.log_partition for each in landed if each.control_type == COMMIT} >= {partition_for("txn", 5)}
 
 
 @pytest.mark.long

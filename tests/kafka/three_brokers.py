@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.broker import free_ports
 from tests.kafka.broker_answers import TOPIC, Broker
 from tests.kafka.brokers import KafkaJvm
-from tests.kafka.live import places_in
+from tests.kafka.live import LogRecord, places_in, records_in
 from tests.kafka.live_clients import LiveClients, wait_until
 
 if TYPE_CHECKING:
@@ -98,6 +98,15 @@ class ThreeBrokers(LiveClients):
         self._victim.kill()
         self._victim = None
 
+    def revive(self) -> None:
+        """Start broker 3 in a new JVM on the data that its death left, and wait until its replicas are in sync."""
+        self._victim = KafkaJvm(self._folder)
+        self.start(VICTIM)
+        wait_until(
+            lambda: all(self.in_sync(at) == set(_NODES) for at in range(self.offsets_partitions)),
+            "the replicas are not in sync",
+        )
+
     def data(self, node: int) -> Path:
         """The data folder of a broker."""
         return self._folder / f"broker-{node}"
@@ -139,6 +148,11 @@ class ThreeBrokers(LiveClients):
             for place in places_in(self.data(each))
             if each == (leaders[place[0]] if node is None else node)
         )
+
+    def log_records(self) -> list[LogRecord]:
+        """Each record of the log, control records too. Waits until all brokers have the same segment files."""
+        wait_until(lambda: len({tuple(records_in(self.data(each))) for each in self._running}) == 1, "replicas differ")
+        return records_in(self.data(1))
 
     def _jvm_of(self, node: int) -> KafkaJvm:
         if node != VICTIM:

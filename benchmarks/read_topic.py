@@ -1,0 +1,274 @@
+"""How fast a topic is read from nothing into a log, beside Spark's own Kafka source, in one run.
+
+    .venv/bin/python -m benchmarks.read_topic [--records 5000000] [--records-per-batch 10] [--rounds 3]
+
+A real broker on this machine serves the log of `generate.py` as `__consumer_offsets`: 50 log partitions, and no
+transactions, since Spark's source leaves their markers out. One Spark session reads all of it in each way, one after
+the other, into new tables. The first round warms up and does not count.
+
+Seconds are from the start of the query to its end; its tables were created before. Processor time is that of Spark's
+JVM, of its Python workers and of the driver, without the broker's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from benchmarks.broker import (
+    KAFKA_JARS,
+    SPARK_KAFKA_JARS,
+    Broker,
+    BrokerError,
+    ended_by_sigterm,
+    replace_segments,
+)
+from benchmarks.generate import Shape, generate
+from benchmarks.processes import ProcessTree
+from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import load_settings
+from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource
+from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.session import build_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from offsets_pipeline.config import Settings
+
+    #: Reads the whole topic, and returns how many records that were.
+    Reading = Callable[[], int]
+
+TOPIC = "__consumer_offsets"
+OURS, APPENDED, BY_SPARK = "ingest-topic", "Spark's source, our append", "Spark's source, Spark's Delta writer"
+OURS_ALONE, SPARK_ALONE = "our source, nothing written", "Spark's source, nothing written"
+#: By way of Spark's source, ours with the same purpose.
+COUNTERPARTS = {APPENDED: OURS, BY_SPARK: OURS, SPARK_ALONE: OURS_ALONE}
+_LOG_PARTITIONS = 50
+
+
+@dataclass
+class Line:
+    """What each round that counts took."""
+
+    what: str
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+
+
+def render(lines: Sequence[Line], records: int) -> str:
+    """The lines as a Markdown table, by medians; the last column compares Spark's source with ours."""
+    medians = {line.what: statistics.median(line.seconds) for line in lines}
+    rows = [["what", "seconds", "records/s", "CPU s", "ours is as fast"]]
+    for line in lines:
+        median, counterpart = medians[line.what], COUNTERPARTS.get(line.what)
+        ratio = "" if counterpart is None else f"{median / medians[counterpart]:.2f} times"
+        seconds = f"{median:.2f} ({min(line.seconds):.2f} to {max(line.seconds):.2f})"
+        rows.append(
+            [line.what, seconds, f"{records / median:,.0f}", f"{statistics.median(line.cpu_seconds):.1f}", ratio]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    rows.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    )
+
+
+class Reader:
+    """Reads the topic in each way, into tables below a folder."""
+
+    def __init__(self, spark: SparkSession, address: str, folder: Path, settings: Settings) -> None:
+        self._spark = spark
+        self._address = address
+        self._folder = folder
+        self._settings = settings
+        jvm = spark.sparkContext._jvm  # noqa: SLF001 - pyspark has no public name for it
+        assert jvm is not None  # noqa: S101
+        self._spark_processes = ProcessTree(jvm.java.lang.ProcessHandle.current().pid())
+        self._tables = 0
+
+    def ways(self) -> dict[str, Callable[[], Reading]]:
+        """By line, a function that creates a table and returns the reading into it."""
+        return {
+            OURS: self._ingest,
+            APPENDED: self._append,
+            BY_SPARK: self._write_by_spark,
+            OURS_ALONE: lambda: lambda: self._run(self._ours().writeStream.format("noop")),
+            SPARK_ALONE: lambda: lambda: self._run(self._sparks().writeStream.format("noop")),
+        }
+
+    def measure(self, line: Line, way: Callable[[], Reading], records: int) -> None:
+        """Read once; exits with an error if it read another number of records."""
+        read = way()
+        driver, began = time.process_time(), time.perf_counter()
+        with self._spark_processes.watched() as processor_time:
+            found = read()
+            seconds = time.perf_counter() - began
+        if found != records:
+            sys.exit(f"read_topic: error: {line.what} read {found} records of {records}")
+        line.seconds.append(seconds)
+        line.cpu_seconds.append(processor_time.seconds + time.process_time() - driver)
+
+    # --- into a table
+
+    def _ingest(self) -> Reading:
+        ingest = self._new_ingest()
+        return lambda: ingest.run(available_now=True)
+
+    def _append(self) -> Reading:
+        """As this program read a topic before it had a source of its own."""
+        store = self._new_ingest().store
+        appender = TopicAppender(0, self._settings, SystemClock(), lambda: None)
+        unknown = {"producer_id": "bigint", "producer_epoch": "smallint", "control_type": "string"}
+        added: list[int] = []
+
+        def land(rows: DataFrame, _: int) -> None:
+            in_log = rows.select(
+                *_columns(),
+                *(F.lit(None).cast(kind).alias(name) for name, kind in unknown.items()),
+                F.lit(f"kafka://{self._address}/{TOPIC}").alias("source"),
+                F.lit(None).cast("string").alias("damage"),
+            )
+            added.append(appender.append(store.in_session(rows.sparkSession), in_log))
+
+        def read() -> int:
+            self._run(self._sparks().writeStream.foreachBatch(land))
+            return sum(added)
+
+        return read
+
+    def _write_by_spark(self) -> Reading:
+        rows, table = self._sparks().select(*_columns()), str(self._new_folder())
+        self._spark.createDataFrame([], rows.schema).write.format("delta").save(table)
+        return lambda: self._run(rows.writeStream.format("delta").option("path", table))
+
+    def _new_ingest(self) -> TopicIngest:
+        options = KafkaOptions(self._address, {})
+        ingest = TopicIngest(self._spark, str(self._new_folder()), options, self._settings, SystemClock())
+        ingest.prepare()
+        return ingest
+
+    def _new_folder(self) -> Path:
+        self._tables += 1
+        return self._folder / f"table-{self._tables}"
+
+    # --- the sources, with batches of the same size
+
+    def _ours(self) -> DataFrame:
+        self._spark.dataSource.register(RecordBatchSource)
+        return (
+            self._spark.readStream.format(FORMAT)
+            .options(**KafkaOptions(self._address, {}).for_source())
+            .option("topic", TOPIC)
+            .option("max_offsets", self._settings.topic.max_records_per_batch)
+            .option("tasks", self._spark.sparkContext.defaultParallelism)
+            .load()
+        )
+
+    def _sparks(self) -> DataFrame:
+        return (
+            self._spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._address)
+            .option("kafka.isolation.level", "read_committed")
+            # A subscription would join a group, and so write into the topic.
+            .option("assign", json.dumps({TOPIC: list(range(_LOG_PARTITIONS))}))
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", self._settings.topic.max_records_per_batch)
+            .load()
+        )
+
+    def _run(self, writer: DataStreamWriter) -> int:
+        """Run a query up to the topic's end; returns the number of its records."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as checkpoint:
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+            return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _columns() -> list[Column]:
+    """What Spark's source knows of the columns of the log."""
+    names = {"partition": "log_partition", "offset": "record_offset", "timestamp": "record_timestamp"}
+    return [*(F.col(name).alias(of_log) for name, of_log in names.items()), F.col("key"), F.col("value")]
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
+    """All ways, once to warm up and then `rounds` times."""
+    shape = Shape(
+        commits=options.records,
+        records_per_batch=options.records_per_batch,
+        tombstones=0.01,
+        offsets_partitions=_LOG_PARTITIONS,
+    )
+    log = generate(shape, folder / "segments")
+    print(
+        f"{log.records:,} records, {shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each, "
+        f"{shape.offsets_partitions} log partitions",
+        flush=True,
+    )
+    broker = Broker(folder, shape.offsets_partitions)
+    broker.format()
+    broker.load(make_log=True)
+    replace_segments(log.folder, broker.data, shape.offsets_partitions)
+    settings = load_settings()
+    jars = ",".join(str(jar) for jar in sorted(SPARK_KAFKA_JARS.glob("*.jar")))
+    # Spark's newer way to ask for the ends of partitions ignores internal topics.
+    of_spark = {"spark.jars": jars, "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
+    with broker.serving(make_log=False) as address:
+        spark = build_session("read_topic", settings, of_spark)
+        reader = Reader(spark, address, folder, settings)
+        lines = {what: Line(what) for what in reader.ways()}
+        for number in range(1 + options.rounds):
+            for what, way in reader.ways().items():
+                line = lines[what] if number else Line(what)
+                reader.measure(line, way, log.records)
+                print(f"round {number}: {what}: {line.seconds[-1]:.2f} s", file=sys.stderr, flush=True)
+        spark.stop()
+    return list(lines.values())
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options; exits with status 2 if one is wrong."""
+    parser = argparse.ArgumentParser(
+        description="Measure how fast a topic is read from nothing, beside Spark's own Kafka source.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--records", type=int, default=5_000_000, metavar="N", help="records of the topic")
+    parser.add_argument("--records-per-batch", type=int, default=10, metavar="N", help="1 to 10")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds that count, after the first")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
+    options = parser.parse_args(arguments)
+    if min(options.records, options.rounds) < 1 or not 1 <= options.records_per_batch <= Shape().identities_per_group:
+        parser.error("--records and --rounds take 1 or more, --records-per-batch takes 1 to 10")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print the table."""
+    options = parsed(arguments)
+    for jars in (KAFKA_JARS, SPARK_KAFKA_JARS):
+        if not jars.is_dir():
+            sys.exit(f"read_topic: error: no JARs in {jars}: run `make kafka`")
+    with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-read-", dir=options.folder) as folder:
+        try:
+            lines = measure(options, Path(folder))
+        except BrokerError as error:
+            sys.exit(f"read_topic: error: {error}")
+    print(render(lines, options.records))
+
+
+if __name__ == "__main__":
+    main()
