@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.errors import BrokerUnreachable
-from offsets_pipeline.ingest.topic.record_batch_source import SCHEMA
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
+from offsets_pipeline.ingest.topic.topic_records import RECORDS_SCHEMA
 from offsets_pipeline.log.append import LogAppender
 from tests.spark.stores import CLOCK, copied, rows_of, table, versions
 
@@ -39,7 +39,7 @@ def batch(workbench: Workbench, places: Iterable[tuple[int, int]]) -> DataFrame:
         (part, offset, at, b"key", f"{part} {offset}".encode(), None, None, None, SOURCE, None)
         for part, offset in places
     ]
-    return workbench.spark.createDataFrame(rows, SCHEMA).repartition(2)
+    return workbench.spark.createDataFrame(rows, RECORDS_SCHEMA).repartition(2)
 
 
 def appender(
@@ -128,7 +128,9 @@ def test_a_damaged_batch_is_in_the_quarantine_once(workbench: Workbench, store: 
     one, opened = appender(workbench), workbench.open(store)
     at = datetime(2026, 11, 21, tzinfo=UTC)
     damage = (1, 6, at, None, b"raw bytes", None, None, None, SOURCE, "its checksum is wrong (9 bytes)")
-    rows = workbench.spark.createDataFrame([damage, damage], SCHEMA).repartition(2)  # of two tasks that share a batch
+    rows = workbench.spark.createDataFrame([damage, damage], RECORDS_SCHEMA).repartition(
+        2
+    )  # of two tasks that share a batch
     assert one.append(opened, rows.union(batch(workbench, FIRST))) == len(FIRST)
     assert one.append(opened, rows) == 0  # delivered again, without records
     assert held(store) == sorted(FIRST)

@@ -28,6 +28,21 @@ def test_time_of_a_child_counts_once_also_after_its_end() -> None:
     assert tree.cpu_seconds(lambda _: None, 1) < 0.25
 
 
+def test_time_of_a_child_counts_in_a_watched_block_and_later_time_does_not() -> None:
+    with (
+        ProcessTree(os.getpid()).watched() as taken,
+        subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        taken.look()
+        child.communicate()
+    seconds = taken.seconds
+    assert 0.25 <= seconds <= 10
+    sum(range(10**6))
+    assert taken.seconds == seconds
+
+
 def test_memory_of_a_process_includes_its_children() -> None:
     memory = ProcessTree(os.getpid()).memory_mib()
     with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -15,6 +15,7 @@ starting_offsets       JSON {"0": {"offset": 42, "leader_epoch": 3}}; by default
 source                 text for the column `source`; by default kafka://ADDRESS/TOPIC
 max_offsets            largest number of record offsets in a batch; default: no limit
 tasks                  largest number of tasks of a batch; default 2
+content                `records`, the default; `ranges`: a row for each task, which a TopicReader reads in the same task
 wait_ms                how long a look for new records waits for the brokers; default 1000
 =====================  =================================================================================================
 """
@@ -28,8 +29,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -45,31 +44,21 @@ from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
 from offsets_pipeline.broker.fetch import Fetcher, Position
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
-from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange, read_ranges, require_same_log
-from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.broker.offset_ranges import OffsetRange, require_same_log
 from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NoSuchTopic
-from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
-from offsets_pipeline.record.corrupt import NotASegment
-from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES
-from offsets_pipeline.record.segment import Damage, read_segment
+from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA, TopicReader, ranges_row
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
 
 FORMAT = "kafka_record_batches"
-#: Columns of the source. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are
-#: in `value`, the record offset of its first batch in `record_offset`.
-SCHEMA = f"{LOG_COLUMNS}, damage string"
-
-_DAMAGE_SCHEMA = pa.schema(
-    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
-)
+#: Values of the option `content`.
+RECORDS, RANGES = "records", "ranges"
 _KAFKA = "kafka."
 _FEW_OFFSETS = 20_000  # a batch of no more is read by one task
-_BATCH_ROWS = 65_536
-_OFFSET_BYTES = 8
 _MAY_PASS = (BrokerUnreachable, KafkaFailed, NoSuchTopic)  # the ingest reports these, and what lasts
 
 Positions = dict[int, Position]
@@ -88,6 +77,7 @@ class SourceOptions:
     tasks: int
     wait_ms: int
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
+    has_ranges: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -105,7 +95,17 @@ class SourceOptions:
             tasks=int(options.get("tasks", "2")),
             wait_ms=int(options.get("wait_ms", "1000")),
             topic_kind=TopicKind(options.get("topic_kind", TopicKind.CONSUMER_OFFSETS)),
+            has_ranges=_has_ranges(options),
         )
+
+    @property
+    def reader(self) -> TopicReader:
+        """The reader of the topic's records."""
+        return TopicReader(self.topic, self.kafka, self.source, self.topic_kind)
+
+
+def _has_ranges(options: Mapping[str, str]) -> bool:
+    return options.get("content", RECORDS) == RANGES
 
 
 def parsed(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
@@ -133,8 +133,8 @@ class RecordBatchSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """SCHEMA."""
-        return SCHEMA
+        """RECORDS_SCHEMA or RANGES_SCHEMA."""
+        return RANGES_SCHEMA if _has_ranges(self.options) else RECORDS_SCHEMA
 
     def streamReader(self, schema: object) -> RecordBatchStreamReader:  # noqa: ARG002, N802 - Spark's
         """The reader."""
@@ -277,10 +277,11 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # --- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task in SCHEMA. Raises the errors of `read_ranges`."""
-        with Cluster(self._options.kafka) as cluster:
-            for fetched in read_ranges(cluster, self._options.topic, partition.value):
-                yield from _rows(fetched, self._options.source, self._options.topic_kind)
+        """The rows of a task. Raises the errors of `TopicReader.read`."""
+        if self._options.has_ranges:
+            yield ranges_row(partition.value)
+        else:
+            yield from self._options.reader.read(partition.value)
 
 
 def shared(ahead: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
@@ -321,42 +322,6 @@ def shared_out(ranges: Sequence[OffsetRange], tasks: int) -> list[list[OffsetRan
             room -= end - start
             start = end
     return found
-
-
-def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.RecordBatch]:
-    """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
-    at, partition = fetched.position, fetched.range.partition
-    reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
-    damage: list[Damage] = []
-    try:
-        for batch in reader.batches():
-            offsets = batch["record_offset"]
-            wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
-            if wanted.num_rows:
-                rows = log_columns(wanted, partition, source, kind)
-                yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
-        damage = reader.damage
-    except NotASegment:  # not one batch in it decodes
-        raw = fetched.records
-        damage = [Damage(0, len(raw), "no record batch of it decodes", raw[:MAX_DAMAGE_BYTES])]
-    for each in damage:
-        row = {
-            "log_partition": partition,
-            "record_offset": _offset_of(each, at),
-            "value": each.raw,
-            "source": source,
-            "damage": f"{each.reason} ({each.length} bytes)",
-        }
-        yield pa.RecordBatch.from_pylist([row], schema=_DAMAGE_SCHEMA)
-
-
-def _offset_of(damage: Damage, fetched_at: int) -> int:
-    """The record offset in the header of the stretch's first batch, or at which it was fetched.
-
-    The header's does not depend on the fetch. So a batch that two tasks fetch, or two processes, is one stretch.
-    """
-    first = int.from_bytes(damage.raw[:_OFFSET_BYTES], "big", signed=True)
-    return first if len(damage.raw) >= _OFFSET_BYTES and first >= 0 else fetched_at
 
 
 def _are_new(positions: Mapping[int, Position], ends: Mapping[int, Position]) -> bool:

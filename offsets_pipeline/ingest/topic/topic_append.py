@@ -49,20 +49,31 @@ def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
 class TopicAppender:
     """Appends batches of one log incarnation.
 
+    ``read`` turns the batches of a task into batches of records; by default they are records. A reader of ranges saves
+    the way of each record from one Python process through the JVM, row by row, to another.
+
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
     the append.
     """
 
-    def __init__(self, log_incarnation: int, settings: Settings, clock: Clock, confirm: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        log_incarnation: int,
+        settings: Settings,
+        clock: Clock,
+        confirm: Callable[[], object],
+        read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
+    ) -> None:
         self._log_incarnation = log_incarnation
         self._settings = settings
         self._clock = clock
         self._confirm = confirm
+        self._read = read
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
     def append(self, store: Store, rows: DataFrame) -> int:
-        """Append the rows of `RecordBatchSource` that the log lacks; returns how many.
+        """Append the records of rows of `RecordBatchSource` that the log lacks; returns how many.
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
@@ -76,7 +87,7 @@ class TopicAppender:
             self._ends = ends_by_incarnation(store).get(self._log_incarnation, {})
             self._number = appender.number
         tasks = store.spark.sparkContext.defaultParallelism  # one file per task, not one per partition of the topic
-        write = _writer(place, self._ends)
+        write = _writer(place, self._ends, self._read)
         written = [
             pickle.loads(row["written"])  # noqa: S301 - the program's own
             for row in rows.coalesce(tasks).mapInArrow(write, "written binary").collect()
@@ -107,14 +118,16 @@ class _Written:
 
 
 def _writer(
-    place: LogFilePlace, ends: Mapping[int, int]
+    place: LogFilePlace,
+    ends: Mapping[int, int],
+    read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = iter,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of a task: writes the rows that the log lacks to files, and returns a pickled `_Written`."""
     held = dict(ends)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer, written = LogFileWriter(place), _Written()
-        for batch in batches:
+        for batch in read(batches):
             is_damage = batch["damage"].is_valid()
             if pc.any(is_damage).as_py():
                 written.damage += [_damage(row) for row in batch.filter(is_damage).to_pylist()]

@@ -35,7 +35,7 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
-from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RecordBatchSource, rendered
+from offsets_pipeline.ingest.topic.record_batch_source import FORMAT, RANGES, RecordBatchSource, SourceOptions, rendered
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_client import TopicClient
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
@@ -268,7 +268,19 @@ class TopicIngest:
 
         reading = progress.reading
         source = f"kafka://{topic.cluster_id or self._options.bootstrap_server}/{self._topic}"
-        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm)
+        starts = {at: Position(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
+        options = {
+            **self._options.for_source(),
+            "topic": self._topic,
+            "topic_kind": self.store.properties.topic_kind.value,
+            "source": source,
+            "content": RANGES,
+            "starting_offsets": json.dumps(rendered(starts)),
+            "max_offsets": str(self._settings.topic.max_records_per_batch),
+            "tasks": str(self._spark.sparkContext.defaultParallelism),
+        }
+        read = SourceOptions.parse(options).reader.read_all
+        appender = TopicAppender(reading.log_incarnation, self._settings, self._clock, confirm, read)
         self._failures.clear()
 
         def land(rows: DataFrame, batch_id: int) -> None:
@@ -284,19 +296,10 @@ class TopicIngest:
                     self._failures.append(failure)  # Spark keeps only the text of an exception
                 raise
 
-        starts = {at: Position(start, progress.leader_epochs.get(at)) for at, start in reading.starts.items()}
-        reader = (
-            self._spark.readStream.format(FORMAT)
-            .options(**self._options.for_source())
-            .option("topic", self._topic)
-            .option("source", source)
-            .option("topic_kind", self.store.properties.topic_kind.value)
-            .option("starting_offsets", json.dumps(rendered(starts)))
-            .option("max_offsets", self._settings.topic.max_records_per_batch)
-            .option("tasks", self._spark.sparkContext.defaultParallelism)
-        )
         writer = (
-            reader.load()
+            self._spark.readStream.format(FORMAT)
+            .options(**options)
+            .load()
             .writeStream.queryName(self._query_name())
             .option("checkpointLocation", Path(checkpoint).as_uri())
             .foreachBatch(land)

@@ -26,10 +26,9 @@ from offsets_pipeline.broker.fetch import Position
 from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange
 from offsets_pipeline.errors import BrokerUnreachable, LogTruncated
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS
-from offsets_pipeline.ingest.topic import record_batch_source
+from offsets_pipeline.ingest.topic import record_batch_source, topic_records
 from offsets_pipeline.ingest.topic.record_batch_source import (
     FORMAT,
-    SCHEMA,
     Offsets,
     RecordBatchSource,
     RecordBatchStreamReader,
@@ -38,6 +37,7 @@ from offsets_pipeline.ingest.topic.record_batch_source import (
     shared,
     shared_out,
 )
+from offsets_pipeline.ingest.topic.topic_records import RANGES_SCHEMA, RECORDS_SCHEMA
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.unit.broker.fake_broker import TOPIC
 from tests.unit.broker.fake_topic import FakePartition, FakeTopic, batch, damaged, fake_topic, options_of
@@ -110,7 +110,8 @@ def test_the_first_batch_starts_at_the_option_or_at_the_logs_start() -> None:
 
 
 def test_name_schema_and_default_limit() -> None:
-    assert (RecordBatchSource.name(), RecordBatchSource({}).schema()) == (FORMAT, SCHEMA)
+    assert (RecordBatchSource.name(), RecordBatchSource({}).schema()) == (FORMAT, RECORDS_SCHEMA)
+    assert RecordBatchSource({"content": "ranges"}).schema() == RANGES_SCHEMA
     with fake_topic({0: ones(1)}) as topic:
         with reader_of(topic) as reader:
             assert reader.getDefaultReadLimit() == ReadAllAvailable()
@@ -311,6 +312,22 @@ def test_a_batch_has_the_rows_of_its_range_in_the_columns_of_the_log(monkeypatch
     assert list(rows[0]) == [each.split()[0] for each in LOG_COLUMNS.split(", ")] + ["damage"]
 
 
+def test_ranges_of_the_tasks_give_the_same_rows_as_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batch_source, "_FEW_OFFSETS", 0)
+    start, end = offsets(_0=1, _1=0), offsets(_0=7, _1=3)
+    log = FakePartition([batch(0, 4), damaged(batch(4)), batch(5, 4)])
+    with fake_topic({0: log, 1: ones(3)}) as topic:
+        with reader_of(topic, tasks="3") as reader:
+            rows = rows_of(reader, start, end)
+        with reader_of(topic, tasks="3", content="ranges") as reader:
+            tasks = [list(reader.read(task)) for task in reader.partitions(start, end)]
+            assert [len(batches) for batches in tasks] == [1, 1, 1]
+            shipped = pickle.loads(pickle.dumps(reader._options.reader))
+            read = [row for batches in tasks for found in shipped.read_all(batches) for row in found.to_pylist()]
+    assert read == rows
+    assert any(row["damage"] is not None for row in rows)
+
+
 # --- damage
 
 
@@ -328,9 +345,7 @@ def test_a_damaged_batch_is_one_row_with_its_bytes_and_costs_no_other_record() -
 
 def test_a_fetch_without_one_whole_batch_is_one_row_with_its_bytes() -> None:
     fetched = FetchedBatches(OffsetRange(0, 5, 9), 5, b"\xff" * 100)
-    ((row,),) = [
-        rows.to_pylist() for rows in record_batch_source._rows(fetched, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)
-    ]
+    ((row,),) = [rows.to_pylist() for rows in topic_records._rows(fetched, "kafka://c/t", TopicKind.CONSUMER_OFFSETS)]
     assert (row["record_offset"], row["value"], row["source"]) == (5, b"\xff" * 100, "kafka://c/t")
     assert row["damage"] == "no record batch of it decodes (100 bytes)"
 

@@ -1,0 +1,103 @@
+"""The records of ranges of a topic, in the columns of the log.
+
+A task reads them: it fetches raw record batches from the leaders, and decodes them as those of segment files.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.broker.cluster import Cluster
+from offsets_pipeline.broker.offset_ranges import read_ranges
+from offsets_pipeline.delta.schemas import LOG, RECORD_COLUMNS
+from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
+from offsets_pipeline.record.corrupt import NotASegment
+from offsets_pipeline.record.scan import MAX_DAMAGE_BYTES
+from offsets_pipeline.record.segment import Damage, read_segment
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from offsets_pipeline.broker.kafka_options import KafkaOptions
+    from offsets_pipeline.broker.offset_ranges import FetchedBatches, OffsetRange
+
+#: Columns of records. `damage` is null for a record. Else the row is a stretch that does not decode: its bytes are in
+#: `value`, the record offset of its first batch in `record_offset`.
+RECORDS_SCHEMA = f"{LOG_COLUMNS}, damage string"
+#: Columns of ranges: those of a task, pickled.
+RANGES_SCHEMA = "ranges binary"
+
+_DAMAGE_SCHEMA = pa.schema(
+    [*((name, LOG.arrow_schema().field(name).type) for name in (*RECORD_COLUMNS, "source")), ("damage", pa.string())]
+)
+_BATCH_ROWS = 65_536
+_OFFSET_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TopicReader:
+    """Reads ranges of a topic. ``source``: text for the column `source`."""
+
+    topic: str
+    kafka: KafkaOptions
+    source: str
+    topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """The rows of these ranges in RECORDS_SCHEMA. Raises the errors of `read_ranges`."""
+        with Cluster(self.kafka) as cluster:
+            for fetched in read_ranges(cluster, self.topic, ranges):
+                yield from _rows(fetched, self.source, self.topic_kind)
+
+    def read_all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the ranges in batches of RANGES_SCHEMA."""
+        for batch in batches:
+            for task in batch["ranges"].to_pylist():
+                yield from self.read(pickle.loads(task))  # noqa: S301 - the program's own
+
+
+def ranges_row(ranges: Sequence[OffsetRange]) -> pa.RecordBatch:
+    """The ranges of a task as a row of RANGES_SCHEMA."""
+    return pa.RecordBatch.from_pydict({"ranges": [pickle.dumps(tuple(ranges))]})
+
+
+def _rows(fetched: FetchedBatches, source: str, kind: TopicKind) -> Iterator[pa.RecordBatch]:
+    """The rows of fetched batches: their records within the range, and the stretches that do not decode."""
+    at, partition = fetched.position, fetched.range.partition
+    reader = read_segment(fetched.records, source=f"{source}, partition {partition} at {at}", max_records=_BATCH_ROWS)
+    damage: list[Damage] = []
+    try:
+        for batch in reader.batches():
+            offsets = batch["record_offset"]
+            wanted = batch.filter(pc.and_(pc.greater_equal(offsets, at), pc.less(offsets, fetched.range.end)))
+            if wanted.num_rows:
+                rows = log_columns(wanted, partition, source, kind)
+                yield rows.append_column("damage", pa.nulls(rows.num_rows, pa.string()))
+        damage = reader.damage
+    except NotASegment:  # not one batch in it decodes
+        raw = fetched.records
+        damage = [Damage(0, len(raw), "no record batch of it decodes", raw[:MAX_DAMAGE_BYTES])]
+    for each in damage:
+        row = {
+            "log_partition": partition,
+            "record_offset": _offset_of(each, at),
+            "value": each.raw,
+            "source": source,
+            "damage": f"{each.reason} ({each.length} bytes)",
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=_DAMAGE_SCHEMA)
+
+
+def _offset_of(damage: Damage, fetched_at: int) -> int:
+    """The record offset in the header of the stretch's first batch, or at which it was fetched.
+
+    The header's does not depend on the fetch. So a batch that two tasks fetch, or two processes, is one stretch.
+    """
+    first = int.from_bytes(damage.raw[:_OFFSET_BYTES], "big", signed=True)
+    return first if len(damage.raw) >= _OFFSET_BYTES and first >= 0 else fetched_at
