@@ -225,8 +225,13 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
     replace_segments(log.folder, broker.data, shape.offsets_partitions)
     settings = load_settings()
     jars = ",".join(str(jar) for jar in sorted(SPARK_KAFKA_JARS.glob("*.jar")))
-    # Spark's newer way to ask for the ends of partitions ignores internal topics.
-    of_spark = {"spark.jars": jars, "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
+    of_spark = {
+        "spark.jars": jars,
+        # Spark's newer way to ask for the ends of partitions ignores internal topics.
+        "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true",
+        # Each query has consumers of its own: room for those of all rounds, so that none waits for a place.
+        "spark.kafka.consumer.cache.capacity": "10000",
+    }
     with broker.serving(make_log=False) as address:
         spark = build_session("read_topic", settings, of_spark)
         reader = Reader(spark, address, folder, settings)
