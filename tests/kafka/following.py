@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
@@ -92,10 +91,11 @@ def log_places(store: Path, log_incarnation: int = 0) -> list[tuple[int, int]]:
 
 def log_records(store: Path, log_incarnation: int = 0) -> list[LogRecord]:
     """Each record of a log incarnation, as often as the log holds it."""
-    rows = table(store, "log").filter(pc.field("log_incarnation") == log_incarnation)
-    times = rows["record_timestamp"].cast(pa.int64())
-    columns = [times if field.name == "timestamp_us" else rows[field.name] for field in fields(LogRecord)]
-    found = [LogRecord(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    rows = table(store, "log")
+    names = [field.name for field in fields(LogRecord)]
+    columns = [rows["record_timestamp"].cast(pa.int64()) if name == "timestamp_us" else rows[name] for name in names]
+    lists = [column.to_pylist() for column in (*columns, rows["log_incarnation"])]
+    found = [LogRecord(*row) for *row, of in zip(*lists, strict=True) if of == log_incarnation]
     return sorted(found, key=lambda each: (each.log_partition, each.record_offset))
 
 

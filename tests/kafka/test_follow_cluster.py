@@ -84,7 +84,7 @@ def test_leaders_that_move_and_a_broker_that_dies_and_returns_cost_no_record_and
         with following(workbench, store, cluster, quick, heard):
             with clients_committing(cluster) as wait_for:
                 for round_ in range(rounds):
-                    for order in ([1, 2, 3], [2, 3, 1], [3, 1, 2]):
+                    for order in ([2, 3, 1], [3, 1, 2]):
                         cluster.place({at: order[at:] + order[:at] for at in range(3)})
                         wait_for(15)
                     assert VICTIM in cluster.leaders().values()
