@@ -88,6 +88,12 @@ class LiveBroker(LiveClients):
             self._server.awaitShutdown()
             self._server = None
 
+    def upgrade(self, server: KafkaJvm) -> None:
+        """Start it in another JVM, with its data; it is stopped."""
+        assert self._server is None
+        self._runs_in = server
+        self.start()
+
     def close(self) -> None:
         """Stop its clients and it."""
         self.close_clients()

@@ -12,7 +12,7 @@ import pytest
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from tests.kafka.brokers import KafkaJvm, kafka_3_9
-from tests.kafka.following import answers_of, caught_up, following, log_places
+from tests.kafka.following import Heard, answers_of, caught_up, following, log_places, log_records
 from tests.kafka.live import LiveBroker, live_broker
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def clients_do_it_all(broker: LiveBroker, round_: int) -> None:
     broker.delete_group(f"deleted-{round_}")
 
 
-def test_broker_of_3_9_is_followed_with_the_answers_of_its_classic_coordinator(
+def test_broker_of_3_9_is_followed_with_the_answers_of_its_classic_coordinator_and_then_of_its_upgrade(
     kafka: KafkaJvm, classic_kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
+    store, heard = tmp_path / "store", Heard()
     with live_broker(kafka, tmp_path / "broker", 3, server=classic_kafka) as broker:
         clients_do_it_all(broker, 1)
         broker.commit("back", {("t1", 0): 1})
@@ -79,8 +79,23 @@ def test_broker_of_3_9_is_followed_with_the_answers_of_its_classic_coordinator(
             clients_do_it_all(broker, 3)
             caught_up(store, broker)
         assert log_places(store) == broker.log_places()
+        answers = answers_of(store)
+        assert answers["back"] == {("t1", 0): 7}
+        assert {"classic-1", "static-2", "gone-3", "simple-3"} <= answers.keys()
+        assert "only-aborted" not in answers
+        assert workbench.verify(store).equal
+
+        broker.stop()
+        broker.upgrade(kafka)  # 4.2 loads what 3.9 wrote, and continues it
+        broker.commit("upgraded", {("t1", 0): 8})
+        with following(workbench, store, broker, quick, heard):
+            caught_up(store, broker)
+        assert log_records(store) == broker.log_records()
+    assert {each.coordinator_semantics for each in log_info(StateReader(str(store)))} == {"modern"}
+    assert any("the broker's coordinator is modern" in each for each in heard.warnings)
     answers = answers_of(store)
-    assert answers["back"] == {("t1", 0): 7}
-    assert {"classic-1", "static-2", "gone-3", "simple-3"} <= answers.keys()
-    assert "only-aborted" not in answers
+    assert answers["back"] == {}  # R12
+    assert answers["upgraded"] == {("t1", 0): 8}
+    assert "only-aborted" in answers  # R14
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {0}
     assert workbench.verify(store).equal
