@@ -20,6 +20,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -43,7 +44,7 @@ from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.session import build_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -55,10 +56,12 @@ if TYPE_CHECKING:
 
 TOPIC = "__consumer_offsets"
 OURS, APPENDED, BY_SPARK = "ingest-topic", "Spark's source, our append", "Spark's source, Spark's Delta writer"
+TUNED = "the same with fetch.max.wait.ms 10"
 OURS_ALONE, SPARK_ALONE = "our source, nothing written", "Spark's source, nothing written"
 #: By way of Spark's source, ours with the same purpose.
-COUNTERPARTS = {APPENDED: OURS, BY_SPARK: OURS, SPARK_ALONE: OURS_ALONE}
+COUNTERPARTS = {APPENDED: OURS, TUNED: OURS, BY_SPARK: OURS, SPARK_ALONE: OURS_ALONE}
 _LOG_PARTITIONS = 50
+_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -106,6 +109,7 @@ class Reader:
         return {
             OURS: self._ingest,
             APPENDED: self._append,
+            TUNED: lambda: self._append({"kafka.fetch.max.wait.ms": "10"}),
             BY_SPARK: self._write_by_spark,
             OURS_ALONE: lambda: lambda: self._run(self._ours().writeStream.format("noop")),
             SPARK_ALONE: lambda: lambda: self._run(self._sparks().writeStream.format("noop")),
@@ -129,7 +133,7 @@ class Reader:
         ingest = self._new_ingest()
         return lambda: ingest.run(available_now=True)
 
-    def _append(self) -> Reading:
+    def _append(self, options: Mapping[str, str] = _DEFAULTS) -> Reading:
         """As this program read a topic before it had a source of its own."""
         store = self._new_ingest().store
         appender = TopicAppender(0, self._settings, SystemClock(), lambda: None)
@@ -146,7 +150,7 @@ class Reader:
             added.append(appender.append(store.in_session(rows.sparkSession), in_log))
 
         def read() -> int:
-            self._run(self._sparks().writeStream.foreachBatch(land))
+            self._run(self._sparks(options).writeStream.foreachBatch(land))
             return sum(added)
 
         return read
@@ -179,9 +183,10 @@ class Reader:
             .load()
         )
 
-    def _sparks(self) -> DataFrame:
+    def _sparks(self, options: Mapping[str, str] = _DEFAULTS) -> DataFrame:
         return (
             self._spark.readStream.format("kafka")
+            .options(**options)
             .option("kafka.bootstrap.servers", self._address)
             .option("kafka.isolation.level", "read_committed")
             # A subscription would join a group, and so write into the topic.
