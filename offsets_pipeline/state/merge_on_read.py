@@ -16,7 +16,7 @@ import pyarrow as pa
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, KEY_HASH, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -59,7 +59,7 @@ class StateTable:
             anti_join: The join in SQL; DuckDB writes it ANTI JOIN.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
-        delta = self._newest_of(self._versions(name, f"NOT base AND {named}"))
+        delta = _newest_of(self._versions(name, f"NOT base AND {named}"), self.key)
         base = self._versions(name, f"base AND {named}")
         listed = ", ".join(self.columns)
         return f"""
@@ -82,32 +82,36 @@ class StateTable:
         that join.
 
         The joins compare hashes of keys, which the files hold: a query of two columns reads no key. Spark looks up one
-        number five times as fast as two, so the second one is compared by inequalities.
+        number five times as fast as two, so the others are compared by inequalities. What is joined to rows of named
+        incarnations needs no filter by ``named``, only their incarnation: each such filter costs time to plan.
         """
-        listed, (high, low) = ", ".join(self.columns), _HASH_COLUMNS
-        same = f"b.{high} = d.{high} AND b.{low} <= d.{low} AND b.{low} >= d.{low}"
-        rows = self._versions(name, named)
-        delta = f"SELECT version, tie, {high}, {low} FROM {rows} WHERE NOT base"
-        newest = self._newest_of(f"(SELECT * FROM {rows} WHERE NOT base)")
+        listed, high = ", ".join(self.columns), _HASH_COLUMNS[0]
+        compared = (*_HASH_COLUMNS[1:], "incarnation")
+        same = " AND ".join(
+            [f"b.{high} = d.{high}", *(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in compared)]
+        )
+        joined = f"version, tie, {high}, {', '.join(compared)}"
+        of_delta = self._versions(name, f"NOT base AND {named}")
         return f"""
-            SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
-            LEFT ANTI JOIN ({delta}) d
+            SELECT /*+ BROADCAST(d) */ {listed} FROM {self._versions(name, f"base AND {named}")} b
+            LEFT ANTI JOIN (SELECT {joined} FROM {self._versions(name, "NOT base")}) d
               ON {same} AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
-            SELECT /*+ BROADCAST(b) */ {listed} FROM {newest} d
+            SELECT /*+ BROADCAST(b) */ {listed} FROM {_newest_of(of_delta, _HASH_COLUMNS)} d
             LEFT ANTI JOIN (
-                SELECT /*+ BROADCAST(d) */ version, tie, {high}, {low} FROM (SELECT * FROM {rows} WHERE base) b
-                LEFT SEMI JOIN ({delta} AND version < {compacted_to}) d ON b.{high} = d.{high}
+                SELECT /*+ BROADCAST(d) */ {joined} FROM {self._versions(name, "base")} b
+                LEFT SEMI JOIN (SELECT {high} FROM {of_delta} WHERE version < {compacted_to}) d ON b.{high} = d.{high}
             ) b
               ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
         """
 
-    def _newest_of(self, delta: str) -> str:
-        """SQL of the newest row of each key; ``delta`` is SQL of rows with the two numbers."""
-        by_age = f"PARTITION BY {', '.join(self.key)} ORDER BY version DESC, tie DESC"
-        return f"""(
-            SELECT * FROM (SELECT *, row_number() OVER ({by_age}) AS place FROM {delta} v) p WHERE place = 1
-        )"""
+
+def _newest_of(delta: str, key: Sequence[str]) -> str:
+    """SQL of the newest row of each key; ``delta`` is SQL of rows with the two numbers."""
+    by_age = f"PARTITION BY {', '.join(key)} ORDER BY version DESC, tie DESC"
+    return f"""(
+        SELECT * FROM (SELECT *, row_number() OVER ({by_age}) AS place FROM {delta} v) p WHERE place = 1
+    )"""
 
 
 OFFSETS = StateTable(
