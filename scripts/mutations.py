@@ -44,6 +44,7 @@ STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
 LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 QUESTIONS = ("tests/unit/state/test_current.py",)
+KEY_HASHES = ("tests/unit/state/test_key_hash.py",)
 DOOR = ("tests/unit/delta",)
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
@@ -53,6 +54,7 @@ REPLAY = "semantics/columnar_replay.py"
 MERGE, CHANGES, FOLD, PROGRESS, BASES = (
     f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
 )
+KEY_HASH = "state/key_hash.py"
 CONNECT_TESTS = ("tests/unit/connect",)
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
@@ -568,16 +570,32 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         MERGE,
-        "PARTITION BY {', '.join(self.key)} ORDER BY version DESC",
+        "PARTITION BY {', '.join(key)} ORDER BY version DESC",
         "ORDER BY version DESC",
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, MERGE, "AND (b.version < d.version OR", "AND (TRUE OR", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "AND {same}\n              AND (b.version <", "AND (b.version <", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "AND {same}\n              AND (b.version >", "AND (b.version >", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "ON {same} AND (b.version <", "ON (b.version <", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)",
+        "ON (b.version > d.version OR b.version = d.version AND b.tie > d.tie)",
+        STATE_WRITER,
+    ),
     Mutation("STATE", FOLDS, MERGE, "b.tie <= d.tie", "b.tie < d.tie", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, KEY_HASH, "_mixed(half + each)", "_mixed(each)", KEY_HASHES),
+    Mutation(
+        "STATE",
+        FOLDS,
+        KEY_HASH,
+        "return of_each[:, 0], of_each[:, 1]",
+        "return of_each[:, 0], of_each[:, 0]",
+        KEY_HASHES,
+    ),
     Mutation(
         "STATE",
         FOLDS,
@@ -588,15 +606,31 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, MERGE, "b.tie > d.tie", "b.tie >= d.tie", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, "p WHERE place = 1", "p", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "AND version < {compacted_to}", "AND FALSE", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "WHERE version < {compacted_to}", "WHERE FALSE", STATE_WRITER),
     Mutation("STATE", FOLDS, MERGE, '.compacted_to.{table.name}"', '.incarnation"', LATE_ROWS_ON_SPARK),
     Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        'self._versions(name, named)})"\n        delta',
-        'self._versions(name, "TRUE")})"\n        delta',
+        'of_delta = self._versions(name, f"NOT base AND {named}")',
+        'of_delta = self._versions(name, "NOT base")',
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        'listed} FROM {self._versions(name, f"base AND {named}")}',
+        'listed} FROM {self._versions(name, "base")}',
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        'compared = (*_HASH_COLUMNS[1:], "incarnation")',
+        "compared = _HASH_COLUMNS[1:]",
         STATE_WRITER,
     ),
     Mutation(

@@ -18,7 +18,7 @@ OWNED = "owned"
 SNAPSHOT = "snapshot"
 #: Start of a location that is a schema of Spark's catalog.
 SCHEMA_PREFIX = "schema:"
-FORMAT_VERSION = "4"  # raise it with each change that older programs cannot read
+FORMAT_VERSION = "5"  # raise it with each change that older programs cannot read
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null

@@ -107,6 +107,11 @@ _INCARNATION = Column(
     nullable=False,
 )
 _BASE = Column("base", _BOOLEAN, "in a file with each key once; else of a later fold", nullable=False)
+#: What a file of a state table has beside the columns of its rows: 128 bits by which Spark joins base and delta.
+KEY_HASH = (
+    Column("key_hash_high", _LONG, "high half of the hash of the row's key (state/key_hash.py)", nullable=False),
+    Column("key_hash_low", _LONG, "low half of this hash", nullable=False),
+)
 
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
@@ -210,6 +215,7 @@ COMMITTED_OFFSETS = Table(
             nullable=False,
         ),
         _MISPLACED,
+        *KEY_HASH,
         _BASE,
         _INCARNATION,
     ),
@@ -228,6 +234,7 @@ GROUP_RECORDS = Table(
         Column("value_offset", _LONG, "record offset of the last value"),
         Column("value", _BINARY, "the last value, raw"),
         Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
+        *KEY_HASH,
         _BASE,
         _INCARNATION,
     ),
@@ -269,6 +276,7 @@ GROUPS = Table(
         Column("members", pa.list_(_MEMBER), "its members, by member id"),
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
+        *KEY_HASH,
         _BASE,
         _INCARNATION,
     ),
@@ -335,6 +343,7 @@ CONNECT_RECORDS = Table(
         Column("value", _STRING, "the record's value, JSON; null: deleted by a tombstone"),
         Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
         _RECORD_OFFSET,
+        *KEY_HASH,
         _BASE,
         _INCARNATION,
     ),

@@ -31,7 +31,7 @@ VIEWS = {
         FROM {committed_offsets} o
         LEFT ANTI JOIN (
             SELECT /*+ BROADCAST(h) */ log_partition, group_id FROM {all_groups}
-            LEFT SEMI JOIN (SELECT log_partition, group_id FROM {all_groups} WHERE {named} AND {hides_offsets}) h
+            LEFT SEMI JOIN (SELECT log_partition, group_id FROM {all_groups} WHERE {hides_offsets}) h
               USING (log_partition, group_id)
             WHERE {named} GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
         ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition

@@ -30,6 +30,7 @@ from offsets_pipeline.semantics.effects import (
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.log_row import of_partitions
+from offsets_pipeline.state.key_hash import with_key_hash
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class StateFolders:
             for incarnation, partitions in by_incarnation(self.incarnations).items()
             for file in write_files(
                 self.tables[table.name],
+                table,
                 in_key_order(table, of_partitions(rows, partitions)),
                 is_base=self.known is None,
                 incarnation=incarnation,
@@ -201,9 +203,12 @@ def _quarantined(effects: Iterable[pa.RecordBatch]) -> list[pa.Table]:
     return [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in effects]
 
 
-def write_files(folder: TableFolder, rows: pa.Table, *, is_base: bool, incarnation: int) -> list[AddFile]:
-    """Write rows, sorted by their key, to files of a state table; none for no rows."""
+def write_files(
+    folder: TableFolder, table: StateTable, rows: pa.Table, *, is_base: bool, incarnation: int
+) -> list[AddFile]:
+    """Write rows, sorted by their key, to files of a state table, with the hashes of the keys; none for no rows."""
     partition = {"base": str(is_base).lower(), "incarnation": str(incarnation)}
+    rows = with_key_hash(rows, table.key)
     return [
         folder.write_file(rows.slice(start, _FILE_ROWS), partition) for start in range(0, rows.num_rows, _FILE_ROWS)
     ]

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, Table
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, KEY_HASH, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Columns by which a table is partitioned. Its files do not hold them: a commit assigns them.
 PARTITION_COLUMNS = ("base", "incarnation")
+_HASH_COLUMNS = tuple(column.name for column in KEY_HASH)
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class StateTable:
 
     @property
     def columns(self) -> list[str]:
-        """All columns that a file of the table holds."""
-        return [name for name in self.table.names() if name not in PARTITION_COLUMNS]
+        """All columns of a row. A file holds the hash of the key as well."""
+        return [name for name in self.table.names() if name not in (*PARTITION_COLUMNS, *_HASH_COLUMNS)]
 
     def file_schema(self) -> pa.Schema:
         """The Arrow schema of `columns`."""
@@ -58,7 +59,7 @@ class StateTable:
             anti_join: The join in SQL; DuckDB writes it ANTI JOIN.
         """
         same = " AND ".join(f"b.{each} = d.{each}" for each in self.key)
-        delta = self._newest_of(self._versions(name, f"NOT base AND {named}"))
+        delta = _newest_of(self._versions(name, f"NOT base AND {named}"), self.key)
         base = self._versions(name, f"base AND {named}")
         listed = ", ".join(self.columns)
         return f"""
@@ -80,35 +81,37 @@ class StateTable:
         keys with an older one are looked up in the base. Usually there is none: then Spark's adaptive execution drops
         that join.
 
-        The joins are by a hash, which Spark looks up five times as fast as a key of several columns. The anti joins
-        compare the key as well, in pairs of inequalities, since Spark would make equalities part of the looked-up key.
+        The joins compare hashes of keys, which the files hold: a query of two columns reads no key. Spark looks up one
+        number five times as fast as two, so the others are compared by inequalities. What is joined to rows of named
+        incarnations needs no filter by ``named``, only their incarnation: each such filter costs time to plan.
         """
-        listed, key = ", ".join(self.columns), ", ".join(self.key)
-        same = " AND ".join(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in self.key)
-        rows = f"(SELECT *, xxhash64({key}) AS key_hash FROM {self._versions(name, named)})"
-        delta = f"SELECT {key}, version, tie, key_hash FROM {rows} WHERE NOT base"
-        newest = self._newest_of(f"(SELECT * FROM {rows} WHERE NOT base)")
+        listed, high = ", ".join(self.columns), _HASH_COLUMNS[0]
+        compared = (*_HASH_COLUMNS[1:], "incarnation")
+        same = " AND ".join(
+            [f"b.{high} = d.{high}", *(f"b.{each} <= d.{each} AND b.{each} >= d.{each}" for each in compared)]
+        )
+        joined = f"version, tie, {high}, {', '.join(compared)}"
+        of_delta = self._versions(name, f"NOT base AND {named}")
         return f"""
-            SELECT /*+ BROADCAST(d) */ {listed} FROM (SELECT * FROM {rows} WHERE base) b
-            LEFT ANTI JOIN ({delta}) d
-              ON b.key_hash = d.key_hash AND {same}
-              AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
+            SELECT /*+ BROADCAST(d) */ {listed} FROM {self._versions(name, f"base AND {named}")} b
+            LEFT ANTI JOIN (SELECT {joined} FROM {self._versions(name, "NOT base")}) d
+              ON {same} AND (b.version < d.version OR b.version = d.version AND b.tie <= d.tie)
             UNION ALL
-            SELECT /*+ BROADCAST(b) */ {listed} FROM {newest} d
+            SELECT /*+ BROADCAST(b) */ {listed} FROM {_newest_of(of_delta, _HASH_COLUMNS)} d
             LEFT ANTI JOIN (
-                SELECT /*+ BROADCAST(d) */ {key}, version, tie, key_hash FROM (SELECT * FROM {rows} WHERE base) b
-                LEFT SEMI JOIN ({delta} AND version < {compacted_to}) d ON b.key_hash = d.key_hash
+                SELECT /*+ BROADCAST(d) */ {joined} FROM {self._versions(name, "base")} b
+                LEFT SEMI JOIN (SELECT {high} FROM {of_delta} WHERE version < {compacted_to}) d ON b.{high} = d.{high}
             ) b
-              ON b.key_hash = d.key_hash AND {same}
-              AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
+              ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)
         """
 
-    def _newest_of(self, delta: str) -> str:
-        """SQL of the newest row of each key; ``delta`` is SQL of rows with the two numbers."""
-        by_age = f"PARTITION BY {', '.join(self.key)} ORDER BY version DESC, tie DESC"
-        return f"""(
-            SELECT * FROM (SELECT *, row_number() OVER ({by_age}) AS place FROM {delta} v) p WHERE place = 1
-        )"""
+
+def _newest_of(delta: str, key: Sequence[str]) -> str:
+    """SQL of the newest row of each key; ``delta`` is SQL of rows with the two numbers."""
+    by_age = f"PARTITION BY {', '.join(key)} ORDER BY version DESC, tie DESC"
+    return f"""(
+        SELECT * FROM (SELECT *, row_number() OVER ({by_age}) AS place FROM {delta} v) p WHERE place = 1
+    )"""
 
 
 OFFSETS = StateTable(

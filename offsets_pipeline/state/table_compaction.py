@@ -226,4 +226,4 @@ def _compacted(
         newest = table.newest(table.name, named)
         query = f"SELECT {columns} FROM ({newest}) AS newest ORDER BY {', '.join(table.key)}"
         rows = snapshot.query(query).read_all().cast(schema)
-        yield from write_files(folder, rows, is_base=True, incarnation=incarnation)
+        yield from write_files(folder, table, rows, is_base=True, incarnation=incarnation)

@@ -20,7 +20,7 @@ from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLE
 from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
-from tests.unit.state.state_files import append, before_swap, with_one_hash
+from tests.unit.state.state_files import append, before_swap, with_half_a_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +110,7 @@ def test_views_show_no_late_row_behind_a_reload(
     append(store, *dead, table=DESCRIBED)
     expected = [("g", "a", 0, 10), ("g", "a", 1, 11), ("g", "b", 0, 20), ("g", "c", 0, 7), ("g", "c", 1, 21)]
     query = StateTable.newest_in_spark
-    for newest_in_spark in (query, lambda *arguments: with_one_hash(query(*arguments))):
+    for newest_in_spark in (query, lambda *arguments: with_half_a_hash(query(*arguments))):
         monkeypatch.setattr(StateTable, "newest_in_spark", newest_in_spark)
         register_views(workbench.spark, str(location))
         found = workbench.spark.table("current_offsets").select(*names[:3], "committed_offset").collect()

@@ -89,3 +89,11 @@ def test_one_record_of_each_raw_key_stays() -> None:
     ]
     assert [each.record_offset for each in cleaned(rows, 9, 9)] == [1, 2, 4, 7, 8]
     assert [each.record_offset for each in cleaned(rows, 9, 0)] == [1, 2, 4, 6, 7, 8]  # the producer's epoch
+
+
+def test_record_stays_behind_one_of_a_transaction_that_is_open_or_aborted() -> None:
+    plain = ConnectRow(0, 0, 0, A, b'{"p":1}', None, None)
+    of_transaction = ConnectRow(0, 1, 1, A, b'{"p":2}', 7, None)
+    for marker, stay in ((None, [0, 1]), (ABORT, [0]), (COMMIT, [1, 2])):
+        rows = [plain, of_transaction, *([ConnectRow(0, 2, 2, None, None, 7, marker)] if marker else [])]
+        assert [each.record_offset for each in cleaned(rows, 3, 3)] == stay

@@ -92,11 +92,11 @@ def test_a_store_of_a_newer_format_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     first = store / "log" / "_delta_log" / f"{0:020d}.json"
-    first.write_text(first.read_text().replace('"offsets.format.version": "4"', '"offsets.format.version": "5"'))
+    first.write_text(first.read_text().replace('"offsets.format.version": "5"', '"offsets.format.version": "6"'))
     name, *options = command
     assert main([name, "--store", str(store), *(each.format(to=tmp_path / "to") for each in options)]) == 1
     message = (
-        f"cannot open store {store}: it has format 5, this program reads 4; "
+        f"cannot open store {store}: it has format 6, this program reads 5; "
         "use the program version that wrote it, or ingest its source into a new store"
     )
     assert capsys.readouterr() == ("", f"offsets: error: {message}\n")

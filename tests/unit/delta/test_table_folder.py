@@ -162,7 +162,10 @@ def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
     )
     nothing = {name: [None] for name in schema.names}
     row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_incarnation": [0]}
-    table = pa.Table.from_pydict(row | {"record_offset": [5], "position": [5], "misplaced": [False]}, schema)
+    table = pa.Table.from_pydict(
+        row | {"record_offset": [5], "position": [5], "misplaced": [False], "key_hash_high": [1], "key_hash_low": [2]},
+        schema,
+    )
     folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
     folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
     for snapshot in (folder.snapshot(), again(folder).snapshot()):
