@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from enum import StrEnum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from offsets_pipeline.connect.strict_json import parse_json
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -112,7 +113,8 @@ def offset_key(connector: str, source_partition: object) -> bytes:
 def parse_connect_value(value: bytes | None) -> str | None:
     """A record's value as JSON text; None for a tombstone, which is a null value or JSON null.
 
-    Raises CorruptRecord if the value is no JSON object.
+    Raises CorruptRecord if the value is no JSON object, or holds what JSON cannot: an infinite number, a single
+    surrogate.
     """
     if value is None:
         return None
@@ -138,6 +140,14 @@ def canonical_json(value: object) -> str:
     return text
 
 
+def state_value(text: str | None) -> str | None:
+    """The value of `parse_connect_value` as the state holds it: without spaces, each name of an object once.
+
+    Engines read numbers and equal names of one text differently, and this text alike.
+    """
+    return None if text is None else json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+
+
 def _text(raw: bytes, what: str) -> str:
     try:
         return raw.decode()
@@ -147,13 +157,9 @@ def _text(raw: bytes, what: str) -> str:
 
 def _json(text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise CorruptRecord(what, f"not JSON: {error} in {_shown(text)}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _shown(text: str) -> str:

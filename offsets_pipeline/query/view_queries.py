@@ -82,7 +82,8 @@ CONNECT_VIEWS = {
         FROM (
             SELECT connector, source_partition,
                    max_by(struct(value, record_timestamp, log_partition, record_offset),
-                          struct(record_timestamp, record_offset, log_partition)) AS answer,
+                          struct(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
+                       AS answer,
                    sort_array(collect_set(CASE WHEN value IS NOT NULL THEN raw_key END)) AS raw_keys
             FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
         ) i
@@ -108,16 +109,23 @@ CONNECT_VIEWS = {
                         ELSE 'source' END AS type
             FROM (
                 SELECT connector,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-config') AS config,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-status') AS status,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'target-state') AS target,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-config') AS config,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-status') AS status,
+                       max_by(value, age) FILTER (WHERE record_type = 'target-state') AS target,
                        count_if(record_type = 'task-status') AS task_count,
                        coalesce(bool_or(record_type = 'offset'), FALSE) AS has_offsets,
                        get_json_object(
-                           max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-config'),
+                           max_by(value, age) FILTER (WHERE record_type = 'connector-config'),
                            "$.properties['connector.class']"
                        ) AS connector_class
-                FROM ({all}) a WHERE value IS NOT NULL AND connector <> '' GROUP BY connector
+                FROM (
+                    SELECT *, struct(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
+                    FROM ({all}) a
+                    WHERE value IS NOT NULL
+                          AND record_type IN ('offset', 'connector-config', 'connector-status', 'target-state',
+                                              'task-status')
+                ) r
+                GROUP BY connector
             ) c
             WHERE {exists}
         ) t

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.connect.connect_keys import state_value
 from offsets_pipeline.connect.topic_replay import RECORD, connect_rows
 from offsets_pipeline.connect.topic_state import TopicPartitionState
 from offsets_pipeline.semantics.effects import PENDING, PROGRESS
@@ -93,7 +94,7 @@ def specified_rows(states: Iterable[TopicPartitionState]) -> pa.Table:
                 "raw_key": raw_key,
                 **record.key._asdict(),
                 "record_type": record.key.record_type.value,
-                "value": record.value,
+                "value": state_value(record.value),
                 "record_timestamp": record.record_timestamp,
                 "record_offset": record.record_offset,
             }
