@@ -110,6 +110,18 @@ def offset_key(connector: str, source_partition: object) -> bytes:
     return text.encode()
 
 
+def offset_value(source_offset: object) -> bytes | None:
+    """The value of an offset in the form of Connect's JSON converter; None for a null offset, which deletes.
+
+    Raises CorruptRecord for a source offset that is not null or an object, or that JSON cannot hold.
+    """
+    if source_offset is None:
+        return None
+    text = canonical_json(source_offset, "value").encode()
+    parse_connect_value(text)
+    return text
+
+
 def parse_connect_value(value: bytes | None) -> str | None:
     """A record's value as JSON text; None for a tombstone, which is a null value or JSON null.
 
@@ -127,16 +139,17 @@ def parse_connect_value(value: bytes | None) -> str | None:
     return text
 
 
-def canonical_json(value: object) -> str:
+def canonical_json(value: object, what: str = "key") -> str:
     """The same text for equal JSON values: members in order of their names, no spaces.
 
-    Raises CorruptRecord for a value that JSON or UTF-8 cannot hold, such as a single surrogate.
+    Raises CorruptRecord for a value that JSON or UTF-8 cannot hold, such as a single surrogate; ``what`` is the part of
+    the record.
     """
     try:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode()
-    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
-        raise CorruptRecord("key", f"cannot be written as JSON: {error}") from None
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise CorruptRecord(what, f"cannot be written as JSON: {error}") from None
     return text
 
 

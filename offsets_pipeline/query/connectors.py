@@ -14,6 +14,7 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_answer,
     sink_group,
     source_answer,
+    state_of,
     target_state,
 )
 from offsets_pipeline.delta.reader import quoted
@@ -73,24 +74,26 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
                 each.values[_TYPE(row["record_type"])] = json.loads(row["value"])
     if any(reader.properties.topic_kind is TopicKind.CONNECT_CONFIGS for reader in readers):
         found = {name: each for name, each in found.items() if _TYPE.CONNECTOR_CONFIG in each.values}
+    is_owned = any(reader.properties.topic_kind is TopicKind.CONNECT for reader in readers)
     return [
-        _info(name, each)
+        _info(name, each, is_owned=is_owned)
         for name, each in sorted(found.items())
         if each.offsets or each.values.keys() & {_TYPE.CONNECTOR_STATUS, _TYPE.CONNECTOR_CONFIG}
     ]
 
 
-def _info(name: str, found: _Found) -> ConnectorInfo:
+def _info(name: str, found: _Found, *, is_owned: bool) -> ConnectorInfo:
     status = found.values.get(_TYPE.CONNECTOR_STATUS, {})
     config = found.values.get(_TYPE.CONNECTOR_CONFIG)
     settings = (config or {}).get("properties") or {}
     type_ = ("source" if found.offsets else None) if config is None else connector_type(settings)
+    target = target_state(found.values.get(_TYPE.TARGET_STATE))
     return ConnectorInfo(
         name,
         type_,
-        status.get("state"),
+        state_of(target) if is_owned else status.get("state"),  # an owned store has no worker
         status.get("worker_id"),
-        target_state(found.values.get(_TYPE.TARGET_STATE)),
+        target,
         found.tasks,
         sink_group(name, settings) if type_ == "sink" else None,
         len(found.offsets),

@@ -21,6 +21,14 @@ connectors         one row per connector. Its state is null without the store of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: Placeholders are tables, with `all_groups` for rows of all versions, and the conditions of semantics/answering.py.
 VIEWS = {
     # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset. coalesce keeps this
@@ -96,10 +104,9 @@ CONNECT_VIEWS = {
                END AS group_id, connector_class
         FROM (
             SELECT connector AS name, config,
-                   get_json_object(status, '$.state') AS state, get_json_object(status, '$.worker_id') AS worker_id,
+                   {state} AS state, get_json_object(status, '$.worker_id') AS worker_id,
                    task_count,
-                   coalesce(get_json_object(target, "$['state.v2']"), get_json_object(target, '$.state'))
-                       AS target_state,
+                   {target_state} AS target_state,
                    connector_class,
                    CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
                         WHEN contains(substring_index(connector_class, '.', -1), 'Source') THEN 'source'
@@ -131,5 +138,21 @@ CONNECT_VIEWS = {
         ) t
     """,
 }
-#: A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
-EXISTS = {True: "config IS NOT NULL", False: "status IS NOT NULL OR has_offsets OR config IS NOT NULL"}
+_TARGET_STATE = "coalesce(get_json_object(target, \"$['state.v2']\"), get_json_object(target, '$.state'))"
+
+
+def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
+    """The placeholders of CONNECT_VIEWS that are no tables; ``kinds`` are those of the store and of the ones beside it.
+
+    A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
+    An owned store has no worker: a connector's target state is its state.
+    """
+    knows_configs = TopicKind.CONNECT_CONFIGS in kinds
+    return {
+        "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
+        "prefix": SINK_GROUP_PREFIX,
+        "target_state": _TARGET_STATE,
+        "state": f"coalesce(nullif({_TARGET_STATE}, 'STARTED'), 'RUNNING')"
+        if kinds[0] is TopicKind.CONNECT
+        else "get_json_object(status, '$.state')",
+    }

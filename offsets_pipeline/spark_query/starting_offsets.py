@@ -60,8 +60,8 @@ def starting_offsets(
         with Cluster(KafkaOptions(str(store), options or {})) as cluster:
             of_group = fetch_group_offsets(cluster, [group])[group]
             committed = {TopicPartition(*where): offset for where, (offset, _, _) in of_group.items()}
-            for name, topic in cluster.topics(names).items():
-                counts[name] = max(counts.get(name, 0), len(topic.partitions))
+            for known in cluster.topics(names).values():
+                counts[known.name] = max(counts.get(known.name, 0), len(known.partitions))
     else:
         committed = dict(_committed(str(store), group))
     found: dict[str, dict[str, int]] = {}

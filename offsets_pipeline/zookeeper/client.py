@@ -42,7 +42,7 @@ _PASSING = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc] - kazoo has no types
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler with a quicker `select`: its own opens an epoll for each call, half of the time of a request."""
 
     def select(

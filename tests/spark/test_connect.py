@@ -373,7 +373,9 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
         ("files", "source", "STOPPED", "x.FileStreamSource"),
         ("new", "source", None, "x.FileStreamSource"),
     ]
-    assert [each.name for each in list_connectors([StateReader(str(location))])] == ["files", "new"]
+    listed = list_connectors([StateReader(str(location))])
+    assert [(each.name, each.state) for each in listed] == [(row.name, row.state) for row in rows]
+    assert [(row.name, row.state) for row in rows] == [("files", "STOPPED"), ("new", "RUNNING")]
     with OffsetBackingStore(location) as beside:
         before = OffsetManagement(beside.log).offsets("files")
         assert clean_log(workbench.open(location), workbench.settings, CLOCK).removed > 1
