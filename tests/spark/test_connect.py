@@ -24,10 +24,11 @@ from offsets_pipeline.query.connectors import describe_connector, list_connector
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.spark.both_engines import assert_as_spark
 from tests.spark.segments import write_prefix
-from tests.spark.stores import CLOCK, Workbench, copied, rows_of, segments_of
+from tests.spark.stores import CLOCK, Workbench, appended, copied, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
 
 if TYPE_CHECKING:
@@ -284,6 +285,9 @@ def odd(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for topic, partitions in (("odd", offsets), ("odd-configs", [configs])):
         workbench.ingest(folder / topic, written_topic(folder / "segments", topic, *partitions), topic=topic)
+        if topic == "odd":  # a record of message format 0 has no timestamp
+            untimed = LogRow(1, 100, b'["c",{"tie":  0}]', b'{"p":"untimed"}', None, None)
+            appended(folder / topic, [untimed], record_timestamp=None)
         workbench.fold(folder / topic)
     return folder / "odd"
 
@@ -318,7 +322,7 @@ def test_both_engines_have_the_same_connectors_and_offsets(  # R30
     )
     assert [tuple(row) for row in rows.collect()] == [
         ('{"newer":0}', '{"p":"newer"}', ['["c",{"newer" : 0}]', '["c",{"newer":0}]']),
-        ('{"tie":0}', '{"p":"higher"}', ['["c",{"tie" : 0}]', '["c",{"tie":0}]']),
+        ('{"tie":0}', '{"p":"higher"}', ['["c",{"tie" : 0}]', '["c",{"tie":  0}]', '["c",{"tie":0}]']),
     ]
 
 
