@@ -118,7 +118,7 @@ class NoSuchGroup(OffsetsError):
 
     @classmethod
     def of(cls, group_ids: Sequence[str], where: str) -> NoSuchGroup:
-        """The error for these groups, of which ``where`` has none."""
+        """The error for groups that do not exist in the store ``where``."""
         named = f"group{'s' if len(group_ids) > 1 else ''} {', '.join(map(repr, group_ids))}"
         return cls(f"no {named} in {where} (GROUP_ID_NOT_FOUND)")
 

@@ -39,6 +39,15 @@ _OURS = {
 }
 
 
+#: HOST:PORT, or several separated by commas.
+_BOOTSTRAP_SERVERS = re.compile(r"(?:[\w.+-]+://)?[^/,\s]+:\d+(?:\s*,\s*(?:[\w.+-]+://)?[^/,\s]+:\d+)*")
+
+
+def are_bootstrap_servers(location: object) -> bool:
+    """Whether a location names bootstrap servers, HOST:PORT[,HOST:PORT], and not the folder of a store."""
+    return isinstance(location, str) and _BOOTSTRAP_SERVERS.fullmatch(location) is not None
+
+
 class KafkaOptions:
     """Options of Kafka's clients; the repr shows only their names.
 

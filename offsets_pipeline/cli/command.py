@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from offsets_pipeline.config import load_settings
 from offsets_pipeline.errors import OffsetsError, in_one_line
+from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit):
             raise
         except OffsetsError as error:
-            sys.stderr.write(f"offsets: error: {error}\n")
+            sys.stderr.write(f"offsets: error: {printable(' '.join(str(error).splitlines()))}\n")
             return 1
         except BrokenPipeError:  # the reader of stdout ended, as `head` does
             sys.stderr.close()

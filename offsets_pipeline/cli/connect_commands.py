@@ -33,10 +33,15 @@ def list_(store: str, settings: Settings, format_: str) -> int:
     return 0
 
 
-def describe(store: str, settings: Settings, connector: str, format_: str) -> int:
-    """Show the offsets of a connector; returns the exit status. Raises NoSuchConnector, StoreMismatch."""
+def describe(store: str, settings: Settings, connector: str, configs: str | None, format_: str) -> int:
+    """Show the offsets of a connector; returns the exit status. Raises NoSuchConnector, StoreMismatch.
+
+    ``configs`` is the store of `config.storage.topic`; None: the one beside the store, if it exists.
+    """
     reader = open_reader(store, settings)
-    answer = describe_connector(reader, connector)
+    beside = [open_reader(configs, settings)] if configs is not None else open_beside(store, reader, settings)
+    known = [each for each in beside if configs is not None or each.properties.topic_kind is TopicKind.CONNECT_CONFIGS]
+    answer = describe_connector(reader, connector, *known)
     told_time(reader, store, settings)
     if format_ == "json":
         write_json(answer)  # of Connect's REST interface, which has no more fields

@@ -212,7 +212,7 @@ def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list
     is_long = options.verbose or is_csv
     columns = [*_MEMBERS[:2], *(["group_instance_id"] if has_instances else []), *_MEMBERS[2:]]
     columns += ["current_epoch", "current_assignment", "target_epoch", "target_assignment"] if is_long else []
-    columns += ["subscribed_topics"] if is_long else []
+    columns.append("subscribed_topics")
     rows: list[Row] = []
     for answer, name, group, member in everyone:
         row: Row = [name, member.member_id, *([member.instance_id] if has_instances else [])]
@@ -220,9 +220,7 @@ def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list
         if is_long:
             row += [member.member_epoch, _assignment(member.assignment), group.assignment_epoch]
             row += [None if member.target_assignment is None else _assignment(member.target_assignment)]
-        if is_long:
-            row.append(" ".join(member.subscribed_topics or ()))
-        rows.append([*row, answer.cluster])
+        rows.append([*row, " ".join(member.subscribed_topics or ()), answer.cluster])
     return [*columns, "cluster"], rows
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.cli.command import CONNECT, FILE, Command, command
+from offsets_pipeline.cli.command import CONNECT, FILE, PATH, Command, command
 from offsets_pipeline.cli.output import format_option
 from offsets_pipeline.cli.values import ADDRESS
 
@@ -44,18 +44,25 @@ def list_connectors(store: str, settings: Settings, format_: str) -> int:
     CONNECT,
     "offsets connect describe --store connect --connector files",
     "offsets connect describe --store connect --connector files --format json",
+    "offsets connect describe --store groups --configs connect-configs --connector sink",
     name="describe",
 )
 @CONNECTOR
+@click.option(
+    "--configs",
+    metavar="STORE",
+    type=PATH,
+    help="Store of config.storage.topic, which names the group of a sink connector. Default: STORE-configs.",
+)
 @format_option("Output format; json is the answer of Connect's REST interface.")
-def describe_connector(store: str, settings: Settings, connector: str, format_: str) -> int:
+def describe_connector(store: str, settings: Settings, connector: str, configs: str | None, format_: str) -> int:
     """Show a connector's offsets. Starts no Spark.
 
     A store of __consumer_offsets answers for a sink connector, by the offsets of its group.
     """
     from offsets_pipeline.cli import connect_commands
 
-    return connect_commands.describe(store, settings, connector, format_)
+    return connect_commands.describe(store, settings, connector, configs, format_)
 
 
 def _of_state(name: str, help_: str, state: str) -> Command:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from enum import StrEnum
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from offsets_pipeline.connect.strict_json import parse_json
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -109,10 +110,23 @@ def offset_key(connector: str, source_partition: object) -> bytes:
     return text.encode()
 
 
+def offset_value(source_offset: object) -> bytes | None:
+    """The value of an offset in the form of Connect's JSON converter; None for a null offset, which deletes.
+
+    Raises CorruptRecord for a source offset that is not null or an object, or that JSON cannot hold.
+    """
+    if source_offset is None:
+        return None
+    text = canonical_json(source_offset, "value").encode()
+    parse_connect_value(text)
+    return text
+
+
 def parse_connect_value(value: bytes | None) -> str | None:
     """A record's value as JSON text; None for a tombstone, which is a null value or JSON null.
 
-    Raises CorruptRecord if the value is no JSON object.
+    Raises CorruptRecord if the value is no JSON object, or holds what JSON cannot: an infinite number, a single
+    surrogate.
     """
     if value is None:
         return None
@@ -125,17 +139,26 @@ def parse_connect_value(value: bytes | None) -> str | None:
     return text
 
 
-def canonical_json(value: object) -> str:
+def canonical_json(value: object, what: str = "key") -> str:
     """The same text for equal JSON values: members in order of their names, no spaces.
 
-    Raises CorruptRecord for a value that JSON or UTF-8 cannot hold, such as a single surrogate.
+    Raises CorruptRecord for a value that JSON or UTF-8 cannot hold, such as a single surrogate; ``what`` is the part of
+    the record.
     """
     try:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode()
-    except (ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
-        raise CorruptRecord("key", f"cannot be written as JSON: {error}") from None
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise CorruptRecord(what, f"cannot be written as JSON: {error}") from None
     return text
+
+
+def state_value(text: str | None) -> str | None:
+    """The value of `parse_connect_value` as the state holds it: without spaces, each name of an object once.
+
+    Engines read numbers and equal names of one text differently, and this text alike.
+    """
+    return None if text is None else json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
 
 
 def _text(raw: bytes, what: str) -> str:
@@ -147,13 +170,9 @@ def _text(raw: bytes, what: str) -> str:
 
 def _json(text: str, what: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise CorruptRecord(what, f"not JSON: {error} in {_shown(text)}") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _shown(text: str) -> str:

@@ -100,6 +100,11 @@ def target_state(value: Mapping[str, Any] | None) -> str | None:
     return None if value is None else value.get("state.v2") or value.get("state")
 
 
+def state_of(target: str | None) -> str:
+    """The state of a connector that has reached this target state; without one it runs."""
+    return "RUNNING" if target in (None, "STARTED") else target
+
+
 def sink_group(connector: str, settings: Mapping[str, object]) -> str:
     """The consumer group of a sink connector (R32)."""
     return str(settings.get("consumer.override.group.id") or f"{SINK_GROUP_PREFIX}{connector}")

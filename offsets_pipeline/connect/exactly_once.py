@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from offsets_pipeline.connect.connect_keys import ConnectRecordType, canonical_json, offset_key
+from offsets_pipeline.connect.connect_keys import ConnectRecordType, canonical_json, offset_key, offset_value
 from offsets_pipeline.connect.target_states import STOPPED, claim_of, target_state_of
 from offsets_pipeline.connect.target_table import FlushedOffsets
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
@@ -102,9 +102,9 @@ class ExactlyOnceTask:
     def offset(self, partition: JsonObject | None, offset: JsonObject | None) -> None:
         """Queue the source offset after the rows of the next `commit`; None deletes it.
 
-        Raises CorruptRecord for what JSON cannot hold.
+        Raises as `offset_key` and `offset_value`.
         """
-        offset_key(self._connector, partition)
+        offset_key(self._connector, partition), offset_value(offset)
         with self._lock:
             self._queued[canonical_json(partition)] = canonical_json(offset)
 

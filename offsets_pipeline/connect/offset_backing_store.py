@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from offsets_pipeline.connect.connect_keys import (
     canonical_json,
     offset_key,
+    offset_value,
     parse_connect_key,
     parse_connect_value,
 )
@@ -160,9 +161,8 @@ class OffsetStorageWriter:
             return len(self._queued)
 
     def offset(self, partition: JsonObject | None, offset: JsonObject | None) -> None:
-        """Queue an offset for the next flush; None deletes it. Raises CorruptRecord for what JSON cannot hold."""
-        key = offset_key(self._connector, partition)
-        value = None if offset is None else canonical_json(offset).encode()
+        """Queue an offset for the next flush; None deletes it. Raises as `offset_key` and `offset_value`."""
+        key, value = offset_key(self._connector, partition), offset_value(offset)
         with self._lock:
             self._queued[key] = value
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from offsets_pipeline.errors import NoSuchOffset, OffsetsError
+from offsets_pipeline.errors import InvalidRequest, NoSuchOffset, OffsetsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from offsets_pipeline.connect.offset_backing_store import JsonObject, OffsetStorageReader, OffsetStorageWriter
 
@@ -122,8 +123,13 @@ def initialize_offsets(
         offset_reset: for partitions without an offset: ``earliest``, ``latest``, ``none`` or an offset.
         positions: returns the source's earliest or latest position of a partition; None is the source's own start.
 
-    Raises NoSuchOffset if a partition has no offset and ``offset_reset`` is ``none``.
+    Raises NoSuchOffset if a partition has no offset and ``offset_reset`` is ``none``, InvalidRequest for another
+    ``offset_reset``.
     """
+    if offset_reset not in get_args(OffsetReset) and not isinstance(offset_reset, Mapping):
+        raise InvalidRequest(
+            f"offset_reset={offset_reset!r} is not allowed: it takes earliest, latest, none or an offset"
+        )
     found: list[Mapping[str, Any] | None] = []
     for partition, offset in zip(partitions, reader.offsets(partitions), strict=True):
         if offset is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.connect.connect_keys import canonical_json, offset_key
+from offsets_pipeline.connect.connect_keys import canonical_json, offset_key, offset_value
 from offsets_pipeline.connect.connect_log import TIMEOUT_MS
 from offsets_pipeline.connect.connector_config import SOURCE, config_of, config_record, validated_config
 from offsets_pipeline.connect.connector_offsets import source_answer
@@ -126,7 +126,7 @@ class OffsetManagement:
                     records += [self._record(connector, key, None) for key in keys]
                 else:
                     key = offset_key(connector, json.loads(partition))
-                    records.append(self._record(connector, key, canonical_json(offset).encode()))
+                    records.append(self._record(connector, key, offset_value(offset)))
             return Outcome(records, _ALTERED)
 
         return str(self._call(f"an alteration of offsets of connector {connector}", connector, handler))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
+from offsets_pipeline.connect.strict_json import parse_json
 from offsets_pipeline.errors import BadConnectRequest
 
 #: Levels of arrays and objects in a body.
@@ -16,7 +16,7 @@ def offsets_of(text: str, what: str) -> list[dict[str, Any]]:
 
     ``what`` names the text in errors. Raises BadConnectRequest.
     """
-    document = _parsed(text, what, json.JSONDecoder(parse_constant=_refuse))
+    document = _parsed(text, what)
     offsets = None
     if isinstance(document, dict) and document.keys() <= {"offsets"}:
         offsets = [] if document.get("offsets") is None else document["offsets"]
@@ -32,8 +32,7 @@ def settings_of(text: str, what: str) -> dict[str, str | None]:
 
     ``what`` names the text in errors. Raises BadConnectRequest.
     """
-    decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
-    document = _parsed(text, what, decoder)
+    document = _parsed(text, what, numbers_as_text=True)
     if not isinstance(document, dict) or not all(isinstance(value, str | bool | None) for value in document.values()):
         raise BadConnectRequest(f'{what} does not hold settings: write {{"connector.class": "...", "name": "value"}}')
     return {name: str(value).lower() if isinstance(value, bool) else value for name, value in document.items()}
@@ -47,12 +46,10 @@ def _is_offset(each: object) -> bool:
     return isinstance(offset, dict | None) and (isinstance(partition, dict) or partition is offset is None)
 
 
-def _parsed(text: str, what: str, decoder: json.JSONDecoder) -> object:
+def _parsed(text: str, what: str, *, numbers_as_text: bool = False) -> object:
     try:
-        document = decoder.decode(text)
-        text.encode()
-        json.dumps(document, ensure_ascii=False).encode()  # a single surrogate cannot be stored
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text, numbers_as_text=numbers_as_text)
+    except ValueError as error:
         raise BadConnectRequest(f"{what} is not JSON: {error}") from None
     if _is_deeper(document, _MAX_DEPTH):
         raise BadConnectRequest(f"{what} has more than {_MAX_DEPTH} levels of arrays and objects")
@@ -71,7 +68,3 @@ def _is_deeper(document: object, levels: int) -> bool:
         if not level:
             return False
     return True
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

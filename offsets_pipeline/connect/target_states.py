@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.connect.connector_offsets import target_state
+from offsets_pipeline.connect.connector_offsets import state_of, target_state
 from offsets_pipeline.coordinator.owned_log import Record
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def target_state_of(log: ConnectLog, connector: str) -> str:
     """The target state of a connector by the records that ``log`` has read; RUNNING without a record."""
     record = log.record(connector, _key(connector))
     value = None if record is None or record.value is None else json.loads(record.value)
-    found = target_state(value)
-    return RUNNING if found in (None, _STARTED) else str(found)
+    return state_of(target_state(value))
 
 
 def target_state_record(log: ConnectLog, connector: str, state: str) -> Record:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value
+from offsets_pipeline.connect.connect_keys import ConnectKey, parse_connect_key, parse_connect_value, state_value
 from offsets_pipeline.connect.topic_state import ConnectRow
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics import effects
@@ -180,7 +180,7 @@ def _records(rows: pa.Table, parsed: list[tuple[ConnectKey, str | None]]) -> pa.
         "connector": [key.connector for key, _ in parsed],
         "source_partition": [key.source_partition for key, _ in parsed],
         "task": [key.task for key, _ in parsed],
-        "value": [value for _, value in parsed],
+        "value": [state_value(value) for _, value in parsed],
     }
     for name in ("log_partition", "record_timestamp", "record_offset"):
         columns[name] = rows[name].combine_chunks()

@@ -17,7 +17,7 @@ from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import VERSION_BYTES, decode_key, decode_value
 from offsets_pipeline.record.message_types import RecordType
 from offsets_pipeline.semantics.compaction import are_commits
-from offsets_pipeline.semantics.effects import timestamps
+from offsets_pipeline.semantics.effects import commit_columns
 from offsets_pipeline.semantics.group_types import record_key_of
 
 if TYPE_CHECKING:
@@ -60,15 +60,7 @@ def _commit_columns(rows: pa.Table, commits: CommitColumns) -> pa.Table:
         "record_type": _versions(rows["key"]),
         "record_name": pa.repeat(pa.scalar(_NAMES[RecordType.OFFSET_COMMIT]), count),
         "tombstone": pa.array(commits.tombstone),
-        "group_id": commits.group_ids(),
-        "topic": commits.topics(),
-        "partition": pa.array(commits.partition, pa.int32()),
-        "committed_offset": commits.required(commits.committed_offset, pa.int64()),
-        "leader_epoch": commits.optional(commits.leader_epoch, pa.int32()),
-        "metadata": commits.metadata(),
-        "commit_timestamp": timestamps(commits.required(commits.commit_timestamp_ms, pa.int64())),
-        "expire_timestamp": timestamps(commits.optional(commits.expire_timestamp_ms, pa.int64())),
-        "topic_id": commits.topic_ids(),
+        **commit_columns(commits),
         "value_version": _versions(rows["value"]),
     }
     return _table(rows, columns)

@@ -59,10 +59,9 @@ class GroupDeletion:
     """Tombstones of one group that were written together, and the group before them.
 
     ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own, which may
-    hide offsets that it leaves behind (R14). ``others``
-    are the other groups with tombstones in the same write, and whether one of these removes the group.
-    ``topics_kept`` are the topics of ``deleted`` of which another group kept an offset. Topics that are ``undecided``
-    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
+    hide offsets that it leaves behind (R14). ``others`` are the other groups with tombstones in the same write, and
+    whether one of these removes the group. ``topics_kept`` are topics of ``deleted``; another group kept an offset of
+    each. Topics that are ``undecided`` wait for more records (`TopicHolders`); None: it does not know the deletion yet.
     """
 
     group_id: str

@@ -12,6 +12,7 @@ from offsets_pipeline.history.partition_owners import PartitionOwners
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
 from offsets_pipeline.semantics.group import Group
+from offsets_pipeline.semantics.group_rows import state_columns
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.semantics.log_row import ABORT
 from offsets_pipeline.semantics.partition_state import CommittedOffset, PartitionState, TopicPartition
@@ -272,17 +273,7 @@ class ObservedPartition(PartitionState):
     def _note_group(self, group_id: str, record_type: int) -> None:
         description = self.groups[group_id].description
         now = _Known(
-            {
-                "group_type": description.group_type,
-                "state": description.state,
-                "protocol_type": description.protocol_type,
-                "protocol": description.protocol,
-                "generation": description.generation,
-                "group_epoch": description.group_epoch,
-                "assignment_epoch": description.assignment_epoch,
-                "member_count": len(description.members),
-                "leader": description.leader,
-            },
+            {**state_columns(description), "member_count": len(description.members)},
             frozenset(member.member_id for member in description.members),
         )
         before = self._known.get(group_id)

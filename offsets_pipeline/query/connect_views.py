@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.delta.properties import beside
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.query.view_queries import CONNECT_VIEWS, EXISTS
-from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.query.view_queries import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.state.merge_on_read import CONNECT, compacted_to_by, named_by
 from offsets_pipeline.store import Store
 
@@ -15,12 +13,10 @@ def connect_views(store: Store) -> dict[str, str]:
     """The queries of the views by name; views read the stores beside this one that exist now."""
     others = [Store.find(store.spark, location) for location in beside(store.location)]
     stores = [store, *(each for each in others if each is not None and each.properties.topic_kind.is_connect)]
-    knows_configs = any(each.properties.topic_kind is TopicKind.CONNECT_CONFIGS for each in stores)
     names = {
         "own": f"({_rows(store)})",
         "all": " UNION ALL ".join(f"SELECT * FROM ({_rows(each)})" for each in stores),
-        "exists": EXISTS[knows_configs],
-        "prefix": SINK_GROUP_PREFIX,
+        **connect_conditions([each.properties.topic_kind for each in stores]),
     }
     return {name: query.format(**names) for name, query in CONNECT_VIEWS.items()}
 

@@ -14,10 +14,11 @@ from offsets_pipeline.connect.connector_offsets import (
     sink_answer,
     sink_group,
     source_answer,
+    state_of,
     target_state,
 )
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.errors import NoSuchConnector
+from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import CONNECT
@@ -73,49 +74,85 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
                 each.values[_TYPE(row["record_type"])] = json.loads(row["value"])
     if any(reader.properties.topic_kind is TopicKind.CONNECT_CONFIGS for reader in readers):
         found = {name: each for name, each in found.items() if _TYPE.CONNECTOR_CONFIG in each.values}
+    is_owned = any(reader.properties.topic_kind is TopicKind.CONNECT for reader in readers)
     return [
-        _info(name, each)
+        _info(name, each, is_owned=is_owned)
         for name, each in sorted(found.items())
         if each.offsets or each.values.keys() & {_TYPE.CONNECTOR_STATUS, _TYPE.CONNECTOR_CONFIG}
     ]
 
 
-def _info(name: str, found: _Found) -> ConnectorInfo:
+def _info(name: str, found: _Found, *, is_owned: bool) -> ConnectorInfo:
     status = found.values.get(_TYPE.CONNECTOR_STATUS, {})
     config = found.values.get(_TYPE.CONNECTOR_CONFIG)
     settings = (config or {}).get("properties") or {}
     type_ = ("source" if found.offsets else None) if config is None else connector_type(settings)
+    target = target_state(found.values.get(_TYPE.TARGET_STATE))
     return ConnectorInfo(
         name,
         type_,
-        status.get("state"),
+        state_of(target) if is_owned else status.get("state"),  # an owned store has no worker
         status.get("worker_id"),
-        target_state(found.values.get(_TYPE.TARGET_STATE)),
+        target,
         found.tasks,
         sink_group(name, settings) if type_ == "sink" else None,
         len(found.offsets),
     )
 
 
-def describe_connector(reader: StateReader, connector: str) -> dict[str, list[Any]]:
+def describe_connector(reader: StateReader, connector: str, configs: StateReader | None = None) -> dict[str, list[Any]]:
     """The answer to `GET /connectors/{connector}/offsets`.
 
     A store of a topic of Connect answers for source connectors. A store of `__consumer_offsets` answers for sink
-    connectors, by the group of that name.
+    connectors, by the connector's group. ``configs`` reads the store of `config.storage.topic`: it has the group of a
+    sink connector with `consumer.override.group.id`, and connectors without an offset.
 
-    Raises NoSuchConnector if the log has no record of the connector, StoreMismatch for a store of another kind.
+    Raises NoSuchConnector if no log has a record of the connector, StoreMismatch for a store of another kind.
     """
     kinds = TopicKind.CONNECT_OFFSETS, TopicKind.CONNECT, TopicKind.CONSUMER_OFFSETS
     reader.properties.require_topic_kind(reader.location, *kinds)
-    if reader.properties.topic_kind is TopicKind.CONSUMER_OFFSETS:
-        group_id = sink_group(connector, {})
-        groups = describe_groups(reader, [group_id])
-        offsets = groups[group_id].offsets if group_id in groups else []
-        return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
+    config = None if configs is None else _config(configs, connector)
+    if reader.properties.topic_kind is not TopicKind.CONSUMER_OFFSETS:
+        return _described_source(reader, connector, config)
+    if configs is not None and config is None:
+        raise NoSuchConnector(f"Connector {connector} not found: {configs.location} has no configuration of it")
+    if config is not None and config.group_id is None:
+        raise StoreMismatch(
+            f"{connector} is a source connector, and {reader.location} has offsets of sink connectors alone; "
+            "name the store of offset.storage.topic"
+        )
+    group_id = (config and config.group_id) or sink_group(connector, {})
+    groups = describe_groups(reader, [group_id])
+    offsets = groups[group_id].offsets if group_id in groups else []
+    return sink_answer({(each.topic, each.partition): each.offset for each in offsets})
+
+
+def _described_source(reader: StateReader, connector: str, config: ConnectorInfo | None) -> dict[str, list[Any]]:
     found = _offsets(reader, connector)
-    if connector not in found:
+    if connector in found:
+        return source_answer(found[connector])
+    if config is not None and config.group_id is not None:
+        raise StoreMismatch(
+            f"{connector} is a sink connector: its offsets are those of the group {config.group_id}; "
+            "name the store of __consumer_offsets"
+        )
+    if config is None and not _is_in_owned_log(reader, connector):
         raise NoSuchConnector(f"Connector {connector} not found: {reader.location} has no offsets of it")
-    return source_answer(found[connector])
+    return source_answer([])  # it never wrote an offset
+
+
+def _config(reader: StateReader, connector: str) -> ConnectorInfo | None:
+    """What a store of `config.storage.topic` has of a connector. Raises StoreMismatch for a store of another kind."""
+    reader.properties.require_topic_kind(reader.location, TopicKind.CONNECT_CONFIGS)
+    return next((each for each in list_connectors([reader]) if each.name == connector), None)
+
+
+def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
+    """Whether a connector of an owned store exists, by a record of any type."""
+    if reader.properties.topic_kind is not TopicKind.CONNECT:
+        return False
+    only = f"{reader.named(CONNECT.name)} AND connector = {quoted(connector)}"
+    return bool(reader.rows(f"SELECT 1 FROM ({reader.newest(CONNECT, only)}) r LIMIT 1", CONNECT.name))
 
 
 def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, list[ConnectorOffset]]:
@@ -136,6 +173,6 @@ def _live_rows(reader: StateReader) -> list[dict[str, Any]]:
         "SELECT connector, record_type, value "
         f"FROM ({reader.newest(CONNECT, reader.named(CONNECT.name))}) r "
         f"WHERE value IS NOT NULL AND record_type IN ({', '.join(map(quoted, types))}) "
-        "ORDER BY record_timestamp",
+        "ORDER BY record_timestamp NULLS FIRST, record_offset",
         CONNECT.name,
     )

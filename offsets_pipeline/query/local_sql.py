@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
 from offsets_pipeline.errors import NoSuchTable, QueryFailed
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
-from offsets_pipeline.query.view_queries import CONNECT_VIEWS, EXISTS, VIEWS
+from offsets_pipeline.query.view_queries import CONNECT_VIEWS, VIEWS, connect_conditions
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Views of stores of consumer groups that a function makes: `module:function`, which gets a StateReader and returns an
 #: Arrow table. The module is imported when a query names the view.
@@ -185,12 +184,10 @@ class LocalSql:
             self._newest(f"store{place}_newest_{number}_{table.name}", each, table)
             for number, each in enumerate(stores)
         ]
-        knows_configs = any(each.properties.topic_kind is TopicKind.CONNECT_CONFIGS for each in stores)
         return CONNECT_VIEWS[name].format(
             own=relations[0],
             all=" UNION ALL ".join(f"SELECT * FROM {relation}" for relation in relations),
-            exists=EXISTS[knows_configs],
-            prefix=SINK_GROUP_PREFIX,
+            **connect_conditions([each.properties.topic_kind for each in stores]),
         )
 
     def _newest(self, relation: str, reader: StateReader, table: StateTable) -> str:

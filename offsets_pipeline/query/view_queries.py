@@ -21,6 +21,14 @@ connectors         one row per connector. Its state is null without the store of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: Placeholders are tables, with `all_groups` for rows of all versions, and the conditions of semantics/answering.py.
 VIEWS = {
     # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset. coalesce keeps this
@@ -82,7 +90,8 @@ CONNECT_VIEWS = {
         FROM (
             SELECT connector, source_partition,
                    max_by(struct(value, record_timestamp, log_partition, record_offset),
-                          struct(record_timestamp, record_offset, log_partition)) AS answer,
+                          struct(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
+                       AS answer,
                    sort_array(collect_set(CASE WHEN value IS NOT NULL THEN raw_key END)) AS raw_keys
             FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
         ) i
@@ -95,10 +104,9 @@ CONNECT_VIEWS = {
                END AS group_id, connector_class
         FROM (
             SELECT connector AS name, config,
-                   get_json_object(status, '$.state') AS state, get_json_object(status, '$.worker_id') AS worker_id,
+                   {state} AS state, get_json_object(status, '$.worker_id') AS worker_id,
                    task_count,
-                   coalesce(get_json_object(target, "$['state.v2']"), get_json_object(target, '$.state'))
-                       AS target_state,
+                   {target_state} AS target_state,
                    connector_class,
                    CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
                         WHEN contains(substring_index(connector_class, '.', -1), 'Source') THEN 'source'
@@ -108,20 +116,43 @@ CONNECT_VIEWS = {
                         ELSE 'source' END AS type
             FROM (
                 SELECT connector,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-config') AS config,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-status') AS status,
-                       max_by(value, record_timestamp) FILTER (WHERE record_type = 'target-state') AS target,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-config') AS config,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-status') AS status,
+                       max_by(value, age) FILTER (WHERE record_type = 'target-state') AS target,
                        count_if(record_type = 'task-status') AS task_count,
                        coalesce(bool_or(record_type = 'offset'), FALSE) AS has_offsets,
                        get_json_object(
-                           max_by(value, record_timestamp) FILTER (WHERE record_type = 'connector-config'),
+                           max_by(value, age) FILTER (WHERE record_type = 'connector-config'),
                            "$.properties['connector.class']"
                        ) AS connector_class
-                FROM ({all}) a WHERE value IS NOT NULL AND connector <> '' GROUP BY connector
+                FROM (
+                    SELECT *, struct(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
+                    FROM ({all}) a
+                    WHERE value IS NOT NULL
+                          AND record_type IN ('offset', 'connector-config', 'connector-status', 'target-state',
+                                              'task-status')
+                ) r
+                GROUP BY connector
             ) c
             WHERE {exists}
         ) t
     """,
 }
-#: A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
-EXISTS = {True: "config IS NOT NULL", False: "status IS NOT NULL OR has_offsets OR config IS NOT NULL"}
+_TARGET_STATE = "coalesce(get_json_object(target, \"$['state.v2']\"), get_json_object(target, '$.state'))"
+
+
+def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
+    """The placeholders of CONNECT_VIEWS that are no tables; ``kinds`` are those of the store and of the ones beside it.
+
+    A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
+    An owned store has no worker: a connector's target state is its state.
+    """
+    knows_configs = TopicKind.CONNECT_CONFIGS in kinds
+    return {
+        "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
+        "prefix": SINK_GROUP_PREFIX,
+        "target_state": _TARGET_STATE,
+        "state": f"coalesce(nullif({_TARGET_STATE}, 'STARTED'), 'RUNNING')"
+        if kinds[0] is TopicKind.CONNECT
+        else "get_json_object(status, '$.state')",
+    }

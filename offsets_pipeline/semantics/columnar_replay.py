@@ -30,7 +30,7 @@ from offsets_pipeline.semantics.compaction import (
     paired,
 )
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.semantics.effects import effect_rows, timestamps
+from offsets_pipeline.semantics.effects import commit_columns, effect_rows
 from offsets_pipeline.semantics.group_facts import GroupFacts
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
@@ -268,21 +268,13 @@ class Replay:
         for start in range(0, table.num_rows, _RESULT_ROWS):
             part = table.slice(start, _RESULT_ROWS)
             taken = commits.take(np.arange(start, start + part.num_rows))
-            group_id, topic, topic_id = taken.group_ids(), taken.topics(), taken.topic_ids()
+            of_commits = commit_columns(taken)
             columns = {
                 "log_partition": part["log_partition"].combine_chunks(),
-                "group_id": group_id,
-                "topic": topic,
-                "partition": pa.array(taken.partition, pa.int32()),
-                "committed_offset": taken.required(taken.committed_offset, pa.int64()),
-                "leader_epoch": taken.optional(taken.leader_epoch, pa.int32()),
-                "metadata": taken.metadata(),
-                "commit_timestamp": timestamps(taken.required(taken.commit_timestamp_ms, pa.int64())),
-                "expire_timestamp": timestamps(taken.optional(taken.expire_timestamp_ms, pa.int64())),
-                "topic_id": topic_id,
+                **of_commits,
                 "record_offset": part["record_offset"].combine_chunks(),
                 "position": pa.array(position[start : start + part.num_rows]),
-                "misplaced": self._misplaced(part["log_partition"].to_numpy(), group_id),
+                "misplaced": self._misplaced(part["log_partition"].to_numpy(), of_commits["group_id"]),
             }
             if kind == effects.PENDING:
                 columns |= {name: part[name].combine_chunks() for name in ("producer_id", "key", "value")}

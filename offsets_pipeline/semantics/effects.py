@@ -22,8 +22,13 @@ progress       folded_to, records, unknown_records, and replay_from_start: recor
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from offsets_pipeline.record.commit_columns import CommitColumns
 
 OFFSET = "offset"
 PENDING = "pending"
@@ -52,6 +57,21 @@ def timestamps(milliseconds: pa.Array) -> pa.Array:
     within = pc.max_element_wise(milliseconds, EARLIEST_MS, skip_nulls=False)
     within = pc.min_element_wise(within, LATEST_MS, skip_nulls=False)
     return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def commit_columns(commits: CommitColumns) -> dict[str, pa.Array]:
+    """The fields of offset commits as columns of a table."""
+    return {
+        "group_id": commits.group_ids(),
+        "topic": commits.topics(),
+        "partition": pa.array(commits.partition, pa.int32()),
+        "committed_offset": commits.required(commits.committed_offset, pa.int64()),
+        "leader_epoch": commits.optional(commits.leader_epoch, pa.int32()),
+        "metadata": commits.metadata(),
+        "commit_timestamp": timestamps(commits.required(commits.commit_timestamp_ms, pa.int64())),
+        "expire_timestamp": timestamps(commits.optional(commits.expire_timestamp_ms, pa.int64())),
+        "topic_id": commits.topic_ids(),
+    }
 
 
 EFFECT_SCHEMA = pa.schema(

@@ -107,9 +107,8 @@ def _described(
     return common | ({"state": DEAD} if description is None else described_columns(description))
 
 
-def described_columns(description: GroupDescription) -> dict[str, object]:
-    """The columns of a row of `groups` that describe a group which exists."""
-    since = description.state_timestamp_ms
+def state_columns(description: GroupDescription) -> dict[str, object]:
+    """State, protocol, epochs and leader of a group that exists, as columns of `groups` and of `group_history`."""
     return {
         "group_type": description.group_type,
         "state": description.state,
@@ -119,6 +118,14 @@ def described_columns(description: GroupDescription) -> dict[str, object]:
         "group_epoch": description.group_epoch,
         "assignment_epoch": description.assignment_epoch,
         "leader": description.leader,
+    }
+
+
+def described_columns(description: GroupDescription) -> dict[str, object]:
+    """The columns of a row of `groups` that describe a group which exists."""
+    since = description.state_timestamp_ms
+    return {
+        **state_columns(description),
         "state_timestamp": None if since is None else within_bounds(since) * 1000,
         "members": [
             {**vars(member), "assignment": [vars(partition) for partition in member.assignment]}

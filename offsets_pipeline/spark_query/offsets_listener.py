@@ -9,13 +9,12 @@ never ahead of a completed batch.
 from __future__ import annotations
 
 import atexit
-import re
 import time
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from offsets_pipeline.broker.kafka_options import KafkaOptions
+from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.coordinator.requests import validated_group_id
 from offsets_pipeline.errors import ConfigError, in_one_line
 from offsets_pipeline.observability.warnings import warn
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.spark_query.commit_targets import CommitTarget
     from offsets_pipeline.spark_query.kafka_source_offsets import SourceOffsets
 
-#: HOST:PORT, or several separated by commas: bootstrap servers, no folder of a store.
-_BOOTSTRAP_SERVERS = re.compile(r"(?:[\w.+-]+://)?[^/,\s]+:\d+(?:\s*,\s*(?:[\w.+-]+://)?[^/,\s]+:\d+)*")
 _KAFKA_SOURCES = ("KafkaV2[", "KafkaSource[")  # descriptions of Spark's Kafka sources
 _BATCH_RAN = "addBatch"  # in the durations of a trigger
 _EXIT_SECONDS = 10.0
@@ -84,8 +81,8 @@ class OffsetsListener(StreamingQueryListener):
         validated_group_id(group)
         targets: list[CommitTarget] = []
         addresses = [] if bootstrap_servers is None else [bootstrap_servers]
-        if isinstance(store, str) and _BOOTSTRAP_SERVERS.fullmatch(store):
-            addresses.append(store)
+        if are_bootstrap_servers(store):
+            addresses.append(str(store))
         elif store is not None:
             targets.append(StoreTarget(store, settings))
         targets += [BrokerTarget(KafkaOptions(each, options or {})) for each in addresses]

@@ -310,6 +310,15 @@ def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
 # --- from effects
 
 
+def effects_by_kind(effects: Iterable[pa.RecordBatch]) -> defaultdict[str, list[pa.RecordBatch]]:
+    """The batches of effects that have rows, by their kind; none for another kind."""
+    found: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
+    for batch in effects:
+        if batch.num_rows:
+            found[batch["kind"][0].as_py()].append(batch)
+    return found
+
+
 def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
     """Effects as rows of a state table."""
     schema = table.file_schema()

@@ -23,7 +23,7 @@ from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSE
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.by_topic_kind import replay_start
-from offsets_pipeline.state.changes import partitions_of, state_rows
+from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import Specified, Unreplayed
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, state_tables_of
@@ -48,15 +48,12 @@ class _Comparison(StateRows):
     cleaned_to: Mapping[int, int]
 
     def __call__(self, effects: Iterator[pa.RecordBatch]) -> tuple[set[int], Verification]:
-        by_kind: dict[str, list[pa.RecordBatch]] = {}
-        for batch in effects:
-            if batch.num_rows:
-                by_kind.setdefault(batch["kind"][0].as_py(), []).append(batch)
-        replayed = partitions_of(by_kind.get(PROGRESS, []), by_kind.get(PENDING, []))
+        by_kind = effects_by_kind(effects)
+        replayed = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
         result = self.compare(
             set(replayed),
-            state_rows(OFFSETS, by_kind.get(OFFSET, [])),
-            pa.concat_tables(state_rows(RECORDS, by_kind.get(kind, [])) for kind in (GROUP_RECORD, GROUP_COMMIT)),
+            state_rows(OFFSETS, by_kind[OFFSET]),
+            pa.concat_tables(state_rows(RECORDS, by_kind[kind]) for kind in (GROUP_RECORD, GROUP_COMMIT)),
         )
         for at, each in replayed.items():
             known = self.progress[at]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.connect.connect_keys import state_value
 from offsets_pipeline.connect.topic_replay import RECORD, connect_rows
 from offsets_pipeline.connect.topic_state import TopicPartitionState
 from offsets_pipeline.semantics.effects import PENDING, PROGRESS
-from offsets_pipeline.state.changes import partitions_of, state_rows
+from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.state.verification import StateRows, Verification, ordered, place
 
@@ -31,12 +32,9 @@ class TopicComparison(StateRows):
 
     def __call__(self, effects: Iterator[pa.RecordBatch]) -> tuple[set[int], Verification]:
         """Compare what the columnar replay gives."""
-        by_kind: dict[str, list[pa.RecordBatch]] = {}
-        for batch in effects:
-            if batch.num_rows:
-                by_kind.setdefault(batch["kind"][0].as_py(), []).append(batch)
-        replayed = partitions_of(by_kind.get(PROGRESS, []), by_kind.get(PENDING, []))
-        result = self.compare(set(replayed), state_rows(CONNECT, by_kind.get(RECORD, [])))
+        by_kind = effects_by_kind(effects)
+        replayed = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
+        result = self.compare(set(replayed), state_rows(CONNECT, by_kind[RECORD]))
         for at, each in replayed.items():
             result.records += each.records
             pending = {(row["producer_id"], row["key"], row["record_offset"]) for row in each.pending}
@@ -93,7 +91,7 @@ def specified_rows(states: Iterable[TopicPartitionState]) -> pa.Table:
                 "raw_key": raw_key,
                 **record.key._asdict(),
                 "record_type": record.key.record_type.value,
-                "value": record.value,
+                "value": state_value(record.value),
                 "record_timestamp": record.record_timestamp,
                 "record_offset": record.record_offset,
             }

@@ -7,7 +7,8 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import MalformedFile, NoSuchPath
+from offsets_pipeline.errors import MalformedFile
+from offsets_pipeline.text_files import opened_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +22,8 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Raises NoSuchPath, MalformedFile.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read()
-    except FileNotFoundError:
-        raise NoSuchPath(f"no such file: {path}") from None
-    except OSError as error:
-        raise MalformedFile(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise MalformedFile(f"cannot read {path}: it is not UTF-8") from None
+    with opened_text(path, newline="") as file:
+        text = file.read()
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     while True:
         line = reader.line_num + 1

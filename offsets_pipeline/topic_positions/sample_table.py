@@ -69,7 +69,7 @@ class SampleWriter:
     """Appends samples to `topic_offsets`, without rows that repeat the last sample of their partition.
 
     A partition that changes after it repeated itself gets two rows: the end of the repetition and the change. So
-    between two rows of a partition nothing happened that a sample saw, and interpolation is as good as with all rows.
+    no sample between two rows of a partition saw a change, and interpolation gives the same result as with all rows.
     """
 
     def __init__(self, table: TableFolder, source: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+import select
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kazoo.client import KazooClient
@@ -18,6 +19,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from offsets_pipeline.errors import ConfigError, ZooKeeperFailed
@@ -25,19 +27,40 @@ from offsets_pipeline.secret_values import referred_secret
 from offsets_pipeline.zookeeper.node import Missing, Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from offsets_pipeline.config import ZooKeeperSettings
 
 _Key = TypeVar("_Key")
 
-#: Requests that wait for an answer. ZooKeeper answers those of one session in order.
+#: Requests that are sent together. ZooKeeper answers those of one session in order.
 _WINDOW = 500
 #: kazoo retries these for as long as the setting connection_timeout_ms allows.
 _PASSING = (ConnectionLoss, SessionExpiredError, OperationTimeoutError)
 
 # Errors say what failed. Without a handler Python would print kazoo's warnings, too.
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler with a quicker `select`: its own opens an epoll for each call, half of the time of a request."""
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return the sockets that can be read, those that can be written, and none.
+
+        A closed or broken socket is ready. kazoo asks for no socket to be read and written.
+        """
+        poll = select.poll()
+        numbers = []
+        for sockets, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
+            numbers.append({each.fileno(): each for each in sockets})
+            for each in sockets:
+                poll.register(each, event)
+        ready = [number for number, _ in poll.poll(None if timeout is None else timeout * 1000)]
+        readable, writable = ([of_kind[each] for each in ready if each in of_kind] for of_kind in numbers)
+        return readable, writable, []
 
 
 class ZooKeeperClient:
@@ -58,6 +81,7 @@ class ZooKeeperClient:
         self._retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, deadline=self._seconds, ignore_expire=True)
         self._client = KazooClient(
             hosts=settings.connect,
+            handler=_Handler(),
             timeout=settings.session_timeout_ms / 1000,
             auth_data=[("digest", _secret("digest", settings.digest))] if settings.digest else None,
             **_tls(settings),
@@ -135,13 +159,14 @@ class ZooKeeperClient:
 
     def _each(self, keys: Iterable[_Key], ask: Callable[[_Key], Any], action: str) -> Iterator[tuple[_Key, Any]]:
         """Send a request for each key, many at a time, and yield the answers in order."""
-        waiting: deque[tuple[_Key, Any]] = deque()
-        for key in keys:
-            waiting.append((key, ask(key)))
-            if len(waiting) >= _WINDOW:
-                yield self._answer(*waiting.popleft(), ask, action)
-        while waiting:
-            yield self._answer(*waiting.popleft(), ask, action)
+        unasked = iter(keys)
+        waiting: list[tuple[_Key, Any]] = []
+        while waiting or (waiting := [(key, ask(key)) for key in islice(unasked, _WINDOW)]):
+            following = [(key, ask(key)) for key in islice(unasked, _WINDOW)]
+            waiting[-1][1].wait(self._seconds)  # one wait for all: ZooKeeper answers in order
+            for key, asked in waiting:
+                yield self._answer(key, asked, ask, action)
+            waiting = following
 
     def _answer(self, key: _Key, asked: Any, ask: Callable[[_Key], Any], action: str) -> tuple[_Key, Any]:  # noqa: ANN401
         try:

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import ms_of
-from offsets_pipeline.errors import MalformedFile, NoSuchPath
+from offsets_pipeline.errors import MalformedFile
+from offsets_pipeline.text_files import opened_text
 from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes
 from offsets_pipeline.zookeeper.node import Node
 
@@ -86,15 +87,8 @@ def _entries(path: Path) -> Iterator[_Entry]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            yield from (line.rstrip("\n") for line in file)
-    except FileNotFoundError:
-        raise NoSuchPath(f"no such file: {path}") from None
-    except OSError as error:
-        raise MalformedFile(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise MalformedFile(f"cannot read {path}: it is not UTF-8") from None
+    with opened_text(path) as file:
+        yield from (line.rstrip("\n") for line in file)
 
 
 def _content(path: Path, entry: _Entry) -> tuple[bytes, int | None]:

@@ -176,7 +176,7 @@ def _answered(answer: JavaObject, shape: Callable[[JavaObject], Answer]) -> Answ
     try:
         return shape(answer.get())
     except Py4JJavaError as error:
-        # R1: one that is misplaced is listed; so is one of the empty name, which nobody may ask for in newer ways
+        # R1: lists show a misplaced group and the empty group id; newer requests refuse both
         for name in ("GroupIdNotFoundException", "InvalidGroupIdException"):
             if name in str(error):
                 return {"error": name}

@@ -46,7 +46,7 @@ _CLASSIC_LOGGING = """
 logger.classic.name = kafka.coordinator.group.GroupMetadataManager
 logger.classic.level = info
 """
-# Nothing is to happen while a test asks: no offset expires, and nobody looks for such.
+# The broker changes nothing while a test asks: no offset expires, and no check for expired offsets runs.
 _MORE_SETTINGS = {
     "offsets.retention.minutes": 2147483647,
     "offsets.retention.check.interval.ms": 86400000,

@@ -199,7 +199,7 @@ class ProducerByHand:
         return self._errors([answer])
 
     def begin(self) -> Errors:
-        self._has_begun = True  # nobody else hears of it before the first commit
+        self._has_begun = True  # the broker learns of it with the first commit
         return ()
 
     def send(self, group_id: str, offsets: Offsets, member: MemberOfGroup) -> Errors:

@@ -36,12 +36,16 @@ def beside_it(group_id: str) -> Step:
 
 
 SIMPLE_GROUPS = [
-    Step("nobody is asked for", lambda on: on.fetch("none")),
-    Step("nobody is described", lambda on: on.describe("none"), ("GROUP_ID_NOT_FOUND",)),
-    Step("nobody is deleted", lambda on: on.delete_group("none"), ("GROUP_ID_NOT_FOUND",)),
-    Step("nobody's offsets are deleted", lambda on: on.delete_offsets("none", [("t", 0)]), ("GROUP_ID_NOT_FOUND",)),
+    Step("offsets of an unknown group", lambda on: on.fetch("none")),
+    Step("an unknown group is described", lambda on: on.describe("none"), ("GROUP_ID_NOT_FOUND",)),
+    Step("an unknown group is deleted", lambda on: on.delete_group("none"), ("GROUP_ID_NOT_FOUND",)),
     Step(
-        "a member of nobody commits",
+        "offsets of an unknown group are deleted",
+        lambda on: on.delete_offsets("none", [("t", 0)]),
+        ("GROUP_ID_NOT_FOUND",),
+    ),
+    Step(
+        "a member commits for an unknown group",
         lambda on: on.commit("none", commits("t", 1), Who(generation=0, member_id="m")),
         ("GROUP_ID_NOT_FOUND",),
     ),
@@ -82,7 +86,7 @@ SIMPLE_GROUPS = [
         because="ADR 13: a negative offset is refused",
         apart=frozenset({"simple"}),
     ),
-    Step("of which nothing is left", lambda on: on.delete_offsets("simple", [("t", 3)])),
+    Step("its last offset is deleted", lambda on: on.delete_offsets("simple", [("t", 3)])),
     Step(
         "a topic that is none",
         lambda on: on.commit("simple", commits("nowhere", 1)),
@@ -92,7 +96,7 @@ SIMPLE_GROUPS = [
         apart=frozenset({"simple"}),
     ),
     Step(
-        "of which nothing is left either",
+        "the offset of a topic that does not exist is deleted",
         lambda on: on.delete_offsets("simple", [("nowhere", 0)]),
         ("UNKNOWN_TOPIC_OR_PARTITION",),
         store=(),
@@ -145,7 +149,7 @@ CLASSIC_GROUPS = [
     Step("a producer starts", lambda on: on.start("of members", "tx-members", by_hand=True)),
     Step("it commits for a member", lambda on: on.send("of members", "active", commits("t", 20), Who("a"))),
     Step("for the static one", lambda on: on.send("of members", "active", commits("t", 20, 21), Who("b"))),
-    Step("and for nobody", lambda on: on.send("of members", "active", {("t", 2): OffsetAndMetadata(22)})),
+    Step("and without a member", lambda on: on.send("of members", "active", {("t", 2): OffsetAndMetadata(22)})),
     *(
         refused_in_transaction("of members", "active", who, error)
         for who, error in (
@@ -286,7 +290,9 @@ CONSUMER_GROUPS = [
     Step("it is a stranger", lambda on: on.commit("modern", commits("t", 99), Who("k")), ("UNKNOWN_MEMBER_ID",)),
     Step("the last consumer leaves", lambda on: on.leave("modern", "l")),
     Step(
-        "nobody is left to commit", lambda on: on.commit("modern", commits("t", 99), Who("l")), ("UNKNOWN_MEMBER_ID",)
+        "the member that left commits",
+        lambda on: on.commit("modern", commits("t", 99), Who("l")),
+        ("UNKNOWN_MEMBER_ID",),
     ),
     Step("but Admin", lambda on: on.alter("modern", commits("t", 5))),
     Step("its topic is free", lambda on: on.delete_offsets("modern", [("t", 0)])),
@@ -398,9 +404,12 @@ SCRIPT = [
 RETENTION = [
     Step("an hour of its own", lambda on: on.commit("an hour", commits("t", 1), retention_time_ms=3_600_000)),
     Step("offsets of two topics", lambda on: on.commit("active", {**commits("t", 1), **commits("u", 1)})),
-    Step("of which one is read", lambda on: on.join("active", Joining("a", ("t",)))),
+    Step("the classic group subscribes to one of them", lambda on: on.join("active", Joining("a", ("t",)))),
     Step("two topics more", lambda on: on.commit("modern", {**commits("t", 1), **commits("u", 1)})),
-    Step("of which one is read too", lambda on: on.join("modern", Joining("k", ("t",)), protocol="consumer")),
+    Step(
+        "the modern group subscribes to one of them",
+        lambda on: on.join("modern", Joining("k", ("t",)), protocol="consumer"),
+    ),
     Step("two offsets", lambda on: on.commit("open", commits("t", 1, 1))),
     Step("a transaction that stays open", lambda on: on.start("p", "tx", timeout_ms=900_000)),
     Step("holds one of them", lambda on: on.send("p", "open", commits("t", 2))),

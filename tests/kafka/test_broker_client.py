@@ -25,11 +25,22 @@ from offsets_pipeline.broker.fetch import Fetcher, Position, Problem
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import Bounds, EpochEnd, bounds, epoch_ends, list_offsets
 from offsets_pipeline.broker.open_transactions import open_transactions
-from offsets_pipeline.errors import AuthenticationFailed, BrokerUnreachable, NoSuchTopic, NotAuthorized, OffsetsError
+from offsets_pipeline.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    NoSuchOffset,
+    NoSuchTopic,
+    NotAuthorized,
+    OffsetsError,
+)
 from offsets_pipeline.record.columns import SEGMENT_SCHEMA
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
+from offsets_pipeline.spark_query.starting_offsets import starting_offsets
 from tests.kafka.certificates import Authority, Identity, write_java_store
 from tests.kafka.live import TOPIC, live_broker
+from tests.unit.spark_query.checkpoints import kafka
+from tests.unit.spark_query.progress_events import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -356,6 +367,32 @@ def login(mechanism: str, module: str, user: str, password: str = "open-sesame")
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": f'{MODULES[module]} required username="{user}" password="{password}";',
     }
+
+
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL", "SSL"])
+def test_listener_and_starting_offsets_use_tls_and_sasl(
+    broker: LiveBroker, secured: Secured, trusting: dict[str, str], protocol: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.pem").write_text(secured.client.key_pem() + secured.client.certificate_pem)
+    own = {"ssl.keystore.location": str(tmp_path / "own.pem"), "ssl.keystore.type": "PEM"}
+    password, wrong = (login("PLAIN", "plain", "ada", each) for each in ("open-sesame", "wrong-word"))
+    port, options = {
+        "SASL_PLAINTEXT": (broker.sasl_port, password),
+        "SASL_SSL": (secured.sasl_tls_port, trusting | password),
+        "SSL": (secured.tls_port, trusting | own),
+    }[protocol]
+    options = options | {"security.protocol": protocol}
+    address, group = f"127.0.0.1:{port}", f"query-{protocol}"
+    listener = OffsetsListener(address, group, options=options)
+    listener.onQueryProgress(progress(0, kafka(t=[5, 7])))
+    assert listener.close()
+    assert {each["partition"]: each["offset"] for each in broker.answers.offsets([group])[group]} == {0: 5, 1: 7}
+    assert json.loads(starting_offsets(address, group, ["t"], options=options)) == {"t": {"0": 5, "1": 7, "2": -2}}
+    with pytest.raises(NoSuchOffset, match=r"has no committed offset for t-2 in 127\."):
+        starting_offsets(address, group, ["t"], "none", options=options)
+    if "sasl.mechanism" in options:
+        with pytest.raises(AuthenticationFailed):
+            starting_offsets(address, group, ["t"], options=options | wrong)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         assert_counts_are_the_brokers(figures, broker)
         assert (figures["offsets_log_incarnation"], figures["offsets_warnings_total"]) == ({"": 0}, {"": 0})
         assert figures["offsets_batches_total"].keys() == {"ingest-topic", "fold"}
-        assert min(figures["offsets_batches_total"].values()) >= 1  # the last batch too, however late it is told of
+        assert (
+            min(figures["offsets_batches_total"].values()) >= 1
+        )  # also the last batch, whose progress event comes late
         assert figures["offsets_batch_duration_seconds_count"] == figures["offsets_batches_total"]
         assert min(figures["offsets_batch_duration_seconds_sum"].values()) > 0
         told = {each if each in HELP else each.removesuffix("_sum").removesuffix("_count") for each in figures}
@@ -157,7 +159,7 @@ def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transacti
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 return figures_of(answer.read().decode())
-        except OSError:  # nobody listens yet
+        except OSError:  # the port is not open yet
             return {}
 
     def info() -> LogPartitionInfo:
@@ -179,7 +181,7 @@ def test_topic_that_its_first_consumer_creates_is_followed_and_an_open_transacti
             ((began,),) = [{start for _, start, _ in broker.answers.producers().values() if start is not None}]
             started_ms = _now_ms()
 
-            wait_until(lambda: open_ in told(), "nothing is told of the transaction")
+            wait_until(lambda: open_ in told(), "no figure shows the transaction")
             figures = told()
             asked_ms = _now_ms()
             age_ms = figures[open_]["0"] * 1000

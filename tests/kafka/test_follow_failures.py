@@ -148,7 +148,7 @@ def test_new_topic_of_the_same_name_is_noticed_and_read_despite_an_interruption(
         broker.commit("first", {("t", 0): 1})
         ingest_of(workbench, store, broker, quick).run(available_now=True)
         first = broker.log_places()
-        recreate(broker, 3)  # while nobody reads, beyond what was read
+        recreate(broker, 3)  # while no ingest runs, and with more records than the first topic
         ingest_of(workbench, store, broker, quick, heard).run(available_now=True)
         second = broker.log_places()
         assert len(second) > len(first)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.broker import KAFKA_JARS
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from tests.kafka.committing_query import COUNT, GROUP, HALF, NAMED, NUMBERED, TOPIC
 from tests.kafka.live import live_broker, wait_until
+from tests.kafka.zookeeper import run_java
 from tests.programs import QUICK
 from tests.streaming.test_kill import kill
 from tests.unit.coordinator.stores import references_of
@@ -86,6 +88,16 @@ class RunningQuery:
             assert all(offset <= completed[at] for at, offset in offsets.items()), (found, completed)
 
 
+def shown_by_kafka_consumer_groups(bootstrap_server: str, group: str) -> dict[int, tuple[int, int, int]]:
+    """What Kafka's own tool prints of a group, by partition: committed offset, log end offset and lag."""
+    command = ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", bootstrap_server]
+    lines = run_java(KAFKA_JARS, *command, "--describe", "--group", group, "--timeout", "60000").splitlines()
+    rows = [dict(zip(lines[1].split(), each.split(), strict=True)) for each in lines[2:]]
+    assert {(row["GROUP"], row["TOPIC"], row["CONSUMER-ID"]) for row in rows} == {(group, TOPIC, "-")}
+    names = ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+    return {int(row["PARTITION"]): tuple(int(row[name]) for name in names) for row in rows}  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.long)])
 def test_query_killed_and_restarted_never_commits_ahead_of_a_completed_batch(
     kafka: KafkaJvm, chance: random.Random, root: Path, tmp_path: Path, rounds: int, capsys: pytest.CaptureFixture[str]
@@ -121,6 +133,7 @@ def test_query_killed_and_restarted_never_commits_ahead_of_a_completed_batch(
         # the broker's answer, that of the owned store, and that of the checkpoint are one
         assert query.in_broker() == query.in_store() == total
         assert broker.answers.groups()["groups"][GROUP]["describe"]["state"] == "Empty"
+        assert shown_by_kafka_consumer_groups(broker.address, GROUP) == {at: (total[at], total[at], 0) for at in total}
         completed = query.completed()
 
         def imported(checkpoint: str, group: str, *more: str) -> list[str]:

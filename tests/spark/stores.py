@@ -91,12 +91,19 @@ class Workbench:
         return verify_store(self.open(location), self.settings.fold, independent=independent)
 
 
-def appended(location: Path | str, rows: Iterable[LogRow], *, backfill: bool = False, log_incarnation: int = 0) -> None:
-    """Append rows to the table `log`, as an ingest does."""
+def appended(
+    location: Path | str,
+    rows: Iterable[LogRow],
+    *,
+    backfill: bool = False,
+    log_incarnation: int = 0,
+    record_timestamp: int | None = 0,
+) -> None:
+    """Append rows to the table `log`, as an ingest does; all with one timestamp, in microseconds."""
     rows = list(rows)
     columns = [pa.array([getattr(row, name) for row in rows], _LOG_TYPES[name]) for name in LogRow._fields]
     constants = {
-        "record_timestamp": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+        "record_timestamp": pa.scalar(record_timestamp, pa.timestamp("us", tz="UTC")),
         "producer_epoch": pa.scalar(None, pa.int16()),
         "source": pa.scalar("a test"),
         "appended_at": pa.scalar(0, pa.timestamp("us", tz="UTC")),

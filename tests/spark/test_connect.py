@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -21,10 +23,12 @@ from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.record.write import encode_batch
+from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from tests.logs import LogPartition
-from tests.spark.segments import batches_of, write_prefix
-from tests.spark.stores import CLOCK, Workbench, copied, rows_of, segments_of
+from tests.spark.both_engines import assert_as_spark
+from tests.spark.segments import write_prefix
+from tests.spark.stores import CLOCK, Workbench, appended, copied, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
 
 if TYPE_CHECKING:
@@ -233,29 +237,112 @@ def test_commands_for_groups_refuse_a_store_of_connect(
     )
 
 
-def test_malformed_keys_go_to_quarantine_and_change_nothing(  # R6
-    workbench: Workbench, tmp_path: Path
-) -> None:
-    log = LogPartition()
-    for key, value in [
-        (b'["c",{"f":1}]', b'{"p":1}'),
-        (b'["c",{"f":1}', b'{"p":2}'),
-        (b'["c",{"f":2}]', b'{"p":3}'),
-        (b'["c",{"f":1}]', b"not JSON"),
-        (None, b'{"p":4}'),
-    ]:
-        log.record(key, value)
-    segment = tmp_path / "segments" / "offsets-of-mine-0" / f"{0:020}.log"
-    segment.parent.mkdir(parents=True)
-    segment.write_bytes(b"".join(batches_of(log.rows)))
-    store = tmp_path / "store"
-    workbench.ingest(store, segment.parent, topic="offsets-of-mine")
-    workbench.fold(store)
-    assert [row["record_offset"] for row in rows_of(store, "quarantine")] == [1, 3, 4]
-    offsets = describe_connector(StateReader(str(store)), "c")["offsets"]
-    assert [each["offset"] for each in offsets] == [{"p": 1}, {"p": 3}]
+def written_topic(folder: Path, topic: str, *partitions: list[tuple[bytes | None, bytes | None, int]]) -> Path:
+    """A folder with segment files of a topic: of each record the key, the value and the timestamp in ms."""
+    for log_partition, records in enumerate(partitions):
+        path = folder / f"{topic}-{log_partition}" / f"{0:020}.log"
+        path.parent.mkdir(parents=True)
+        keys, values, timestamps = zip(*records, strict=True)
+        columns = [pa.array(each, pa.binary()) for each in (keys, values)]
+        path.write_bytes(encode_batch(*columns, base_offset=0, timestamps=np.array(timestamps)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def odd(workbench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of offsets with keys and values in odd forms, in two log partitions; beside it one of configurations."""
+    folder = tmp_path_factory.mktemp("odd")
+    offsets = [
+        [
+            (b'["c",{"f":1}]', b'{"p":1}', 1),
+            (b'["c",{"f":1}', b'{"p":2}', 2),  # malformed
+            (b'["c",{"f":2}]', b'{"p":3,"p":4}', 3),
+            (b'["c",{"f":1}]', b"not JSON", 4),  # malformed
+            (None, b'{"p":4}', 5),  # malformed
+            (b'["c",{"inf":1}]', b'{"p":1e400}', 6),  # malformed
+            (b'["c",{"one":1}]', b'{"p":"\\ud800"}', 7),  # malformed
+            (b' [ "c" , {"b":{"y":2.50,"x":[1,null]}, "a":1e2} ] ', b'{"p":{"q":[1E2, true]},"t":null}', 8),
+            (b'["c",{"newer":0}]', b'{"p":"newer"}', 30),
+            (b'["c",{"tie":0}]', b'{"p":"lower"}', 9),
+            (b'["c",{"gone":0}]', b'{"p":0}', 9),
+            (b'["/%\'\\"\xc3\xa9\\n",{}]', b"{}", 9),
+            (b'["",null]', b'{"p":0}', 9),
+        ],
+        [
+            *((b'["d",{"f":1}]', b'{"p":%d}' % number, number) for number in range(20)),
+            (b'["c",{"newer" : 0}]', b'{"p":"older"}', 29),
+            (b'["c",{"tie" : 0}]', b'{"p":"higher"}', 9),
+            (b'["c",{"gone" : 0}]', b"null", 10),
+        ],
+    ]
+    settings = [
+        {"name": "c", "connector.class": "x.FileStreamSource", "db.password": "of-the-database"},
+        {"name": "never-ran", "connector.class": "x.FileStreamSource"},
+        {"name": "sink", "connector.class": "x.S3", "topics": "t", "consumer.override.group.id": "connect-sink-1"},
+    ]
+    configs = [
+        (f"connector-{each['name']}".encode(), json.dumps({"properties": each}).encode(), 1) for each in settings
+    ]
+    for topic, partitions in (("odd", offsets), ("odd-configs", [configs])):
+        workbench.ingest(folder / topic, written_topic(folder / "segments", topic, *partitions), topic=topic)
+        if topic == "odd":  # a record of message format 0 has no timestamp
+            untimed = LogRow(1, 100, b'["c",{"tie":  0}]', b'{"p":"untimed"}', None, None)
+            appended(folder / topic, [untimed], record_timestamp=None)
+        workbench.fold(folder / topic)
+    return folder / "odd"
+
+
+def test_malformed_records_go_to_quarantine_and_change_nothing(odd: Path) -> None:  # R6
+    assert [row["record_offset"] for row in rows_of(odd, "quarantine")] == [1, 3, 4, 5, 6]
+    offsets = describe_connector(StateReader(str(odd)), "c")["offsets"]
+    assert offsets == [
+        {"partition": {"a": 100.0, "b": {"x": [1, None], "y": 2.5}}, "offset": {"p": {"q": [100.0, True]}, "t": None}},
+        {"partition": {"f": 1}, "offset": {"p": 1}},
+        {"partition": {"f": 2}, "offset": {"p": 4}},
+        {"partition": {"newer": 0}, "offset": {"p": "newer"}},
+        {"partition": {"tie": 0}, "offset": {"p": "higher"}},
+    ]
     with pytest.raises(NoSuchConnector):
-        describe_connector(StateReader(str(store)), "d")
+        describe_connector(StateReader(str(odd)), "e")
+
+
+def test_both_engines_have_the_same_connectors_and_offsets(  # R30
+    workbench: Workbench, mirrored: Callable[..., Path], odd: Path
+) -> None:
+    mirrored(ALTERED)
+    beside = [str(mirrored(ALTERED, topic)) for topic in ("connect-status", "connect-configs")]
+    queries = ["SELECT * FROM connector_offsets", "SELECT * FROM connectors"]
+    session = workbench.spark.newSession()
+    assert (
+        assert_as_spark(session, [str(mirrored(ALTERED))], queries, *beside) == 5 + 7
+    )  # file-e was deleted; its offset is still in the topic
+    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 8 + 3
+    rows = session.sql(
+        "SELECT source_partition, source_offset, raw_keys FROM connector_offsets WHERE size(raw_keys) > 1 ORDER BY ALL"
+    )
+    assert [tuple(row) for row in rows.collect()] == [
+        ('{"newer":0}', '{"p":"newer"}', ['["c",{"newer" : 0}]', '["c",{"newer":0}]']),
+        ('{"tie":0}', '{"p":"higher"}', ['["c",{"tie" : 0}]', '["c",{"tie":  0}]', '["c",{"tie":0}]']),
+    ]
+
+
+def test_configurations_tell_connectors_without_offsets_and_groups_of_sinks(  # R32
+    odd: Path, folded: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def described(store: Path, connector: str, *more: str) -> str:
+        command = ["connect", "describe", "--store", str(store), "--connector", connector, "--format", "json"]
+        status, output = main([*command, *more]), capsys.readouterr()
+        assert status == (0 if output.out else 1)
+        return output.out or output.err
+
+    groups, configs = folded(ALTERED), ("--configs", f"{odd}-configs")
+    assert described(odd, "never-ran") == '{"offsets": []}\n'
+    assert "is a sink connector: its offsets are those of the group connect-sink-1; name" in described(odd, "sink")
+    assert json.loads(described(groups, "sink", *configs)) == json.loads(described(groups, "sink-1"))
+    assert json.loads(described(groups, "sink-1"))["offsets"] == answers(ALTERED, "sink-1")["sink-1"]
+    assert "never-ran is a source connector" in described(groups, "never-ran", *configs)
+    assert "Connector sink-1 not found" in described(groups, "sink-1", *configs)
+    assert "needs connect-configs" in described(groups, "sink", "--configs", str(odd))
 
 
 def test_a_store_of_connect_has_its_own_tables(workbench: Workbench, tmp_path: Path) -> None:
@@ -281,6 +368,7 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
         expected = OffsetManagement(store.log).offsets("files")
     workbench.fold(location)
     assert describe_connector(StateReader(str(location)), "files") == expected
+    assert describe_connector(StateReader(str(location)), "new") == {"offsets": []}
     assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
     assert workbench.verify(location, independent=True).equal
     register_views(workbench.spark, str(location))
@@ -289,7 +377,9 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
         ("files", "source", "STOPPED", "x.FileStreamSource"),
         ("new", "source", None, "x.FileStreamSource"),
     ]
-    assert [each.name for each in list_connectors([StateReader(str(location))])] == ["files", "new"]
+    listed = list_connectors([StateReader(str(location))])
+    assert [(each.name, each.state) for each in listed] == [(row.name, row.state) for row in rows]
+    assert [(row.name, row.state) for row in rows] == [("files", "STOPPED"), ("new", "RUNNING")]
     with OffsetBackingStore(location) as beside:
         before = OffsetManagement(beside.log).offsets("files")
         assert clean_log(workbench.open(location), workbench.settings, CLOCK).removed > 1
@@ -301,4 +391,5 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
         assert OffsetManagement(again.log).offsets("files") == expected
     workbench.fold(location)
     assert describe_connector(StateReader(str(location)), "files") == expected
+    assert describe_connector(StateReader(str(location)), "new") == {"offsets": []}
     assert workbench.verify(location, independent=True).equal

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import Row
 
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state_reader import StateReader
+from tests.spark.both_engines import assert_as_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -53,34 +52,6 @@ def documented_queries(root: Path) -> list[str]:
     pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     found = [query for page in pages for query in DOCUMENTED.findall(page.read_text(encoding="utf-8"))]
     return [query for query in found if "connector" not in query]
-
-
-def comparable(value: Any) -> Any:  # noqa: ANN401 - any value of a query
-    if isinstance(value, Row | dict):
-        pairs = value.asDict().items() if isinstance(value, Row) else value.items()
-        return {name: comparable(each) for name, each in pairs}
-    if isinstance(value, list):
-        return [comparable(each) for each in value]
-    return bytes(value) if isinstance(value, bytearray) else value
-
-
-def in_order(rows: Iterable[list[Any]]) -> list[str]:
-    return sorted(str([comparable(value) for value in row]) for row in rows)
-
-
-def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[str], *beside: str) -> int:
-    """Both engines have the same columns and rows; returns the number of rows."""
-    count = 0
-    for query in queries:
-        others = [[StateReader(each) for each in beside]] * len(stores)
-        with closing(LocalSql([StateReader(each) for each in stores], others)) as local:
-            columns, rows = local.run(query)
-            found = list(rows)
-        expected_columns, expected = run_query(spark, stores, query)
-        assert columns == expected_columns, query
-        assert in_order(found) == in_order(expected), query
-        count += len(found)
-    return count
 
 
 @pytest.mark.parametrize(

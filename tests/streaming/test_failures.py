@@ -81,7 +81,7 @@ def test_reload_that_dies_at_any_write_runs_again(
         with pytest.raises(Died):
             either_way.reload(location)
     assert died == [table]
-    assert rows_of(location, "committed_offsets")[0]["committed_offset"] == 999  # nobody sees half a reload
+    assert rows_of(location, "committed_offsets")[0]["committed_offset"] == 999  # no reader sees half a reload
     assert either_way.reload(location) == len(log)
     assert_as_reference(location, log)
 

@@ -10,6 +10,7 @@ from offsets_pipeline.connect.connect_keys import (
     offset_key,
     parse_connect_key,
     parse_connect_value,
+    state_value,
 )
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -84,7 +85,10 @@ def test_equal_json_is_one_identity(one: bytes, other: bytes, *, same: bool) -> 
     assert (parse_connect_key(one, OFFSETS) == parse_connect_key(other, OFFSETS)) is same
 
 
-@pytest.mark.parametrize("value", [b"", b"1", b'"a"', b"[]", b"{", b'{"p":Infinity}', b"\xff"])
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"1", b'"a"', b"[]", b"{", b'{"p":Infinity}', b"\xff", b'{"p":1e400}', b'{"p":-1e400}', b'{"p":"\\ud800"}'],
+)
 def test_values_that_are_no_json_object_are_corrupt(value: bytes) -> None:
     with pytest.raises(CorruptRecord, match=r"^value: "):
         parse_connect_value(value)
@@ -96,3 +100,8 @@ def test_null_and_json_null_are_tombstones() -> None:
 
 def test_written_keys_have_connects_form() -> None:
     assert offset_key("c", {"filename": "/é"}) == '["c",{"filename":"/é"}]'.encode()
+
+
+def test_the_state_holds_values_in_one_form() -> None:  # engines read equal names and numbers of one text differently
+    assert state_value('{ "p" : 1, "n": [1E2, 2.50], "p": "\\u00e9\\u0001" }') == '{"p":"é\\u0001","n":[100.0,2.5]}'
+    assert state_value(None) is None

@@ -135,8 +135,13 @@ def test_malformed_keys_and_values_are_refused(backing: OffsetBackingStore) -> N
         with pytest.raises(CorruptRecord):
             backing.set(values)
     writer = OffsetStorageWriter(backing, "files")
-    for partition, offset in (("p", {}), ({}, {"x": float("nan")})):
-        with pytest.raises(CorruptRecord):
+    for partition, offset, part in (
+        ("p", {}, "key"),
+        ({"f": b"a"}, {}, "key"),
+        ({}, {"x": float("nan")}, "value"),
+        ({}, 5, "value"),  # queued, it would fail every flush
+    ):
+        with pytest.raises(CorruptRecord, match=f"^{part}: "):
             writer.offset(partition, offset)  # type: ignore[arg-type]
     assert not writer.begin_flush()
 
@@ -413,6 +418,9 @@ def test_a_task_resumes_after_the_last_flush_or_as_offset_reset_says(backing: Of
     assert initialize_offsets(reader, [A], "none") == [{"p": 7}]
     with pytest.raises(NoSuchOffset, match=r"offset\.reset is none"):
         initialize_offsets(reader, [A, B], "none")
+    for wrong in ("first", None, 5):
+        with pytest.raises(InvalidRequest, match="it takes earliest, latest, none or an offset"):
+            initialize_offsets(reader, [A], wrong)  # type: ignore[arg-type]
 
 
 # --- management, R32
@@ -553,6 +561,10 @@ def test_commands_stop_alter_reset_and_resume(
         0,
         "The offsets for this connector have been altered successfully\n",
     )
+    wrong_settings = tmp_path / "settings.json"
+    wrong_settings.write_text('{"connector.class": "FileStreamSource", "tasks.max": "x", "api.key": "in-clear"}')
+    status, said = run("config", "--settings", str(wrong_settings))
+    assert (status, said.count("\n"), "the following 3 error(s): Invalid value x for" in said) == (1, 1, True)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"offsets": [{"partition": 1}]}')))
     status, said = run("alter", "--offsets", "-")
     assert (status, "does not hold offsets" in said) == (1, True)

@@ -78,7 +78,7 @@ def test_nothing_shows_before_it_is_in_the_log(coordinator: Coordinator, monkeyp
     gate = Gate(coordinator, monkeypatch)
     done = coordinator.commit_offsets_async("g", {("t", 0): 1})
     assert gate.reached.wait(10)
-    assert coordinator.fetch_offsets("g") == {}  # and nobody has to wait for the append
+    assert coordinator.fetch_offsets("g") == {}  # a fetch does not wait for the append
     assert not done.done()
     gate.opened.set()
     done.result(10)

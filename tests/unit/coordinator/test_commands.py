@@ -46,7 +46,7 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
         f"1 offsets of group g committed in {store}",
         f"group g deleted from {store}",
     ]
-    assert not list((store / FOLDER).iterdir())  # nobody has anything loaded any more
+    assert not list((store / FOLDER).iterdir())  # no process has a log partition loaded
 
 
 def test_refused_request_is_one_line(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

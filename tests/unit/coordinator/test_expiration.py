@@ -326,7 +326,7 @@ def test_empty_group_that_holds_nothing_goes_at_once() -> None:  # R21
     assert (found.expired, found.is_removed) == ([], True)
     state = state_of(lambda log: log.commit(TOPIC, 1, 7))  # but one with an open transaction
     assert expired(state, 2**62) == []
-    state = state_of(lambda log: log.commit(TOPIC, 1, 7), lambda log: log.delete(TOPIC))  # of which something is left
+    state = state_of(lambda log: log.commit(TOPIC, 1, 7), lambda log: log.delete(TOPIC))  # an offset of it is left
     (found,) = expired(state, 0)
     assert found.is_removed
     state = state_of(classic(protocol_type="connect", **SUBSCRIBED))  # or with members

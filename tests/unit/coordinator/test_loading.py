@@ -94,7 +94,7 @@ def test_each_partition_is_loaded_on_its_own(store: Path) -> None:
         coordinator.commit_offsets("a", {("t", 0): 3})
         with pytest.raises(NotCoordinator):
             coordinator.load_partition(3)
-    # an owned log's offsets go on where they were, whoever wrote
+    # record offsets of an owned log have no gaps, also after another writer
     assert all([row.record_offset for row in rows] == list(range(len(rows))) for rows in log_of(store).values())
 
 

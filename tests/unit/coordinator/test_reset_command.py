@@ -72,7 +72,7 @@ def test_a_plan_changes_nothing(store: Path, positions: str, capsys: pytest.Capt
         "offsets: warning: t-1: -20 is lower than the earliest offset; using 0",
         NOTHING_CHANGED,
     ]
-    assert main([*at, "--to-latest", "--dry-run"]) == 0  # who asks for no more is told no more
+    assert main([*at, "--to-latest", "--dry-run"]) == 0  # no notice about --execute
     assert capsys.readouterr().err == ""
     assert log_of(store) == before
     assert not list((store / FOLDER).iterdir())

@@ -82,7 +82,10 @@ def test_first_records_tell_the_kind_of_a_topic_and_another_kind_is_refused(kind
 
 def test_name_tells_the_kind_of_a_topic_without_records() -> None:
     assert topic_kind_of("topic t", "connect-status", []) is TopicKind.CONNECT_STATUS
-    assert topic_kind_of("topic t", "t", []) is TopicKind.CONSUMER_OFFSETS
+    assert topic_kind_of("topic t", "connect-cluster-offsets", []) is TopicKind.CONNECT_OFFSETS
+    assert topic_kind_of("topic t", "prod_connect_configs", []) is TopicKind.CONNECT_CONFIGS
+    for copy in ("t", "offsets", "connect.__consumer_offsets"):
+        assert topic_kind_of("topic t", copy, []) is TopicKind.CONSUMER_OFFSETS
     assert topic_kind_of("topic t", "t", [], TopicKind.CONNECT_CONFIGS) is TopicKind.CONNECT_CONFIGS
     with pytest.raises(WrongRecords, match="topic t does not have records of a group coordinator"):
         topic_kind_of("topic t", "connect-status", [FirstRecord(0, 0, b"user-17")])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Place = tuple[str, int]
 
 T, BROKEN = ("t", 0), ("broken", 0)
-#: A record each second from 0 to 99, of which the log has lost the first ten.
+#: A record each second from 0 to 99. The log has lost the first ten.
 START, END = 10, 100
 NOW_MS = 100_000
 

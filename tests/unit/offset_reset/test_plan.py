@@ -119,13 +119,13 @@ def test_topics_are_all_that_is_committed_or_all_their_partitions_or_some() -> N
 
 
 def test_a_group_that_does_not_exist_is_planned_where_topics_are_named() -> None:
-    nobody = {"new": GroupOffsets(None, {})}
-    assert new_offsets(plan_reset(nobody, ToEarliest(), [("t", None)], KNOWN)) == {
+    unknown = {"new": GroupOffsets(None, {})}
+    assert new_offsets(plan_reset(unknown, ToEarliest(), [("t", None)], KNOWN)) == {
         ("new", "t", 0): 0,
         ("new", "t", 1): 100,
     }
     with pytest.raises(NoSuchGroup, match=r"^no group 'new'; check the name, or name topics to create the group$"):
-        plan_reset(nobody, ToEarliest(), None, KNOWN)
+        plan_reset(unknown, ToEarliest(), None, KNOWN)
 
 
 def test_groups_with_members_are_left_out_and_named_with_their_states() -> None:

@@ -114,6 +114,8 @@ def test_members_have_the_epochs_and_assignments_of_the_broker(unfolded: str, of
             assert row["target_assignment"] == assignment(member["target_assignment"])
             targets += 1
     assert targets > 3
+    short = offsets("describe", "--store", unfolded, "--all-groups", "--members").splitlines()[0]
+    assert short.split()[-2:] == ["#PARTITIONS", "SUBSCRIBED-TOPICS"]
     header = offsets("describe", "--store", unfolded, "--all-groups", "--members", "--verbose").splitlines()[0]
     names = "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS CURRENT-EPOCH CURRENT-ASSIGNMENT "
     names += "TARGET-EPOCH TARGET-ASSIGNMENT SUBSCRIBED-TOPICS"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.spark_query import offsets_listener
@@ -15,6 +15,7 @@ from offsets_pipeline.spark_query.kafka_source_offsets import BatchMark, Complet
 from offsets_pipeline.spark_query.newest_commits import NewestCommits
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
 from tests.unit.spark_query.checkpoints import QUERY_ID, kafka
+from tests.unit.spark_query.progress_events import progress
 from tests.unit.spark_query.test_checkpoint_import import offsets_of
 
 if TYPE_CHECKING:
@@ -24,42 +25,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
-KAFKA = "KafkaV2[Subscribe[orders]]"
 FIRST_ID, SECOND_ID = (str(uuid.UUID(int=number)) for number in (1, 2))
-
-
-def progress(
-    batch_id: int,
-    *ends: str,
-    query_id: str = QUERY_ID,
-    name: str | None = None,
-    description: str = KAFKA,
-    **more: object,
-) -> QueryProgressEvent:
-    """A progress event, as Spark's JSON has it."""
-    source = {"startOffset": None, "latestOffset": None, "numInputRows": 1} | {
-        "description": description,
-        "inputRowsPerSecond": 1.0,
-        "processedRowsPerSecond": 1.0,
-    }
-    found: dict[str, Any] = {
-        "id": query_id,
-        "runId": str(uuid.uuid4()),
-        "name": name,
-        "timestamp": "2026-11-22T17:00:00.000Z",
-        "batchId": batch_id,
-        "batchDuration": 5,
-        "durationMs": {"addBatch": 3, "commitOffsets": 1},
-        "eventTime": {},
-        "stateOperators": [],
-        "sources": [source | {"endOffset": end} for end in ends],
-        "sink": {"description": "sink", "numOutputRows": 1},
-        "numInputRows": 1,
-        "inputRowsPerSecond": 1.0,
-        "processedRowsPerSecond": 1.0,
-        "observedMetrics": {},
-    }
-    return QueryProgressEvent(StreamingQueryProgress.fromJson(found | more))
 
 
 class FailingTarget:
