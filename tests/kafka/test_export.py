@@ -24,7 +24,7 @@ from offsets_pipeline.semantics.log_row import LogRow
 from tests.compare import compare, compared_offsets
 from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
-from tests.logs import CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
+from tests.logs import ALIKE, CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
 from tests.replays import Replayed, replay
 from tests.spark.stores import export_of
 from tests.unit.coordinator.groups import assignment, subscription
@@ -127,7 +127,9 @@ def open_transactions(rows: dict[int, list[LogRow]]) -> dict[tuple[int, int], in
     return began
 
 
-@pytest.mark.parametrize("name", LOADED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in ALIKE else name for name in LOADED]
+)
 def test_broker_answers_about_exported_segments_as_about_its_own(kafka: KafkaJvm, tmp_path: Path, name: str) -> None:
     n = capture_partitions(name)
     segments = exported(log_store(tmp_path / "store", n, [capture_log(name)]))

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import Row
 
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.query.views import register_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,14 +71,16 @@ def in_order(rows: Iterable[list[Any]]) -> list[str]:
 def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[str], *beside: str) -> int:
     """Both engines have the same columns and rows; returns the number of rows."""
     count = 0
+    session = spark.newSession()
+    register_views(session, *stores)
     for query in queries:
         others = [[StateReader(each) for each in beside]] * len(stores)
         with closing(LocalSql([StateReader(each) for each in stores], others)) as local:
             columns, rows = local.run(query)
             found = list(rows)
-        expected_columns, expected = run_query(spark, stores, query)
-        assert columns == expected_columns, query
-        assert in_order(found) == in_order(expected), query
+        expected = session.sql(query)
+        assert columns == expected.columns, query
+        assert in_order(found) == in_order(map(list, expected.collect())), query
         count += len(found)
     return count
 
@@ -94,7 +96,7 @@ def test_every_view_and_table_has_the_rows_that_spark_finds(
     with closing(LocalSql([StateReader(store)])) as local:
         names = local.names()
     assert {"current_offsets", "unstable_offsets", "consumer_groups", "group_members", "log"} <= set(names)
-    assert assert_as_spark(spark.newSession(), [store], (f"SELECT * FROM {name}" for name in names)) > 100
+    assert assert_as_spark(spark, [store], (f"SELECT * FROM {name}" for name in names)) > 100
 
 
 def test_documented_queries_answer_without_spark_what_they_answer_in_spark(
@@ -103,7 +105,7 @@ def test_documented_queries_answer_without_spark_what_they_answer_in_spark(
     documented = documented_queries(root)
     assert len(documented) >= 4
     store = str(folded("4.2.0-kip848"))
-    assert assert_as_spark(spark.newSession(), [store], [*documented, *QUERIES]) > 100
+    assert assert_as_spark(spark, [store], [*documented, *QUERIES]) > 100
 
 
 def test_two_clusters_are_in_one_view_for_both_engines(spark: SparkSession, folded: Callable[[str], Path]) -> None:
@@ -113,4 +115,4 @@ def test_two_clusters_are_in_one_view_for_both_engines(spark: SparkSession, fold
         "SELECT cluster, group_id, state FROM consumer_groups ORDER BY ALL",
         "SELECT cluster, log_partition, folded_to FROM fold_progress ORDER BY ALL",
     ]
-    assert assert_as_spark(spark.newSession(), stores, queries) > 10
+    assert assert_as_spark(spark, stores, queries) > 10
