@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 LOADED = [name for name in CAPTURE_NAMES if name.startswith("4.") and not name.endswith("malformed")]
 # cut into in several places: rebalances, transactions of all kinds, share and streams groups, expiry
 CUT_OFTEN = ("4.2.0-classic", "4.2.0-kip848", "4.2.0-share", "4.2.0-txn-open", "4.2.0-txnjava")
+# the cuts that `make test` has
+CUTS = dict.fromkeys(CUT_OFTEN, (1,)) | dict.fromkeys(("4.2.0-txn-open", "4.2.0-txnjava"), (1, 3))
 
 
 def exported(
@@ -153,7 +155,7 @@ def times(name: str) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "cut"),
     [
-        pytest.param(name, cut, marks=[] if name in CUT_OFTEN and cut % 2 else pytest.mark.long)
+        pytest.param(name, cut, marks=[] if cut in CUTS.get(name, ()) else pytest.mark.long)
         for name in LOADED
         for cut in range(4 if name in CUT_OFTEN else 1)
     ],

@@ -80,7 +80,9 @@ def test_answers_are_those_of_the_broker(folded: Callable[[str], Path], capture:
     assert differences(folded(capture), oracle(capture)) == LOST_BY_BROKER.get(capture, [])
 
 
-@pytest.mark.parametrize("driver_rows", [0, 50_000], ids=["tasks", "driver"])
+@pytest.mark.parametrize(
+    "driver_rows", [pytest.param(0, id="tasks"), pytest.param(50_000, id="driver", marks=pytest.mark.long)]
+)
 def test_log_of_a_classic_coordinator_folded_in_small_batches_answers_as_its_broker(
     workbench: Workbench, empty: Callable[..., Path], tmp_path: Path, driver_rows: int
 ) -> None:  # R10c, R12, R14
