@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tests.spark.stores import Workbench
 
-CAPTURES = ["4.2.0-kip848", "4.2.0-txn-open"]
+CAPTURES = [pytest.param("4.2.0-kip848", marks=pytest.mark.long), "4.2.0-txn-open"]
 OFFSETS = "SELECT group_id, topic, partition, committed_offset, leader_epoch, metadata FROM {}current_offsets"
 GROUPS = "SELECT group_id, group_type, state, protocol_type, assignor, group_epoch, member_count FROM {}consumer_groups"
 MEMBERS = (
