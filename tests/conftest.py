@@ -144,8 +144,8 @@ def spark(settings: Settings) -> Iterator[SparkSession]:
         settings,
         {
             # Many small jobs and none long: the second compiler never pays for itself (a fifth less time), nor does
-            # code that Spark generates and compiles for each (a quarter less). What users run has both: `make run` in
-            # tests/test_readme.py.
+            # code that Spark generates and compiles for each (a quarter less). Processes have that code, as for users:
+            # `make run` in tests/test_readme.py.
             # Without it the quick compiler has 48 MB for its code: after some minutes they are full, and Java spends a
             # quarter of its time looking for code to drop.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",

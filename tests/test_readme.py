@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import pytest
 
 from tests.kafka.live import LiveBroker, live_broker
 from tests.logs import capture_rows, oracle
-from tests.programs import PROPERTIES, Done, in_process, job_in_process, python_in_process
+from tests.programs import PROPERTIES, Done, in_process, job_in_process, python_in_process, start
 from tests.spark.stores import differences
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def run(clone: Path, command: str) -> Done:
     words = words_of(command)
     if words is None:
         shell = ["bash", "-euo", "pipefail", "-c", command]
-        return subprocess.run(shell, cwd=clone, capture_output=True, text=True, timeout=600, check=False)
+        return start(clone, *shell)
     if words[0] == OFFSETS:
         return in_process(clone, *words[1:])
     job, *arguments = words[len(SUBMIT) :]

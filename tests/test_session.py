@@ -28,7 +28,7 @@ if vacuum == "vacuum":
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")  # the default is 10,000 tasks
     spark.sql(f"VACUUM delta.`{table}`")  # Delta prints the result to stdout
 print(spark.read.format("delta").load(table).count(), spark.conf.get("spark.sql.shuffle.partitions"), flush=True)
-sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM current_offsets"]))
+sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM groups"]))
 """
 
 

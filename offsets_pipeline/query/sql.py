@@ -21,7 +21,7 @@ def run_query(spark: SparkSession, stores: str | Sequence[str], query: str) -> t
 
     Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
     """
-    register_views(spark, *([stores] if isinstance(stores, str) else stores))
+    register_views(spark, *([stores] if isinstance(stores, str) else stores), query=query)
     try:
         result = spark.sql(query)
         return result.columns, _rows(result.toLocalIterator())

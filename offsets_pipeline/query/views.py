@@ -12,6 +12,7 @@ from offsets_pipeline.delta.properties import require_different_clusters
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
@@ -22,28 +23,41 @@ from offsets_pipeline.store import Store, sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from pyspark.sql import DataFrame, SparkSession
 
 
-def register_views(spark: SparkSession, *stores: str) -> None:
+def register_views(spark: SparkSession, *stores: str, query: str = "") -> None:
     """Register the views and the tables of stores in this session; each is a folder or schema:NAME.
 
     Rows of all stores are together, with the column `cluster`. Raises NoSuchStore or NotAStore, StoreMismatch if two
     stores have one cluster name.
+
+    ``query``: SQL. Registers only the views and tables that it names, or all if it names none: Spark analyzes each.
     """
     opened = _opened(spark, stores)
+    queries = _queries(opened) | _sample_queries(opened)
+    names = {table.name for store in opened for table in store.tables} | HISTORY_VIEWS.keys() | queries.keys()
+    wanted = names & set(re.findall(r"\w+", query.lower())) or names
     parts: dict[str, list[DataFrame]] = {}
     for store in opened:
         cluster = F.lit(store.properties.cluster(store.location))
-        past = {} if store.properties.topic_kind.is_connect else history_views(store)
-        for name, rows in {**{table.name: store.read(table.name) for table in store.tables}, **past}.items():
+        for name, rows in _tables_and_history(store, wanted).items():
             parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
     for name, of_stores in parts.items():
         together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
         together.createOrReplaceTempView(name)
-    for name, query in (_queries(opened) | _sample_queries(opened)).items():
-        spark.sql(query).createOrReplaceTempView(name)
+    for name in queries.keys() & wanted:
+        spark.sql(queries[name]).createOrReplaceTempView(name)
+
+
+def _tables_and_history(store: Store, wanted: AbstractSet[str]) -> dict[str, DataFrame]:
+    """The tables of a store and its views of history, by name."""
+    found = {table.name: store.read(table.name) for table in store.tables if table.name in wanted}
+    if not store.properties.topic_kind.is_connect and wanted & HISTORY_VIEWS.keys():
+        found |= {name: rows for name, rows in history_views(store).items() if name in wanted}
+    return found
 
 
 def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:

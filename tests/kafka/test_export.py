@@ -24,7 +24,7 @@ from offsets_pipeline.semantics.log_row import LogRow
 from tests.compare import compare, compared_offsets
 from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
-from tests.logs import CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
+from tests.logs import ALIKE, CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
 from tests.replays import Replayed, replay
 from tests.spark.stores import export_of
 from tests.unit.coordinator.groups import assignment, subscription
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 LOADED = [name for name in CAPTURE_NAMES if name.startswith("4.") and not name.endswith("malformed")]
 # cut into in several places: rebalances, transactions of all kinds, share and streams groups, expiry
 CUT_OFTEN = ("4.2.0-classic", "4.2.0-kip848", "4.2.0-share", "4.2.0-txn-open", "4.2.0-txnjava")
+# the cuts that `make test` has
+CUTS = dict.fromkeys(CUT_OFTEN, (1,)) | dict.fromkeys(("4.2.0-txn-open", "4.2.0-txnjava"), (1, 3))
 
 
 def exported(
@@ -127,7 +129,9 @@ def open_transactions(rows: dict[int, list[LogRow]]) -> dict[tuple[int, int], in
     return began
 
 
-@pytest.mark.parametrize("name", LOADED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in ALIKE else name for name in LOADED]
+)
 def test_broker_answers_about_exported_segments_as_about_its_own(kafka: KafkaJvm, tmp_path: Path, name: str) -> None:
     n = capture_partitions(name)
     segments = exported(log_store(tmp_path / "store", n, [capture_log(name)]))
@@ -151,7 +155,7 @@ def times(name: str) -> list[int]:
 @pytest.mark.parametrize(
     ("name", "cut"),
     [
-        pytest.param(name, cut, marks=[] if name in CUT_OFTEN and cut % 2 else pytest.mark.long)
+        pytest.param(name, cut, marks=[] if cut in CUTS.get(name, ()) else pytest.mark.long)
         for name in LOADED
         for cut in range(4 if name in CUT_OFTEN else 1)
     ],

@@ -20,7 +20,6 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places, log_records
@@ -149,8 +148,7 @@ def test_topic_that_was_created_again_takes_over_in_one_commit(
 
 
 def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, int]]:
-    register_views(workbench.spark, str(store))
-    rows = workbench.spark.table("current_offsets").collect()
+    rows = workbench.sql(store, "SELECT * FROM current_offsets")
     return {(row["group_id"], row["topic"], row["partition"], row["committed_offset"]) for row in rows}
 
 
@@ -202,8 +200,7 @@ def test_hanging_transaction_hides_nothing_but_its_own_commits(
             caught_up(store, broker)
             assert set(answers_of(store)) == {"before", "in-it", "behind", "only-aborted"}
             assert answers_of(store)["in-it"] == answers_of(store)["only-aborted"] == {}
-            register_views(workbench.spark, str(store))
-            (pending,) = workbench.spark.table("unstable_offsets").collect()
+            (pending,) = workbench.sql(store, "SELECT * FROM unstable_offsets")
             assert (pending["group_id"], pending["topic"], pending["partition"]) == ("in-it", "t", 0)
             assert broker.answers.stable_offsets("in-it") == []  # with requireStable the broker answers UNSTABLE
             assert broker.answers.stable_offsets("behind") == [("t", 0)]

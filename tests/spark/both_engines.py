@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Row
 
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.sql import run_query
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.query.views import register_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,13 +33,15 @@ def in_order(rows: Iterable[list[Any]]) -> list[str]:
 def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[str], *beside: str) -> int:
     """Both engines have the same columns and rows; returns the number of rows."""
     count = 0
+    session = spark.newSession()
+    register_views(session, *stores)
     for query in queries:
         others = [[StateReader(each) for each in beside]] * len(stores)
         with closing(LocalSql([StateReader(each) for each in stores], others)) as local:
             columns, rows = local.run(query)
             found = list(rows)
-        expected_columns, expected = run_query(spark, stores, query)
-        assert columns == expected_columns, query
-        assert in_order(found) == in_order(expected), query
+        expected = session.sql(query)
+        assert columns == expected.columns, query
+        assert in_order(found) == in_order(map(list, expected.collect())), query
         count += len(found)
     return count

@@ -17,6 +17,7 @@ from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
@@ -33,7 +34,7 @@ from tests.unit.fold.state_tables import StateTables, assert_same, references
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -85,6 +86,11 @@ class Workbench:
     def reload(self, location: Path | str, *partitions: int, semantics: CoordinatorSemantics | None = None) -> int:
         """Reload these log partitions, or all, by these coordinator semantics or those of the state."""
         return reload_partitions(self.open(location), partitions or None, self.settings, CLOCK, semantics)
+
+    def sql(self, location: Path | str, query: str) -> list[Row]:
+        """The rows of a query over the views and tables of a store."""
+        register_views(self.spark, str(location), query=query)
+        return self.spark.sql(query).collect()
 
     def verify(self, location: Path | str, *, independent: bool = False) -> Verification:
         """Compare the state with a replay of the log."""

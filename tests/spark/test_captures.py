@@ -19,6 +19,7 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.state.fold_progress import FoldProgress
 from tests.compare import compared_offsets
 from tests.logs import (
+    ALIKE,
     CAPTURE_NAMES,
     CAPTURES,
     LOST_BY_BROKER,
@@ -40,7 +41,7 @@ from tests.spark.stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 MODERN, CLASSIC = CoordinatorSemantics
@@ -59,18 +60,29 @@ BROUGHT_BACK_BY_3_9 = [
 ]
 
 
+def of_all_but(captures: Sequence[str]) -> list[object]:
+    """These captures, and the others for `make test-long`."""
+    others = (name for name in CAPTURE_NAMES if name not in captures)
+    return [*captures, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
+
+
+each_capture = pytest.mark.parametrize("capture", of_all_but([name for name in CAPTURE_NAMES if name not in ALIKE]))
+
+
 def test_there_are_recorded_brokers() -> None:
     assert BY_SEMANTICS[MODERN] >= 19
     assert BY_SEMANTICS[CLASSIC] >= 7
 
 
-@pytest.mark.parametrize("capture", CAPTURE_NAMES)
+@each_capture
 def test_answers_are_those_of_the_broker(folded: Callable[[str], Path], capture: str) -> None:
     assert compared_offsets(oracle(capture)) > 0
     assert differences(folded(capture), oracle(capture)) == LOST_BY_BROKER.get(capture, [])
 
 
-@pytest.mark.parametrize("driver_rows", [0, 50_000], ids=["tasks", "driver"])
+@pytest.mark.parametrize(
+    "driver_rows", [pytest.param(0, id="tasks"), pytest.param(50_000, id="driver", marks=pytest.mark.long)]
+)
 def test_log_of_a_classic_coordinator_folded_in_small_batches_answers_as_its_broker(
     workbench: Workbench, empty: Callable[..., Path], tmp_path: Path, driver_rows: int
 ) -> None:  # R10c, R12, R14
@@ -113,14 +125,14 @@ def test_reload_changes_the_coordinator_semantics_at_once_or_not_at_all(
     assert workbench.verify(store, independent=True).equal
 
 
-@pytest.mark.parametrize("capture", CAPTURE_NAMES)
+@each_capture
 def test_state_is_what_the_reference_replays(folded: Callable[[str], Path], capture: str) -> None:
     rows = [row for partition in capture_rows(capture).values() for row in partition]
     assert log_of(folded(capture)) == sorted(rows, key=lambda row: (row.log_partition, row.record_offset))
     assert_as_reference(folded(capture), rows)
 
 
-@pytest.mark.parametrize("capture", CAPTURE_NAMES)
+@each_capture
 def test_log_info_has_the_bounds_of_the_broker(folded: Callable[[str], Path], capture: str) -> None:
     found = {each.log_partition: each for each in log_info(StateReader(str(folded(capture))))}
     assert sorted(found) == list(range(capture_partitions(capture)))
@@ -135,12 +147,6 @@ def test_log_info_has_the_bounds_of_the_broker(folded: Callable[[str], Path], ca
     assert {at: each.folded_to for at, each in found.items() if each.folded_to is not None} == {
         at: of_one[-1].record_offset + 1 for at, of_one in rows.items()
     }
-
-
-def of_all_but(captures: list[str]) -> list[object]:
-    """These captures, and the others for `make test-long`."""
-    others = (name for name in CAPTURE_NAMES if name not in captures)
-    return [*captures, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
 
 
 @pytest.mark.parametrize("capture", of_all_but(VERIFIED))

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("capture", ["4.2.0-kip848", "4.2.0-txn-open", "4.2.0-expiry-after", "4.2.0-inject"])
+@pytest.mark.parametrize(
+    "capture",
+    [
+        *("4.2.0-kip848", "4.2.0-txn-open", "4.2.0-expiry-after"),
+        pytest.param("4.2.0-inject", marks=pytest.mark.long),
+    ],
+)
 def test_cleaned_log_gives_what_the_broker_answers(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, capture: str
 ) -> None:

@@ -22,7 +22,6 @@ from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.connectors import describe_connector, list_connectors
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
@@ -66,9 +65,8 @@ def described(location: Path, capture: str) -> dict[str, list[Any]]:
 
 def viewed(workbench: Workbench, location: Path, capture: str) -> dict[str, list[Any]]:
     """The same from the view."""
-    register_views(workbench.spark, str(location))
     found: dict[str, list[Any]] = {name: [] for name in answers(capture, "file-.+")}
-    for row in workbench.spark.table("connector_offsets").collect():
+    for row in workbench.sql(location, "SELECT * FROM connector_offsets"):
         offset = {"partition": json.loads(row.source_partition), "offset": json.loads(row.source_offset)}
         found[row.connector].append(offset)
         assert row.source_partition_map == {name: str(value) for name, value in offset["partition"].items()}
@@ -148,8 +146,7 @@ def test_connectors_are_those_of_the_worker_with_state_type_and_group(
         "sink-2": ("sink", "STOPPED", "connect-sink-2"),
         "sink-3": ("sink", "STOPPED", "connect-sink-3"),
     }
-    register_views(workbench.spark, str(store))
-    rows = workbench.spark.table("connectors").collect()
+    rows = workbench.sql(store, "SELECT * FROM connectors")
     assert {row.name: (row.type, row.state, row.group_id) for row in rows} == expected
     capsys.readouterr()
     assert main(["connect", "list", "--store", str(store), "--format", "json"]) == 0
@@ -371,8 +368,7 @@ def test_an_owned_store_folds_to_what_its_tasks_flushed(workbench: Workbench, tm
     assert describe_connector(StateReader(str(location)), "new") == {"offsets": []}
     assert expected == {"offsets": [{"partition": {"f": "b"}, "offset": {"p": 2}}]}
     assert workbench.verify(location, independent=True).equal
-    register_views(workbench.spark, str(location))
-    rows = workbench.spark.table("connectors").orderBy("name").collect()
+    rows = workbench.sql(location, "SELECT * FROM connectors ORDER BY name")
     assert [(row.name, row.type, row.target_state, row.connector_class) for row in rows] == [
         ("files", "source", "STOPPED", "x.FileStreamSource"),
         ("new", "source", None, "x.FileStreamSource"),

@@ -19,7 +19,7 @@ def test_views_of_a_session_have_the_rows_of_the_tables(spark: SparkSession, fol
     """It needs Spark: its tasks replay the log partitions."""
     store = folded("4.2.0-txn-open")
     session = spark.newSession()
-    register_views(session, str(store))
+    register_views(session, str(store), query=" ".join(HISTORY_VIEWS))
     tables = history_tables(str(store))
     assert tables.keys() == HISTORY_VIEWS.keys()
     for name, table in tables.items():

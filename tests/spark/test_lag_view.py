@@ -39,7 +39,7 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
         (("t2", 0), Sample(0, 700, 3_000)),
     ]
     SampleWriter(table_of(str(store)), "a test").append(rows_of(samples, "a test"))
-    register_views(spark, str(store))
+    register_views(spark, str(store), query="consumer_lag, topic_offsets")
     now_ms = SystemClock().now_ms()
     reader = StateReader(str(store))
     expected = lag_rows(describe_groups(reader), SampledPositions(read_samples(table_of(str(store))), now_ms), None)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from offsets_pipeline.semantics.log_row import LogRow
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
@@ -69,12 +68,22 @@ def test_fold_that_dies_at_any_write_runs_again(
     assert len({row["topic_id"] for row in rows_of(location, "topics")}) == len(steps)
 
 
+@pytest.fixture(scope="module")
+def busily_folded(workbench: Workbench, empty: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a busy log, folded; take a copy to change anything."""
+    location = copied(empty(1), tmp_path_factory.mktemp("busy") / "store")
+    for part in busy_log(5):
+        appended(location, part.rows)
+    workbench.fold(location)
+    return location
+
+
 @pytest.mark.parametrize("table", ["committed_offsets", "group_records", "groups", "fold_progress"])
 def test_reload_that_dies_at_any_write_runs_again(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, table: str
+    either_way: Workbench, busily_folded: Path, tmp_path: Path, table: str
 ) -> None:
-    location = copied(empty(1), tmp_path / "store")
-    log = busily_folded(either_way, location)
+    location = copied(busily_folded, tmp_path / "store")
+    log = log_of(location)
     alter(location)
     with pytest.MonkeyPatch.context() as patch:
         died = dying(table, "before", patch)
@@ -84,14 +93,6 @@ def test_reload_that_dies_at_any_write_runs_again(
     assert rows_of(location, "committed_offsets")[0]["committed_offset"] == 999  # no reader sees half a reload
     assert either_way.reload(location) == len(log)
     assert_as_reference(location, log)
-
-
-def busily_folded(workbench: Workbench, location: Path) -> list[LogRow]:
-    """Fold a busy log; returns its rows."""
-    for part in busy_log(5):
-        appended(location, part.rows)
-    workbench.fold(location)
-    return log_of(location)
 
 
 def alter(location: Path) -> None:

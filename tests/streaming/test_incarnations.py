@@ -16,7 +16,6 @@ from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.query.views import register_views
 from offsets_pipeline.state import fold
 from offsets_pipeline.state import table_compaction as compact
 from offsets_pipeline.state.fold_progress import FoldProgress
@@ -86,9 +85,8 @@ def incarnations_of(store: Path) -> list[set[int]]:
 
 
 def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
-    register_views(workbench.spark, str(store))
-    rows = workbench.spark.sql("SELECT group_id, topic, partition, committed_offset FROM current_offsets ORDER BY ALL")
-    return [tuple(row) for row in rows.collect()]
+    query = "SELECT group_id, topic, partition, committed_offset FROM current_offsets"
+    return sorted(map(tuple, workbench.sql(store, query)))
 
 
 def test_log_incarnation_is_folded_as_a_whole_once_it_counts(either_way: Workbench, store: Path) -> None:
@@ -154,8 +152,7 @@ def test_a_reload_of_one_log_partition_brings_the_whole_log_incarnation(workbenc
 
 
 def _groups_of(workbench: Workbench, store: Path) -> set[str]:
-    register_views(workbench.spark, str(store))
-    return {row["group_id"] for row in workbench.spark.table("consumer_groups").collect()}
+    return {row["group_id"] for row in workbench.sql(store, "SELECT group_id FROM consumer_groups")}
 
 
 def test_running_stream_notices_a_new_log_incarnation_without_an_append(workbench: Workbench, store: Path) -> None:

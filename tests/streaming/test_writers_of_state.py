@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.query.views import register_views
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module
 from offsets_pipeline.state.fold import fold_batch
@@ -47,11 +46,10 @@ def fold_steps(workbench: Workbench, location: Path, steps: int) -> Store:
     return store
 
 
-def views_of(workbench: Workbench, location: Path) -> set[tuple[object, ...]]:
+def views_of(workbench: Workbench, location: Path) -> list[tuple[object, ...]]:
     """The offsets that the view answers with."""
-    register_views(workbench.spark, str(location))
-    rows = workbench.spark.table("current_offsets").select("group_id", "topic", "partition", "committed_offset")
-    return {tuple(row) for row in rows.collect()}
+    query = "SELECT group_id, topic, partition, committed_offset FROM current_offsets"
+    return sorted(map(tuple, workbench.sql(location, query)))
 
 
 def test_compacted_or_not_the_state_is_the_same(
@@ -112,11 +110,9 @@ def test_views_show_no_late_row_behind_a_reload(
     query = StateTable.newest_in_spark
     for newest_in_spark in (query, lambda *arguments: with_half_a_hash(query(*arguments))):
         monkeypatch.setattr(StateTable, "newest_in_spark", newest_in_spark)
-        register_views(workbench.spark, str(location))
-        found = workbench.spark.table("current_offsets").select(*names[:3], "committed_offset").collect()
-        assert sorted(map(tuple, found)) == [*expected, ("h", "a", 0, 2)]
-        found = workbench.spark.table("consumer_groups").select("group_id", "state").collect()
-        assert sorted(map(tuple, found)) == [("g", "Empty"), ("h", "Empty")]
+        assert views_of(workbench, location) == [*expected, ("h", "a", 0, 2)]
+        found = workbench.sql(location, "SELECT group_id, state FROM consumer_groups ORDER BY ALL")
+        assert list(map(tuple, found)) == [("g", "Empty"), ("h", "Empty")]
 
 
 def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
@@ -135,7 +131,7 @@ def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
     found = answer(query, **{name: DeltaTable(location / name) for name in names}).read_all()
     columns = ("group_id", "topic", "partition", "committed_offset")
     rows = list(zip(*(found[name].to_pylist() for name in columns), strict=True))
-    assert sorted(rows) == sorted(views_of(workbench, location))
+    assert sorted(rows) == views_of(workbench, location)
 
 
 def test_stream_compacts_when_delta_rows_or_files_are_many(
@@ -216,7 +212,7 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
     assert fold_batch(store, older, either_way.settings, CLOCK) == 0
     assert sizes_of(store, OFFSETS).delta_rows > 0
     assert_as_reference(location, log_of(location))
-    assert views_of(either_way, location) == {("g", "t", 0, 99)}
+    assert views_of(either_way, location) == [("g", "t", 0, 99)]
     for table in STATE_TABLES:
         assert compact(store, table)
     assert_as_reference(location, log_of(location))
