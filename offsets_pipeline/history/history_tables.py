@@ -88,7 +88,7 @@ def histories(
     ``repeats``: show what a later log incarnation has again, too. ``completeness`` gets an entry for each log
     incarnation and log partition that was read.
     """
-    causes = Causes(history.semantics, retention, is_owned=history.is_owned)
+    causes = Causes(history.semantics, retention, kind=history.properties.kind)
     names = history.topic_names()
     shown: dict[int, Shown] | None = None if repeats or len(history.incarnations) == 1 else defaultdict(set)
     for incarnation in history.incarnations:
