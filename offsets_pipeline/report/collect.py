@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.lag.commit_windows import WindowColumns
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
@@ -138,8 +139,8 @@ def group_rows(
 ) -> list[GroupRow]:
     """Return a row for each of these groups, in their order. ``windows`` are their commits."""
 
-    def commits(_: Collection[str]) -> Windows:
-        return {identity: found[-options.window_commits :] for identity, found in windows.items()}
+    def commits(_: Collection[str]) -> WindowColumns:
+        return WindowColumns.of({identity: found[-options.window_commits :] for identity, found in windows.items()})
 
     rows = lag_rows(groups, positions, commits)
     lags = {each.group: each for each in group_lags(groups, rows)}

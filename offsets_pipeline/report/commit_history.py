@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +16,7 @@ from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.partition_owners import UNKNOWN
 from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.lag.position_sources import UNKNOWN_END
 from offsets_pipeline.report.charts import MAX_SERIES
 from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
 
@@ -105,9 +107,10 @@ def lag_over_time(
     chosen = list(groups)[:MAX_SERIES]
     from_ms, until_ms = span_ms
     times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
-    ends = positions.ends_at(
-        {((topic, partition), at) for group, topic, partition in windows if group in chosen for at in times}
-    )
+    places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
+    at = np.repeat(np.arange(len(places)), len(times))
+    found = positions.ends_at(places, at, np.tile(np.array(times, dtype=np.int64), len(places)))
+    ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), -1), strict=True)}
     series = []
     for group in chosen:
         lags: list[float | None] = [0.0] * len(times)
@@ -121,8 +124,8 @@ def lag_over_time(
                 if not before:
                     continue
                 committed[number] = True
-                end, lag = ends.get(((topic, partition), at)), lags[number]
-                known = end is not None and lag is not None
+                end, lag = ends[topic, partition][number], lags[number]
+                known = end != UNKNOWN_END and lag is not None
                 lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None  # type: ignore[operator]
         points = [
             Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)

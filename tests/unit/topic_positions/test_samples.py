@@ -10,10 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
-from offsets_pipeline.lag.time_lag import interpolated_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples
+from tests.unit.lag.test_time_lag import interpolated_lag
 
 if TYPE_CHECKING:
     import random
