@@ -39,14 +39,17 @@ _COLUMNS = 48
 _MS_PER_MINUTE = 60_000
 
 
-def read_commits(location: str, groups: Collection[str]) -> tuple[Windows, Makers]:
+def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> tuple[Windows, Makers]:
     """Return the newest visible commits of these groups, and the members that made their rewinds, where known.
 
-    Raises as `LogHistory`.
+    ``until_ms``: up to this time. Raises as `LogHistory`.
     """
     rows = history_tables(location, group_ids=groups)[OFFSET_HISTORY.name].read()
     rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
     committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
+    if until_ms is not None:
+        is_before = pc.less_equal(committed_ms, until_ms)
+        rows, committed_ms = rows.filter(is_before), committed_ms.filter(is_before)
     windows: dict[Identity, deque[Commit]] = {}
     makers: dict[tuple[Identity, Commit], str] = {}
     names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
