@@ -46,7 +46,9 @@ def _values(use: exp.Table, column: str) -> set[str | int] | None:
     """The values that a SELECT allows a column of one of its tables; None: any."""
     source = use.parent
     select = source.parent if isinstance(source, exp.From | exp.Join) else None
-    where = select.args.get("where") if isinstance(select, exp.Select) else None
+    if not isinstance(select, exp.Select):
+        return None
+    where = select.args.get("where")
     if where is None:
         return None
     is_alone = not select.args.get("joins") and not select.args.get("laterals")

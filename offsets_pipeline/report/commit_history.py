@@ -111,8 +111,8 @@ def lag_over_time(
     from_ms, until_ms = span_ms
     times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
     places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
-    at = np.repeat(np.arange(len(places)), len(times))
-    found = positions.ends_at(places, at, np.tile(np.array(times, dtype=np.int64), len(places)))
+    place_of = np.repeat(np.arange(len(places)), len(times))
+    found = positions.ends_at(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places)))
     ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), -1), strict=True)}
     series = []
     for group in chosen:
@@ -129,7 +129,7 @@ def lag_over_time(
                 committed[number] = True
                 end, lag = ends[topic, partition][number], lags[number]
                 known = end != UNKNOWN_END and lag is not None
-                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None  # type: ignore[operator]
+                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None
         points = [
             Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
         ]

@@ -68,7 +68,7 @@ def statuses(vectors: list[Vector], now: int) -> list[str | None]:
 def test_partition_has_the_status_that_burrow_gives(
     name: str, offsets: list[int], lags: list[int | None], lag: int | None, now: int, status: str | None
 ) -> None:
-    between = ([10, 9], [3, 3], 3), ([], [], 5), ([10], [0], 0)
+    between: list[Vector] = [([10, 9], [3, 3], 3), ([], [], 5), ([10], [0], 0)]
     vectors: list[Vector] = [between[0], (offsets, lags, lag), between[1], (offsets, lags, lag), between[2]]
     found = statuses(vectors, now)
     assert (found[1], found[3]) == (status, status), name
