@@ -340,6 +340,9 @@ class LagSettings(_Section):
     sample_interval_ms: int = _setting(30_000, _WholeNumber(0, _INT32_MAX))
     """Milliseconds between two samples of topics' positions that `follow` takes; 0 takes none."""
 
+    sample_retention_hours: int = _setting(840, _WholeNumber(0, HOURS_MAX))
+    """Hours for which upkeep keeps samples of positions, and the last ones before; 0 keeps all. Default: 35 days."""
+
     sample_topics: str = _setting(".*", _Pattern())
     """Regular expression of the topics to sample; it must match the whole name."""
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
-from offsets_pipeline.delta.schemas import LATER_TABLES, LOG
+from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TOPIC_OFFSETS
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
-from offsets_pipeline.errors import NoSuchCheckpoint
+from offsets_pipeline.errors import NoSuchCheckpoint, WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
@@ -20,6 +20,7 @@ from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.table_compaction import compact as compact_state
 from offsets_pipeline.state.table_compaction import sizes_of
 from offsets_pipeline.store import absolute
+from offsets_pipeline.topic_positions.sample_table import remove_old_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -56,7 +57,7 @@ def maintain_store(
         store: the store.
         clock: the present time.
         checkpoints: checkpoint folders outside of the store, of streams that read the log; those inside are known.
-        settings: the program's settings; without them the log is not cleaned.
+        settings: the program's settings; without them the log is not cleaned, and samples are kept.
 
     Raises:
         NoSuchCheckpoint: one of ``checkpoints`` is not the checkpoint of a stream over the log.
@@ -71,6 +72,8 @@ def maintain_store(
         before = live(folder)
         if table is LOG:
             _clean(store, clock, settings)
+        elif table is TOPIC_OFFSETS:
+            _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
         else:
@@ -86,11 +89,13 @@ def maintain_beside_fold(
     checkpoint: str | None,
     is_stopping: Callable[[], bool],
     settings: Settings | None = None,
+    sample_retention_hours: int = 0,
 ) -> list[Upkeep]:
     """Do `maintain_store` without the state tables, which the stream's `Compactor` compacts; returns the upkeep.
 
     ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if ``is_stopping``. With
-    ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs.
+    ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs. Keeps samples of positions
+    for ``sample_retention_hours``; 0: all.
 
     Raises the errors of the storage and of damaged tables; of a cleaning CannotClean and WriteConflict. A conflict of
     a compaction with another writer is no error.
@@ -104,7 +109,9 @@ def maintain_beside_fold(
             break
         folder = store.table(table.name)
         before = live(folder)
-        cleaned = table is LOG and _clean(store, clock, settings)
+        cleaned = (table is LOG and _clean(store, clock, settings)) or (
+            table is TOPIC_OFFSETS and _expire_samples(folder, clock, sample_retention_hours)
+        )
         replaced = 0 if table.name in compacted_by_fold else _compact(folder, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
@@ -117,6 +124,16 @@ def _clean(store: Store, clock: Clock, settings: Settings | None) -> bool:
     if settings is None or not settings.log.history_hours:
         return False
     return clean_log(store, settings, clock, older_than_ms=settings.log.history_hours * MS_OF_HOUR).removed > 0
+
+
+def _expire_samples(folder: TableFolder, clock: Clock, retention_hours: int) -> bool:
+    """Remove old samples of positions (0: keep all); returns whether there were any."""
+    if not retention_hours:
+        return False
+    try:
+        return remove_old_samples(folder, clock.now_ms() - retention_hours * MS_OF_HOUR) > 0
+    except WriteConflict:  # a compaction beside this run came first: the next run removes them
+        return False
 
 
 def _tables(store: Store) -> list[Table]:

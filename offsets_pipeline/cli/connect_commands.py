@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import told_time
-from offsets_pipeline.cli.opened import open_beside, open_reader
+from offsets_pipeline.cli.opened import open_beside, open_reader, open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.connect.connect_keys import canonical_json
 from offsets_pipeline.query.connectors import ConnectorInfo, describe_connector, list_connectors
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.query.state_reader import StateReader
 
 _KINDS = [kind for kind in TopicKind if kind.is_connect]
 
 
-def list_(store: str, settings: Settings, format_: str) -> int:
+def list_(stores: Sequence[str], settings: Settings, format_: str) -> int:
     """Show connectors; returns the exit status. Raises StoreMismatch for a store without a topic of Connect."""
-    readers = _readers(store, settings)
-    connectors = list_connectors(readers)
-    times = [told_time(reader, reader.location, settings) for reader in readers]
+    opened = open_readers(stores, settings)
+    names = list(ConnectorInfo.__dataclass_fields__)
+    if len(opened) > 1:
+        names.append("cluster")
+    connectors: list[dict[str, Any]] = []
+    times = []
+    for store, own in opened.items():
+        own.properties.require_topic_kind(own.location, *_KINDS)
+        readers = [own, *open_beside(store, own, settings)]
+        connectors += [{**vars(each), "cluster": own.cluster} for each in list_connectors(readers)]
+        times += [told_time(reader, reader.location, settings) for reader in readers]
     if format_ == "json":
         as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
         write_json({"connectors": connectors, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
     else:
-        names = list(ConnectorInfo.__dataclass_fields__)
-        write_rows(names, [[getattr(each, name) for name in names] for each in connectors], format_)
+        write_rows(names, [[each[name] for name in names] for each in connectors], format_)
     return 0
 
 
@@ -49,10 +57,3 @@ def describe(store: str, settings: Settings, connector: str, configs: str | None
         rows = [[canonical_json(each["partition"]), json.dumps(each["offset"])] for each in answer["offsets"]]
         write_rows(["partition", "offset"], rows, format_)
     return 0
-
-
-def _readers(store: str, settings: Settings) -> list[StateReader]:
-    """Readers of the store, and of those beside it that exist."""
-    own = open_reader(store, settings)
-    own.properties.require_topic_kind(own.location, *_KINDS)
-    return [own, *open_beside(store, own, settings)]

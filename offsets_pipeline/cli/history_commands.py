@@ -124,7 +124,7 @@ def why(store: str, settings: Settings, options: WhyOptions) -> int:
     if options.format_ == "json":
         write_json(asdict(answer))
     elif options.format_ == "csv":
-        row = {name: value for name, value in asdict(answer).items() if name != "deletions"}
+        row = {name: value for name, value in asdict(answer).items() if name not in {"deletions", "candidates"}}
         write_rows(list(row), [list(row.values())], options.format_)
     else:
         print(f"{answer.group} {answer.topic}-{answer.partition}: {answer.text}")

@@ -14,7 +14,8 @@ import shutil
 import sys
 from dataclasses import is_dataclass
 from decimal import Decimal
-from itertools import chain
+from functools import cache, lru_cache
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv")
 _NOTHING = "-"
+_ROWS_AT_ONCE = 10_000
 _CELL_CHARACTERS = 100  # of a table
 _CUT = "…"
 _GAP = "  "  # between columns
@@ -47,8 +49,9 @@ def format_option(help_: str = "Output format.") -> Callable[[Callable[..., int]
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
     """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented."""
     if format_ == "json":
-        for row in rows:
-            print(_in_json(dict(zip(columns, row, strict=True)), str))
+        line, left = _json_line(columns), iter(rows)
+        while some := list(islice(left, _ROWS_AT_ONCE)):
+            print(_ESCAPED_IN_JSON.sub(_escaped, "".join(map(line, some))), end="")
     elif format_ == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([_in_csv(value) for value in row] for row in chain([columns], rows))
@@ -58,7 +61,7 @@ def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: s
 
 def write_json(value: object) -> None:
     """Write one JSON document to stdout, on a terminal indented."""
-    print(_in_json(value, _plain))
+    print(_ESCAPED_IN_JSON.sub(_escaped, _encoder(_plain).encode(value)))
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -66,16 +69,41 @@ def write_lines(lines: Iterable[str]) -> None:
     _page([_shown(line) for line in lines])
 
 
-def _in_json(value: object, default: Callable[[Any], Any]) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=default, indent=2 if is_terminal() else None)
-    return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
+    """Return what makes a line of JSON of a row."""
+    encode = _encoder(str).encode
+    if is_terminal():
+        return lambda row: f"{encode(dict(zip(columns, row, strict=True)))}\n"
+    of_text = lru_cache(_ROWS_AT_ONCE)(encode)  # most texts repeat
+    keys = [f"{encode(name)}: " for name in columns]
+
+    def cell(value: object) -> str:
+        kind = type(value)
+        if kind is str:
+            return of_text(value)
+        return str(value) if kind is int else "null" if value is None else encode(value)
+
+    return lambda row: f"{{{', '.join([key + cell(value) for key, value in zip(keys, row, strict=True)])}}}\n"
+
+
+def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=False, default=default, indent=2 if is_terminal() else None)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _in_csv(value: object) -> object:
     """Return a number unchanged; escape text that is not printable, and put a ' before a formula."""
     if value is None or isinstance(value, (int, float, Decimal)):
         return value
-    text = printable(str(value))
+    return _text_in_csv(str(value))
+
+
+@lru_cache(_ROWS_AT_ONCE)
+def _text_in_csv(text: str) -> str:
+    text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
@@ -99,20 +127,24 @@ def show_status(text: str) -> None:
 
 def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     rows = list(rows)
-    cells = [[_shown(name.upper().replace("_", "-")) for name in columns]]
-    cells += [[_shown(value) for value in row] for row in rows]
-    numeric = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    if is_terminal():
-        widths = _fitting(widths, numeric, shutil.get_terminal_size().columns)
-    lines = [
-        _GAP.join(
-            (_cut(cell, width).rjust if right else _cut(cell, width).ljust)(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in cells
+    values = [list(each) for each in zip(*rows, strict=True)] or [[] for _ in columns]
+    headers = [_shown(name.upper().replace("_", "-")) for name in columns]
+    shown = cache(_shown)  # most texts of a column repeat
+    cells = [
+        [header, *(shown(value) if isinstance(value, str) else _shown(value) for value in column)]
+        for header, column in zip(headers, values, strict=True)
     ]
-    _page(lines, has_header=True)
+    numeric = [all(map(_is_number, column)) for column in values]
+    widths = [max(map(len, column)) for column in cells]
+    if is_terminal():
+        fitting = _fitting(widths, numeric, shutil.get_terminal_size().columns)
+        cells = [
+            column if after == before else [_cut(cell, after) for cell in column]
+            for column, before, after in zip(cells, widths, fitting, strict=True)
+        ]
+        widths = fitting
+    line = _GAP.join(f"%{width}s" if right else f"%-{width}s" for width, right in zip(widths, numeric, strict=True))
+    _page([(line % row).rstrip() for row in zip(*cells, strict=True)], has_header=True)
 
 
 def _fitting(widths: list[int], numeric: list[bool], columns: int) -> list[int]:

@@ -14,8 +14,7 @@ from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
 from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.lag.lag_rows import topics_of
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.report.collect import ReportOptions, collect_report
+from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
 from offsets_pipeline.report.page import page
 
 if TYPE_CHECKING:
@@ -45,23 +44,25 @@ class CoverageOptions:
 
 def report(store: str, settings: Settings, html: Path, at: str | None, coverage: CoverageOptions) -> int:
     """Write the page; returns the exit status. Raises TargetNotWritable, InvalidTime, and as `collect_report`."""
-    now_ms = SystemClock().now_ms() if at is None else parse_time_ms(at)
-    write_page(html, page(collected(store, settings, now_ms, coverage)))
+    at_ms = None if at is None else parse_time_ms(at)
+    write_page(html, page(collected(store, settings, SystemClock().now_ms(), coverage, at_ms)))
     sys.stdout.write(f"report of {store} written to {html}\n")
     return 0
 
 
-def collected(store: str, settings: Settings, now_ms: int, coverage: CoverageOptions) -> Report:
-    """Return the report of a store, read anew."""
+def collected(
+    store: str, settings: Settings, now_ms: int, coverage: CoverageOptions, at_ms: int | None = None
+) -> Report:
+    """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
     reader = open_reader(store, settings)
-    groups = describe_groups(reader)
+    state = state_now(reader) if at_ms is None else state_at(reader.location, at_ms)
     warnings: list[str] = []
     with ExitStack() as opened:
         positions = position_source(
-            *(reader, coverage.positions, settings, topics_of(groups), opened, FixedClock(now_ms), None, store),
+            *(reader, coverage.positions, settings, topics_of(state.groups), opened, FixedClock(now_ms), at_ms, store),
             warnings.append,
         )
-        return collect_report(reader, store, coverage.of(settings), groups, positions, warnings)
+        return collect_report(reader, store, coverage.of(settings), state, positions, warnings)
 
 
 def write_page(path: Path, text: str) -> None:

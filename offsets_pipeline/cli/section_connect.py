@@ -27,17 +27,19 @@ def connect() -> None:
     CONNECT,
     "offsets connect list --store connect",
     "offsets connect list --store connect --format json",
+    "offsets connect list --store prod/connect --store test/offsets",
     name="list",
+    several_stores=True,
 )
 @format_option()
-def list_connectors(store: str, settings: Settings, format_: str) -> int:
+def list_connectors(stores: tuple[str, ...], settings: Settings, format_: str) -> int:
     """Show connectors: type, state, number of offsets. Starts no Spark.
 
     Reads the stores STORE-status and STORE-configs as well, if they exist.
     """
     from offsets_pipeline.cli import connect_commands
 
-    return connect_commands.list_(store, settings, format_)
+    return connect_commands.list_(stores, settings, format_)
 
 
 @command(

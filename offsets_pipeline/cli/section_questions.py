@@ -128,7 +128,9 @@ def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # 
     "offsets lag --store store --group billing",
     "offsets lag --store store --bootstrap-server localhost:9092 --format json",
     "offsets lag --store store --at 2026-11-20T19:07:40Z --summary",
+    "offsets lag --store prod --store test --summary",
     exclusive=[("--bootstrap-server", "--positions")],
+    several_stores=True,
 )
 @click.option(
     "--group",
@@ -142,7 +144,7 @@ def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # 
 @click.option("--summary", is_flag=True, help="One row a group.")
 @format_option()
 def lag(
-    store: str,
+    stores: tuple[str, ...],
     settings: Settings,
     groups: tuple[str, ...],
     at: str | None,
@@ -154,7 +156,9 @@ def lag(
     from offsets_pipeline.cli import lag_command
 
     where = lag_command.PositionOptions(**of_positions)
-    return lag_command.lag(lag_command.LagOptions(store, groups, at, summary, format_, where), settings)
+    if len(set(stores)) > 1 and (where.bootstrap_server is not None or where.positions is not None):
+        raise click.UsageError("--bootstrap-server and --positions are of one cluster: give one --store with them")
+    return lag_command.lag(lag_command.LagOptions(stores, groups, at, summary, format_, where), settings)
 
 
 @command(

@@ -1,19 +1,21 @@
 """Why offsets were deleted: what the records of a deletion can tell.
 
-A coordinator writes tombstones for four causes, and never notes which. Each cause is ruled out by what the log shows of
-the group at that moment. If one cause is left, it is the one. If several are left, the cause is unknown. Retention
-counts as the cause only if the tombstones are exactly those of an expiry run (R18-R21) whose newest offset had become
-due since the run before; for other causes to look like that, a request must have hit the same interval.
+A coordinator writes tombstones for four causes, and a broker never notes which. Each cause is ruled out by what the log
+shows of the group at that moment. A cause is named if no other one is left. Otherwise the cause is unknown, and the
+reason has the evidence for each candidate. A request can delete what has just expired, so retention alone is left only
+if an expiry run wrote what no request writes: tombstones of several groups at once, of which some stay.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
+A snapshot store has no records of a coordinator at all: there no cause is ruled out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.semantics.group_types import CLASSIC, SHARE
 from offsets_pipeline.semantics.log_row import DELETE_GROUPS, EXPIRY, OFFSET_DELETE
@@ -34,6 +36,12 @@ _NAMES = {
     DELETED: "a request that deletes offsets (OffsetDelete)",
     GROUP_REMOVED: "a request that removes the group (DeleteGroups)",
     TOPIC_GONE: "the deletion of the topic",
+}
+_CANDIDATES = {
+    EXPIRED: "expired",
+    DELETED: "deleted by an operator (OffsetDelete)",
+    GROUP_REMOVED: "removed with its group by an operator (DeleteGroups)",
+    TOPIC_GONE: "deleted with its topic",
 }
 #: A coordinator looks at the clock before it writes: offsets may become due in between.
 _SLACK_MS = 1_000
@@ -58,21 +66,22 @@ class Retention:
 class GroupDeletion:
     """Tombstones of one group that were written together, and the group before them.
 
-    ``deleted`` has the record offset of each identity's tombstone, ``removed_at`` that of the group's own, which may
-    hide offsets that it leaves behind (R14). ``others`` are the other groups with tombstones in the same write, and
-    whether one of these removes the group. ``topics_kept`` are topics of ``deleted``; another group kept an offset of
-    each. Topics that are ``undecided`` wait for more records (`TopicHolders`); None: it does not know the deletion yet.
+    ``deleted`` has the record offset of each identity's tombstone, ``sources`` the column `source` of these records.
+    ``removed_at`` is the record offset of the group's own tombstone, which may hide offsets that it leaves behind
+    (R14). ``others`` are the other groups with tombstones in the same write, and whether one of these removes them.
+    ``topics_kept`` are topics of ``deleted``; another group kept an offset of each. Topics that are ``undecided``
+    wait for more records (`TopicHolders`); None: it does not know the deletion yet.
     """
 
     group_id: str
     time_ms: int | None
     record_offset: int
     write: int
-    source: str
     group: Group
     offsets: Mapping[TopicPartition, CommittedOffset]
     pending: Collection[TopicPartition]
     deleted: dict[TopicPartition, int] = field(default_factory=dict)
+    sources: dict[TopicPartition, str] = field(default_factory=dict)
     removed_at: int | None = None
     hides_offsets: bool = False
     others: Mapping[str, bool] = field(default_factory=dict)
@@ -85,50 +94,95 @@ class GroupDeletion:
         return {where.topic for where in self.deleted}
 
 
+class Cause(NamedTuple):
+    """The cause of a deletion, the reason in a sentence, and all causes that could have written the records."""
+
+    name: str
+    reason: str
+    candidates: list[str]
+
+
 class Causes:
     """Names the causes of deletions in one log."""
 
-    def __init__(self, semantics: CoordinatorSemantics, retention: Retention, *, is_owned: bool) -> None:
-        """``is_owned``: this program is the coordinator; it does not delete offsets of a deleted topic."""
+    def __init__(self, semantics: CoordinatorSemantics, retention: Retention, *, kind: str) -> None:
+        """``kind`` is that of the store: who wrote the log (delta/properties.py)."""
         self._semantics = semantics
         self._retention = retention
-        self._is_owned = is_owned
+        self._kind = kind
 
-    def of(self, deletion: GroupDeletion) -> dict[TopicPartition, tuple[str, str]]:
-        """The cause of each deletion of a visible offset, and the reason in a sentence."""
-        causes = {where: self._of_all(deletion) for where in deletion.deleted if where in deletion.offsets}
+    def of(self, deletion: GroupDeletion) -> dict[TopicPartition, Cause]:
+        """The cause of each deletion of a visible offset."""
+        visible = [where for where in deletion.deleted if where in deletion.offsets]
+        found = {where: noted for where in visible if (noted := self._noted(deletion, where)) is not None}
+        if len(found) < len(visible):
+            possible = self._possible(deletion)
+            found |= {where: self._inferred(deletion, where, possible) for where in visible if where not in found}
         if deletion.hides_offsets:
-            left = "the tombstone of the group removed it, and left the offset behind"
-            causes |= {where: (GROUP_REMOVED, left) for where in deletion.offsets if where not in deletion.deleted}
-        known = self._expiries(deletion) if any(cause == EXPIRED for cause, _ in causes.values()) else {}
-        return {
-            where: (cause, _because(known[where]) if cause == EXPIRED and where in known else reason)
-            for where, (cause, reason) in causes.items()
-        }
-
-    def _of_all(self, deletion: GroupDeletion) -> tuple[str, str]:
-        noted = _CAUSE_OF_REQUEST.get(deletion.source.rpartition(" ")[2])
-        if noted is not None:
-            return noted, f"the coordinator noted {_NAMES[noted]}"
-        possible = [
-            cause
-            for cause, may_be in (
-                (EXPIRED, self._may_expire),
-                (DELETED, self._may_be_offset_delete),
-                (GROUP_REMOVED, self._may_be_delete_groups),
-                (TOPIC_GONE, self._may_be_deleted_topic),
+            left = Cause(
+                GROUP_REMOVED, "the tombstone of the group removed it, and left the offset behind", [GROUP_REMOVED]
             )
-            if may_be(deletion)
-        ]
-        if len(possible) == 1:
-            return possible[0], f"{_NAMES[possible[0]]} is the only cause that writes these records"
-        if EXPIRED in possible and self._is_run(deletion):
-            return EXPIRED, "an expiry run writes exactly these records at this time"
+            found |= dict.fromkeys((where for where in deletion.offsets if where not in deletion.deleted), left)
+        return found
+
+    def _noted(self, deletion: GroupDeletion, where: TopicPartition) -> Cause | None:
+        """The cause that our coordinator noted with a tombstone; None without a note."""
+        cause = _CAUSE_OF_REQUEST.get(deletion.sources[where].rpartition(" ")[2]) if self._kind == OWNED else None
+        if cause is None:
+            return None
+        expiry = self._expiries(deletion).get(where) if cause == EXPIRED else None
+        is_known = expiry is not None and expiry.at_ms is not None
+        reason = _because(expiry) if expiry is not None and is_known else f"the coordinator noted {_NAMES[cause]}"
+        return Cause(cause, reason, [cause])
+
+    def _possible(self, deletion: GroupDeletion) -> list[str]:
+        if self._kind == SNAPSHOT:
+            return [EXPIRED, GROUP_REMOVED if deletion.removed_at is not None else DELETED, TOPIC_GONE]
+        conditions = (
+            (EXPIRED, self._may_expire),
+            (DELETED, self._may_be_offset_delete),
+            (GROUP_REMOVED, self._may_be_delete_groups),
+            (TOPIC_GONE, self._may_be_deleted_topic),
+        )
+        return [cause for cause, may_be in conditions if may_be(deletion)]
+
+    def _inferred(self, deletion: GroupDeletion, where: TopicPartition, possible: list[str]) -> Cause:
         if not possible:
-            return UNKNOWN, "no known cause writes these records"
-        listed = [_NAMES[each] for each in possible]
-        hint = "" if EXPIRED not in possible or self._retention.is_known else "; tell the broker's retention to decide"
-        return UNKNOWN, f"{', '.join(listed[:-1])} and {listed[-1]} write the same records{hint}"
+            return Cause(UNKNOWN, "no known cause writes these records", [])
+        if self._kind == SNAPSHOT:
+            listed = _listed([_CANDIDATES[each] for each in possible])
+            return Cause(UNKNOWN, f"{listed}: a snapshot sees that the offset is gone, not why", possible)
+        if len(possible) > 1:
+            listed = _listed([f"{_CANDIDATES[each]}: {self._evidence(each, deletion, where)}" for each in possible])
+            return Cause(UNKNOWN, listed, possible)
+        (cause,) = possible
+        if cause == EXPIRED:
+            return Cause(cause, self._evidence(cause, deletion, where), possible)
+        return Cause(cause, f"{_NAMES[cause]} is the only cause that writes these records", possible)
+
+    def _evidence(self, cause: str, deletion: GroupDeletion, where: TopicPartition) -> str:
+        """What the log shows for a cause."""
+        if cause == EXPIRED:
+            return self._evidence_of_retention(deletion, where)
+        if cause == GROUP_REMOVED:
+            return "the group was empty and lost all its offsets"
+        if cause == TOPIC_GONE:
+            return f"no group of log partition kept an offset of {where.topic}"
+        return "the group was empty" if deletion.group.is_empty else f"no member subscribes to {where.topic}"
+
+    def _evidence_of_retention(self, deletion: GroupDeletion, where: TopicPartition) -> str:
+        expiry, time_ms = self._expiries(deletion)[where], deletion.time_ms or 0
+        because = _because(expiry)
+        if _is_own(expiry):
+            return because
+        minutes, retention_ms = (time_ms - (expiry.at_ms or 0)) // MS_PER_MINUTE, self._retention.retention_ms
+        if self._is_run(deletion):
+            return f"{because}, and a run by a retention of {retention_ms // MS_PER_MINUTE} min deletes just these"
+        if self._retention.is_known:
+            return (
+                f"{because}, {minutes} minutes before: it was due since {retention_ms // MS_PER_MINUTE} minutes after"
+            )
+        return f"{because}, {minutes} minutes before; --retention-minutes may rule this out"
 
     # --- retention
 
@@ -196,15 +250,19 @@ class Causes:
 
     def _may_be_offset_delete(self, deletion: GroupDeletion) -> bool:
         group = deletion.group
-        if deletion.others or group.group_type == SHARE or any(map(group.is_subscribed_to, deletion.topics)):
-            return False  # R26; a request names one group
+        if group.group_type == SHARE or any(map(group.is_subscribed_to, deletion.topics)):
+            return False  # R26
+        if deletion.others and not self._semantics.is_classic:
+            return False  # a request names one group; a classic coordinator writes group by group whatever the cause
         if group.group_type == CLASSIC and not group.is_empty and not self._has_consumer_protocol(group):
             return False
         return bool(deletion.deleted) and self._removal_follows(deletion)
 
     def _may_be_delete_groups(self, deletion: GroupDeletion) -> bool:
         group = deletion.group
-        if not group.is_empty or group.group_type == SHARE or not all(deletion.others.values()):
+        if not group.is_empty or group.group_type == SHARE:
+            return False
+        if not self._semantics.is_classic and not all(deletion.others.values()):
             return False
         if not deletion.deleted.keys() >= self._deletable(deletion):
             return False
@@ -214,7 +272,9 @@ class Causes:
     def _may_be_deleted_topic(self, deletion: GroupDeletion) -> bool:
         topics = deletion.topics
         held = {where for where in self._deletable(deletion) if where.topic in topics}
-        if self._is_owned or not deletion.deleted or topics & deletion.topics_kept or held - deletion.deleted.keys():
+        if self._kind == OWNED or not deletion.deleted or topics & deletion.topics_kept:
+            return False
+        if held - deletion.deleted.keys() or (not self._semantics.is_classic and any(deletion.others.values())):
             return False
         return self._removal_follows(deletion)
 
@@ -241,6 +301,10 @@ class Causes:
 
     def _has_consumer_protocol(self, group: Group) -> bool:
         return group.description.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+
+def _listed(texts: list[str]) -> str:
+    return f"{', '.join(texts[:-1])}, or {texts[-1]}"
 
 
 def _is_own(expiry: Expiry) -> bool:

@@ -63,8 +63,9 @@ class Timeline:
 class WhyAnswer:
     """Why an offset is what it is.
 
-    ``status`` is committed, deleted, or never committed. ``text`` says it in a sentence. ``deletions`` are all
-    deletions of the offset. Times are in ISO 8601.
+    ``status`` is committed, deleted, or never committed. ``text`` says it in a sentence. ``candidates`` are all causes
+    that could have written the records of the deletion. ``deletions`` are all deletions of the offset. Times are in ISO
+    8601.
     """
 
     group: str
@@ -78,6 +79,7 @@ class WhyAnswer:
     deleted_at: str | None = None
     cause: str | None = None
     reason: str | None = None
+    candidates: list[str] = field(default_factory=list)
     log_partition: int | None = None
     record_offset: int | None = None
     complete_since: str | None = None
@@ -167,6 +169,7 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
             deleted_at=_shown(deletion["deleted_timestamp"]),
             cause=deletion["cause"],
             reason=deletion["reason"],
+            candidates=deletion["candidates"],
             record_offset=deletion["record_offset"],
             **told,
             **common,
@@ -266,6 +269,7 @@ def _told_deletion(row: _Row) -> dict[str, Any]:
         "deleted_at": _shown(row["deleted_timestamp"]),
         "cause": row["cause"],
         "reason": row["reason"],
+        "candidates": row["candidates"],
         "committed_offset": row["committed_offset"],
         "committed_at": _shown(row["commit_timestamp"]),
         "record_offset": row["record_offset"],

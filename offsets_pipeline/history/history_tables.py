@@ -36,6 +36,7 @@ class HistoryTable:
     history: LogHistory
     retention: Retention
     group_ids: tuple[str, ...] | None
+    partitions: tuple[int, ...] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,21 +46,27 @@ class HistoryTable:
     def batches(self) -> pa.RecordBatchReader:
         """The view's rows, in no particular order. Raises DamagedTable, UnsupportedTable while rows are read."""
         tables = (
-            _records(self.history, self.group_ids)
+            _records(self.history, self.group_ids, self.partitions)
             if self.name == LOG_RECORDS.name
-            else (found[self.name] for found in histories(self.history, self.retention, self.group_ids))
+            else (
+                found[self.name]
+                for found in histories(self.history, self.retention, self.group_ids, partitions=self.partitions)
+            )
         )
         rows = (batch for table in tables for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, rows)
 
     def read(self) -> pa.Table:
         """All rows, in the order of log partition, log incarnation and record offset."""
-        order = ("log_partition", "log_incarnation", "record_offset")
-        return self.batches().read_all().sort_by([(name, "ascending") for name in order])
+        return _in_order(self.batches().read_all())
 
 
 def history_tables(
-    store: str | LogHistory, *, retention: Retention | None = None, group_ids: Collection[str] | None = None
+    store: str | LogHistory,
+    *,
+    retention: Retention | None = None,
+    group_ids: Collection[str] | None = None,
+    partitions: Collection[int] | None = None,
 ) -> dict[str, HistoryTable]:
     """Return the views log_records, offset_history, group_history and deleted_offsets by name; none is read yet.
 
@@ -67,12 +74,35 @@ def history_tables(
         store: the store's folder, or its log as it was opened.
         retention: the coordinator's settings of retention, if they are known: they decide some causes of deletions.
         group_ids: these groups only. Then only their log partitions are read.
+        partitions: these log partitions only.
 
     Raises NoSuchStore, NotAStore, StoreMismatch, DamagedTable, UnsupportedTable as `LogHistory`.
     """
     history = LogHistory(store) if isinstance(store, str) else store
     groups = None if group_ids is None else tuple(dict.fromkeys(group_ids))
-    return {name: HistoryTable(name, history, retention or Retention(), groups) for name in HISTORY_VIEWS}
+    of = history, retention or Retention(), groups, None if partitions is None else tuple(partitions)
+    return {name: HistoryTable(name, *of) for name in HISTORY_VIEWS}
+
+
+def together(
+    history: LogHistory,
+    retention: Retention,
+    views: Collection[str],
+    *,
+    group_ids: Collection[str] | None = None,
+    partitions: Collection[int] | None = None,
+) -> dict[str, pa.Table]:
+    """Return the rows of several views but log_records, in order, from one replay of the log. Raises as `read`."""
+    found: dict[str, list[pa.Table]] = {name: [HISTORY_VIEWS[name].arrow_schema().empty_table()] for name in views}
+    for tables in histories(history, retention, group_ids, partitions=partitions):
+        for name in views:
+            found[name].append(tables[name])
+    return {name: _in_order(pa.concat_tables(parts)) for name, parts in found.items()}
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    order = ("log_partition", "log_incarnation", "record_offset")
+    return rows.sort_by([(name, "ascending") for name in order])
 
 
 def histories(
@@ -80,21 +110,23 @@ def histories(
     retention: Retention,
     group_ids: Collection[str] | None,
     *,
+    partitions: Collection[int] | None = None,
     repeats: bool = False,
     completeness: dict[tuple[int, int], Completeness] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Yield rows of offset_history, group_history and deleted_offsets, some at a time, by the view's name.
 
-    ``repeats``: show what a later log incarnation has again, too. ``completeness`` gets an entry for each log
-    incarnation and log partition that was read.
+    ``partitions``: these log partitions only. ``repeats``: show what a later log incarnation has again, too.
+    ``completeness`` gets an entry for each log incarnation and log partition that was read.
     """
-    causes = Causes(history.semantics, retention, is_owned=history.is_owned)
+    causes = Causes(history.semantics, retention, kind=history.properties.kind)
     names = history.topic_names()
     shown: dict[int, Shown] | None = None if repeats or len(history.incarnations) == 1 else defaultdict(set)
     for incarnation in history.incarnations:
         watched: dict[int, PartitionHistory] = {}
         waiting = 0
-        for partition, rows in history.read(incarnation, partitions=history.homes(group_ids, incarnation)).runs():
+        homes = _chosen(history.homes(group_ids, incarnation), partitions)
+        for partition, rows in history.read(incarnation, partitions=homes).runs():
             if partition not in watched:
                 watched[partition] = PartitionHistory(
                     partition,
@@ -121,11 +153,20 @@ def histories(
             yield each.take()
 
 
-def _records(history: LogHistory, group_ids: Collection[str] | None) -> Iterator[pa.Table]:
+def _chosen(homes: Collection[int] | None, partitions: Collection[int] | None) -> Collection[int] | None:
+    """The log partitions to read: homes of groups, those asked for, or both."""
+    if homes is None or partitions is None:
+        return partitions if homes is None else homes
+    return set(homes) & set(partitions)
+
+
+def _records(
+    history: LogHistory, group_ids: Collection[str] | None, partitions: Collection[int] | None
+) -> Iterator[pa.Table]:
     for incarnation in history.incarnations:
-        partitions = history.homes(group_ids, incarnation)
-        outcomes = _outcomes(history, incarnation, partitions)
-        for partition, rows in history.read(incarnation, partitions=partitions).runs():
+        homes = _chosen(history.homes(group_ids, incarnation), partitions)
+        outcomes = _outcomes(history, incarnation, homes)
+        for partition, rows in history.read(incarnation, partitions=homes).runs():
             known = with_outcome(rows, *outcomes[partition]) if partition in outcomes else _without_outcome(rows)
             if group_ids is not None:
                 known = of_groups(known, group_ids)

@@ -189,6 +189,7 @@ class ObservedPartition(PartitionState):
         left = self._held(group_id, where)
         if deletion is not None and left != held and not left[0]:  # R12, `classic`: the visible one may stay
             deletion.deleted[where] = self._offset
+            deletion.sources[where] = self._source
         self._note_removed(group_id, group, COMMIT_RECORD_TYPE)
 
     def _apply_group_record(self, key: DecodedKey, value: bytes | None) -> None:
@@ -226,7 +227,6 @@ class ObservedPartition(PartitionState):
                 self._now_ms,
                 self._offset,
                 self._write,
-                self._source,
                 Group(group.group_type, dict(group.records)),
                 dict(self.offsets.get(group_id, {})),
                 frozenset(self.pending_of(group_id)),

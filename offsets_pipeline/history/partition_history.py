@@ -175,7 +175,7 @@ class PartitionHistory:
         }
 
     def _deletion_rows(self, deletion: GroupDeletion) -> Iterable[dict[str, Any] | None]:
-        for where, (cause, reason) in self._causes.of(deletion).items():
+        for where, cause in self._causes.of(deletion).items():
             offset = deletion.offsets[where]
             record_offset = deletion.deleted.get(where, deletion.removed_at)
             if self._is_shown("deletion", deletion.group_id, *where, record_offset):
@@ -185,8 +185,9 @@ class PartitionHistory:
                 "topic": where.topic,
                 "partition": where.partition,
                 "deleted_timestamp": deletion.time_ms,
-                "cause": cause,
-                "reason": reason,
+                "cause": cause.name,
+                "reason": cause.reason,
+                "candidates": cause.candidates,
                 "committed_offset": offset.committed_offset,
                 "commit_timestamp": offset.commit_timestamp_ms,
                 "commit_record_offset": offset.record_offset,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.semantics.answering import DEAD
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
 _OFFSETS = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
+_ORDER = [("log_partition", "ascending"), ("group_id", "ascending")]
 #: Without these times no answer imports pandas.
 _GROUPS = (
     *("log_partition", "group_id", "group_type", "state", "protocol_type", "protocol"),
@@ -63,13 +65,17 @@ class PartitionAsOf:
 class StateAsOf:
     """Groups, visible offsets and pending commits, as rows of the state tables, and names of topic ids.
 
-    ``groups`` has columns of `groups`, ``is_listed``, ``answers`` (R1) and ``hides_offsets`` (R14).
+    ``groups`` has columns of `groups`, ``is_listed``, ``answers`` (R1) and ``hides_offsets`` (R14). ``records`` are the
+    last records of groups, and ``commit_times`` the times of the offsets that answer, as in the state tables; both by
+    log partition and group id.
     """
 
     groups: list[dict[str, Any]]
     offsets: list[dict[str, Any]]
     pending: list[dict[str, Any]]
     topic_names: dict[str, str]
+    records: pa.Table
+    commit_times: pa.Table
     partitions: dict[int, PartitionAsOf] = field(default_factory=dict)
 
 
@@ -142,7 +148,9 @@ def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Co
     facts = _table([*by_kind[GROUP_RECORD], *by_kind[GROUP_COMMIT]], _RECORDS)
     # under `classic` a commit's fact without a value says that the group holds no offset; a replay from the start
     # has no older fact that it could remove
-    facts = facts.filter(_is_fact(facts)).sort_by([("log_partition", "ascending"), ("group_id", "ascending")])
+    facts = facts.filter(_is_fact(facts)).sort_by(_ORDER)
+    offsets = _table(by_kind[OFFSET], (*_OFFSETS, "misplaced", "commit_timestamp", "expire_timestamp"))
+    offsets = offsets.filter(offsets["committed_offset"].is_valid())
     groups = [
         row
         | {
@@ -156,9 +164,11 @@ def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Co
     ]
     return StateAsOf(
         groups,
-        [row for row in _rows(by_kind[OFFSET], (*_OFFSETS, "misplaced")) if row["committed_offset"] is not None],
+        offsets.select((*_OFFSETS, "misplaced")).to_pylist(),
         _rows(by_kind[PENDING], ("log_partition", "group_id", "topic", "partition", "misplaced")),
         names,
+        facts,
+        offsets.filter(pc.invert(offsets["misplaced"])).sort_by(_ORDER),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from offsets_pipeline.broker.first_records import first_records
 from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics
 from offsets_pipeline.errors import OffsetsError, first_line
-from offsets_pipeline.lag.position_sources import Bounds, by_place
+from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, by_place
 from offsets_pipeline.lag.time_lag import Method, TimeLag, exact_lag
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.lag.position_sources import Place, Point, SampledPositions
+    from offsets_pipeline.topic_positions.position_samples import Int64s
 
 
 class BrokerPositions:
@@ -69,10 +72,14 @@ class BrokerPositions:
         known = self._bounds.get(place)
         return self._is_past and not (known is None or isinstance(known, OffsetsError)) and offset < known.start
 
-    def ends_at(self, points: Collection[Point]) -> dict[Point, int]:
+    def ends_at(self, places: Sequence[Place], at: Int64s, times_ms: Int64s) -> Int64s:
         """Log end by samples; where no sample is old enough, by the records' timestamps."""
-        found = self._samples.ends_at(points)
-        found.update(self._offsets_since(point for point in points if point not in found))
+        found = self._samples.ends_at(places, at, times_ms)
+        unknown = np.flatnonzero(found == UNKNOWN_END)
+        named = map(places.__getitem__, at[unknown].tolist())
+        points = list(zip(named, times_ms[unknown].tolist(), strict=True))
+        asked = self._offsets_since(points)
+        found[unknown] = [asked.get(point, UNKNOWN_END) for point in points]
         return found
 
     def _offsets_since(self, points: Iterable[Point]) -> dict[Point, int]:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
+from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.wire import encode_utf8
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
-    import numpy.typing as npt
-
-    Int64s = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
+    from offsets_pipeline.record.records import Bools, Int64s
 
 #: The columns of the log that windows are made from.
 COLUMNS = ["log_partition", "record_offset", "key", "value", "producer_id", "control_type"]
-_COMPACT_ROWS = 1_000_000
+_COMPACT_ROWS = 100_000
 #: From so many groups on it is quicker to decode all commits.
 MANY_GROUPS = 50
 _TYPE_BYTES, _LENGTH_BYTES = 2, 2
+
+_NO_COMMITS = np.zeros(0, dtype=np.int64)
 
 #: Group, topic and partition.
 Identity = tuple[str, str, int]
@@ -38,6 +38,43 @@ class Commit(NamedTuple):
 
     offset: int
     committed_ms: int
+
+
+class WindowColumns(NamedTuple):
+    """Commits of many identities, window by window, and in each in the order of the log.
+
+    ``first`` is the index of the first commit of each identity, and after them the number of commits.
+    """
+
+    identities: list[Identity]
+    first: Int64s
+    offset: Int64s
+    committed_ms: Int64s
+
+    @classmethod
+    def of(cls, commits: Mapping[Identity, Sequence[Commit]]) -> WindowColumns:
+        """The windows with these commits."""
+        sizes = [len(each) for each in commits.values()]
+        columns = np.array([each for of_one in commits.values() for each in of_one], dtype=np.int64).reshape(-1, 2)
+        first = np.cumsum([0, *sizes], dtype=np.int64)
+        return cls(list(commits), first, columns[:, 0], columns[:, 1])
+
+    @classmethod
+    def together(cls, parts: Sequence[WindowColumns]) -> WindowColumns:
+        """The windows of all parts; no identity is in two of them."""
+        ends = np.cumsum([0, *(len(each.offset) for each in parts)], dtype=np.int64)
+        return cls(
+            [identity for each in parts for identity in each.identities],
+            np.concatenate([*(each.first[:-1] + start for each, start in zip(parts, ends, strict=False)), ends[-1:]]),
+            np.concatenate([_NO_COMMITS, *(each.offset for each in parts)]),
+            np.concatenate([_NO_COMMITS, *(each.committed_ms for each in parts)]),
+        )
+
+    def by_identity(self) -> dict[Identity, list[Commit]]:
+        """The commits of each identity."""
+        commits = list(map(Commit, self.offset.tolist(), self.committed_ms.tolist()))
+        bounds = pairwise(self.first.tolist())
+        return {each: commits[start:end] for each, (start, end) in zip(self.identities, bounds, strict=True)}
 
 
 class CommitWindows:
@@ -76,10 +113,10 @@ class CommitWindows:
         needed[rows[_rank_from_end(code[rows]) < self._size]] = True
         return needed
 
-    def windows(self) -> dict[Identity, list[Commit]]:
+    def windows(self) -> WindowColumns:
         """The last commits of each offset, in the order of the log."""
         if not self._rows:
-            return {}
+            return WindowColumns.of({})
         table = pa.concat_tables(self._rows).combine_chunks()
         visible = _visible(table)
         table = table.filter(pa.array(visible)).combine_chunks()
@@ -91,29 +128,24 @@ class CommitWindows:
         order = np.lexsort((record_offset, code))
         order = order[_since_tombstone(code[order], commits.tombstone[order])]
         order = order[_rank_from_end(code[order]) < self._size]
-        return self._by_identity(commits.take(order), partition[order])
+        order = order[self._is_at_home(commits.group_ids(), partition)[order]]
+        first = np.flatnonzero(np.diff(code[order], prepend=-1))
+        named = commits.take(order[first])
+        return WindowColumns(
+            list(zip(named.group_ids().to_pylist(), named.topics().to_pylist(), named.partition.tolist(), strict=True)),
+            np.append(first, len(order)),
+            commits.committed_offset[order],
+            commits.commit_timestamp_ms[order],
+        )
 
-    def _by_identity(self, commits: CommitColumns, log_partition: Int64s) -> dict[Identity, list[Commit]]:
-        group_ids = commits.group_ids().dictionary_encode()
-        names = group_ids.dictionary.to_pylist()
-        at_home = np.ones(len(log_partition), dtype=np.bool_)
-        codes = _int64s(group_ids.indices)
-        if self._offsets_partitions is not None and len(names):
-            home = partitions_for(group_ids.dictionary, self._offsets_partitions)
-            at_home = home[codes] == log_partition  # R1
-        found: dict[Identity, list[Commit]] = {}
-        for code, topic, partition, offset, committed_ms, counts in zip(
-            codes.tolist(),
-            commits.topics().to_pylist(),
-            commits.partition.tolist(),
-            commits.committed_offset.tolist(),
-            commits.commit_timestamp_ms.tolist(),
-            at_home.tolist(),
-            strict=True,
-        ):
-            if counts:
-                found.setdefault((names[code], topic, partition), []).append(Commit(offset, committed_ms))
-        return found
+    def _is_at_home(self, group_ids: pa.Array, log_partition: Int64s) -> Bools:
+        """Whether each commit is in the log partition of its group (R1)."""
+        if self._offsets_partitions is None or not len(log_partition):
+            return np.ones(len(log_partition), dtype=np.bool_)
+        groups = group_ids.dictionary_encode()
+        home = partitions_for(groups.dictionary, self._offsets_partitions)
+        is_at_home: Bools = home[_int64s(groups.indices)] == log_partition
+        return is_at_home
 
 
 def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:

@@ -16,11 +16,17 @@ A group is ERR if one of its partitions is STOP, REWIND or STALL; else WARN if o
 from __future__ import annotations
 
 from enum import StrEnum
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+    from offsets_pipeline.record.records import Bools, Int64s
+
+#: In place of a lag that is not known.
+UNKNOWN_LAG = -1
 
 
 class PartitionStatus(StrEnum):
@@ -41,40 +47,58 @@ class GroupStatus(StrEnum):
     ERR = "ERR"
 
 
-class WindowCommit(NamedTuple):
-    """A commit: offset, time in ms, and the lag at that time; None if the log end of that time is not known."""
+class CommitLags(NamedTuple):
+    """The commits of many windows, window by window, and in each in the order of the log.
 
-    offset: int
-    committed_ms: int
-    lag: int | None
+    ``first`` is the index of the first commit of each window, and after them the number of commits. ``lag`` is the lag
+    at the time of the commit, UNKNOWN_LAG if the log end of that time is not known. Times are in ms.
+    """
+
+    first: Int64s
+    offset: Int64s
+    committed_ms: Int64s
+    lag: Int64s
 
 
-def partition_status(window: Sequence[WindowCommit], lag: int | None, at_ms: int) -> PartitionStatus | None:
-    """Return the status at a time; None if it depends on a lag that is not known.
+def partition_statuses(windows: CommitLags, lag: Int64s, at_ms: int) -> list[str | None]:
+    """Return the status of each partition at a time; None if it depends on a lag that is not known.
 
     Args:
-        window: the last commits up to the time, in the order of the log.
-        lag: the lag at the time.
+        windows: for each partition its last commits up to the time.
+        lag: the lag of each partition at the time, UNKNOWN_LAG if it is not known.
         at_ms: the time.
     """
-    if lag is None:
-        return None
-    if lag <= 0 or not window:
-        return PartitionStatus.OK
-    first, last = window[0], window[-1]
-    if at_ms - last.committed_ms > last.committed_ms - first.committed_ms:
-        return PartitionStatus.STOP
-    if last.offset < max(each.offset for each in window):
-        return PartitionStatus.REWIND
-    if any(each.lag is not None and each.lag <= 0 for each in window):
-        return PartitionStatus.OK
-    known = [each.lag for each in window if each.lag is not None]
-    if any(after < before for before, after in pairwise(known)):
-        return PartitionStatus.OK
-    if len(known) < len(window):
-        return None
-    is_still = all(each.offset == first.offset for each in window)
-    return PartitionStatus.STALL if is_still else PartitionStatus.WARN
+    sizes = np.diff(windows.first)
+    has_commits = sizes > 0
+    first = windows.first[:-1][has_commits]
+    of_window = np.repeat(np.arange(len(first)), sizes[has_commits])
+    last = first + sizes[has_commits] - 1
+    offset, at, commit_lag = windows.offset, windows.committed_ms, windows.lag
+    is_known = commit_lag != UNKNOWN_LAG
+
+    def any_of(flags: Bools) -> Bools:
+        return np.bitwise_or.reduceat(flags, first) if len(first) else np.zeros(0, dtype=np.bool_)
+
+    known = np.flatnonzero(is_known)  # unknown lags between two known ones do not count
+    falls = np.zeros(len(commit_lag), dtype=np.bool_)
+    falls[known[1:]] = (np.diff(commit_lag[known]) < 0) & (np.diff(of_window[known]) == 0)
+    highest = np.maximum.reduceat(offset, first) if len(first) else offset
+    rules = (
+        (at_ms - at[last] > at[last] - at[first], PartitionStatus.STOP),
+        (offset[last] < highest, PartitionStatus.REWIND),
+        (any_of(is_known & (commit_lag <= 0)) | any_of(falls), PartitionStatus.OK),
+        (any_of(~is_known), None),
+        (~any_of(offset != offset[first][of_window]), PartitionStatus.STALL),
+    )
+    of_windows = np.full(len(first), PartitionStatus.WARN.value, dtype=object)
+    for applies, status in reversed(rules):
+        of_windows[applies] = None if status is None else status.value
+    found = np.full(len(lag), PartitionStatus.OK.value, dtype=object)
+    found[has_commits] = of_windows
+    found[(lag <= 0)] = PartitionStatus.OK.value
+    found[lag == UNKNOWN_LAG] = None
+    statuses: list[str | None] = found.tolist()
+    return statuses
 
 
 def group_status(partitions: Iterable[str | None]) -> GroupStatus | None:

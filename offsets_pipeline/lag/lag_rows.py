@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.lag.consumer_status import WindowCommit, group_status, partition_status
+import numpy as np
+
+from offsets_pipeline.lag.consumer_status import (
+    UNKNOWN_LAG,
+    CommitLags,
+    PartitionStatus,
+    group_status,
+    partition_statuses,
+)
+from offsets_pipeline.lag.position_sources import UNKNOWN_END
 from offsets_pipeline.lag.time_lag import Method, TimeLag
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsets_pipeline.lag.commit_windows import Commit, Identity
-    from offsets_pipeline.lag.position_sources import Bounds, PositionSource
+    from offsets_pipeline.lag.commit_windows import WindowColumns
+    from offsets_pipeline.lag.position_sources import PositionSource
     from offsets_pipeline.query.describe import GroupAnswer
+    from offsets_pipeline.record.records import Int64s
 
     Place = tuple[str, int]
 
+_NO_OFFSET = -1
 _NO_COMMIT = "the group has no committed offset"
 _ABOVE_END = "the committed offset is above the log end"
 _NO_LAG_AT_COMMIT = "no status: the log end at the time of a commit of the window is not known"
 
 
-@dataclass(frozen=True, slots=True)
-class LagRow:
+class LagRow(NamedTuple):
     """Lag of a group in a partition. A value that is not known is None, and ``reason`` says why.
 
     ``lag`` is the log end minus the committed offset, as kafka-consumer-groups prints it, but never negative.
@@ -46,8 +55,7 @@ class LagRow:
     lag_available: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLag:
+class GroupLag(NamedTuple):
     """Lag of a group: sum and maximum over its partitions; None if no partition has one."""
 
     group: str
@@ -60,66 +68,68 @@ class GroupLag:
     max_lag_seconds: float | None
 
 
-class _Entry(NamedTuple):
-    """A row to compute."""
-
-    group: str
-    place: Place
-    offset: int | None
-
-
 def topics_of(groups: Mapping[str, GroupAnswer]) -> set[str]:
     """The topics that the groups have committed offsets of, or are assigned."""
-    return {entry.place[0] for entry in _entries(groups)}
+    return {place[0] for group in groups.values() for place in offsets_of(group)}
 
 
 def lag_rows(
     groups: Mapping[str, GroupAnswer],
     positions: PositionSource,
-    last_commits: Callable[[Collection[str]], Mapping[Identity, Sequence[Commit]]] | None,
+    last_commits: Callable[[Collection[str]], WindowColumns] | None,
 ) -> list[LagRow]:
     """Return the lag of these groups, by group, topic and partition. Share groups have none.
 
     ``last_commits`` is asked for the groups that lag; without it no row has a status.
     """
-    entries = list(_entries(groups))
-    bounds = {place: positions.bounds(place) for place in {entry.place for entry in entries}}
-    behind = [entry for entry in entries if _lag(entry.offset, bounds[entry.place])]
-    times = positions.time_lags({(entry.place, entry.offset) for entry in behind if entry.offset is not None})
-    statuses = _statuses(behind, bounds, positions, last_commits)
-    rows = []
-    for entry in entries:
-        known = bounds[entry.place]
-        lag = _lag(entry.offset, known)
-        time = _time_lag(entry, lag, positions, times)
-        status, no_status = statuses.get(entry, ("OK" if lag == 0 and last_commits is not None else None, None))
-        available = None
-        if lag is not None and entry.offset is not None and known.log_end_offset is not None:
-            available = max(0, known.log_end_offset - max(entry.offset, known.log_start_offset or 0))
-        above = entry.offset is not None and known.log_end_offset is not None and entry.offset > known.log_end_offset
-        reasons = (
-            _NO_COMMIT if entry.offset is None else None,
-            known.reason,
-            _ABOVE_END if above else None,
-            time.reason,
-            no_status,
+    entries = _Entries(groups)
+    bounds = [positions.bounds(place) for place in entries.places]
+    start, end = (
+        np.array([UNKNOWN_END if each[column] is None else each[column] for each in bounds], dtype=np.int64)[entries.at]
+        for column in (0, 1)
+    )
+    offset = entries.offset
+    is_known = (offset != _NO_OFFSET) & (end != UNKNOWN_END)
+    lag = np.where(is_known, np.maximum(end - offset, 0), UNKNOWN_LAG)
+    behind = np.flatnonzero(lag > 0)
+    points = list(
+        zip(map(entries.places.__getitem__, entries.at[behind].tolist()), offset[behind].tolist(), strict=True)
+    )
+    times = positions.time_lags(dict.fromkeys(points).keys())
+    at_end, no_time = TimeLag(0.0, positions.method_at_end), TimeLag(None, Method.NONE)
+    time_lags = [no_time if each == UNKNOWN_LAG else at_end for each in lag.tolist()]
+    for row, point in zip(behind.tolist(), points, strict=True):
+        time_lags[row] = times[point]
+    statuses = _statuses(entries, lag, behind, positions, last_commits)
+    has_no_status = {row for row in behind.tolist() if statuses[row] is None} if last_commits is not None else set()
+    is_above = is_known & (offset > end)
+    # most rows have no reason
+    reasons: list[str | None] = [each.reason for each in time_lags]
+    for row in {*np.flatnonzero(~is_known | is_above).tolist(), *has_no_status}:
+        found = (
+            _NO_COMMIT if offset[row] == _NO_OFFSET else None,
+            bounds[entries.at[row]].reason,
+            _ABOVE_END if is_above[row] else None,
+            reasons[row],
+            _NO_LAG_AT_COMMIT if row in has_no_status else None,
         )
-        rows.append(
-            LagRow(
-                entry.group,
-                *entry.place,
-                entry.offset,
-                known.log_start_offset,
-                known.log_end_offset,
-                lag,
-                time.seconds,
-                str(time.method),
-                None if status is None else str(status),
-                "; ".join(dict.fromkeys(filter(None, reasons))) or None,
-                available,
-            )
+        reasons[row] = "; ".join(dict.fromkeys(filter(None, found))) or None
+    return list(
+        map(
+            LagRow,
+            entries.groups,
+            *_unzipped(entries.places, entries.at),
+            _with_none(offset, _NO_OFFSET),
+            _with_none(start, UNKNOWN_END),
+            _with_none(end, UNKNOWN_END),
+            _with_none(lag, UNKNOWN_LAG),
+            [each.seconds for each in time_lags],
+            [each.method.value for each in time_lags],
+            statuses,
+            reasons,
+            _with_none(np.where(is_known, np.maximum(end - np.maximum(offset, start), 0), UNKNOWN_LAG), UNKNOWN_LAG),
         )
-    return rows
+    )
 
 
 def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> list[GroupLag]:
@@ -147,10 +157,24 @@ def group_lags(groups: Mapping[str, GroupAnswer], rows: Iterable[LagRow]) -> lis
     return found
 
 
-def _entries(groups: Mapping[str, GroupAnswer]) -> Iterator[_Entry]:
-    for name, group in sorted(groups.items()):
-        for place, offset in sorted(offsets_of(group).items()):
-            yield _Entry(name, place, offset)
+class _Entries:
+    """The rows to compute, as columns: committed offsets, and assigned partitions without one.
+
+    ``places`` are their different partitions, ``at`` the index of each row's partition there.
+    """
+
+    def __init__(self, groups: Mapping[str, GroupAnswer]) -> None:
+        held = [(name, sorted(offsets_of(group).items())) for name, group in sorted(groups.items())]
+        self.groups = [name for name, offsets in held for _ in offsets]
+        rows = [each for _, offsets in held for each in offsets]
+        index: dict[Place, int] = {}
+        at = [index.setdefault(place, len(index)) for place, _ in rows]
+        self.places = list(index)
+        self.at = np.array(at, dtype=np.int64)
+        self.offset = np.array([_NO_OFFSET if offset is None else offset for _, offset in rows], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
 
 def offsets_of(group: GroupAnswer) -> dict[Place, int | None]:
@@ -165,47 +189,46 @@ def offsets_of(group: GroupAnswer) -> dict[Place, int | None]:
     return held
 
 
-def _lag(offset: int | None, known: Bounds) -> int | None:
-    if offset is None or known.log_end_offset is None:
-        return None
-    return max(0, known.log_end_offset - offset)
-
-
-def _time_lag(
-    entry: _Entry, lag: int | None, positions: PositionSource, times: Mapping[tuple[Place, int], TimeLag]
-) -> TimeLag:
-    if lag is None or entry.offset is None:
-        return TimeLag(None, Method.NONE)
-    return times[entry.place, entry.offset] if lag else TimeLag(0.0, positions.method_at_end)
-
-
 def _statuses(
-    behind: Sequence[_Entry],
-    bounds: Mapping[Place, Bounds],
+    entries: _Entries,
+    lag: Int64s,
+    behind: Int64s,
     positions: PositionSource,
-    last_commits: Callable[[Collection[str]], Mapping[Identity, Sequence[Commit]]] | None,
-) -> dict[_Entry, tuple[str | None, str | None]]:
-    """Status of each entry that lags, or None and why not."""
-    if last_commits is None or not behind:
-        return {}
-    windows = last_commits({entry.group for entry in behind})
-    ends = positions.ends_at({
-        (entry.place, commit.committed_ms)
-        for entry in behind
-        for commit in windows.get((entry.group, *entry.place), ())
-    })  # fmt: skip
-    found: dict[_Entry, tuple[str | None, str | None]] = {}
-    for entry in behind:
-        window = [
-            WindowCommit(
-                commit.offset,
-                commit.committed_ms,
-                max(0, ends[entry.place, commit.committed_ms] - commit.offset)
-                if (entry.place, commit.committed_ms) in ends
-                else None,
-            )
-            for commit in windows.get((entry.group, *entry.place), ())
-        ]
-        status = partition_status(window, _lag(entry.offset, bounds[entry.place]), positions.at_ms)
-        found[entry] = (status, _NO_LAG_AT_COMMIT if status is None else None)
-    return found
+    last_commits: Callable[[Collection[str]], WindowColumns] | None,
+) -> list[str | None]:
+    """Status of each row; the log is asked for those that lag."""
+    if last_commits is None:
+        return [None] * len(entries)
+    statuses = [PartitionStatus.OK.value if each == 0 else None for each in lag.tolist()]
+    rows = behind.tolist()
+    if not rows:
+        return statuses
+    windows = last_commits({entries.groups[row] for row in rows})
+    window_of = {identity: number for number, identity in enumerate(windows.identities)}
+    places = [entries.places[at] for at in entries.at[behind].tolist()]
+    found = [window_of.get((entries.groups[row], *place), -1) for row, place in zip(rows, places, strict=True)]
+    chosen = np.array(found, dtype=np.int64)
+    sizes = np.where(chosen < 0, 0, np.diff(windows.first, append=0)[chosen])
+    first = np.append(0, np.cumsum(sizes))
+    # the index in `windows` of each commit of the chosen windows
+    commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
+    offset, committed_ms = windows.offset[commit], windows.committed_ms[commit]
+    ends = positions.ends_at(entries.places, np.repeat(entries.at[behind], sizes), committed_ms)
+    lags = np.where(ends == UNKNOWN_END, UNKNOWN_LAG, np.maximum(ends - offset, 0))
+    of_behind = partition_statuses(CommitLags(first, offset, committed_ms, lags), lag[behind], positions.at_ms)
+    for row, status in zip(rows, of_behind, strict=True):
+        statuses[row] = status
+    return statuses
+
+
+def _with_none(values: Int64s, unknown: int) -> list[int | None]:
+    listed: list[int | None] = values.tolist()
+    for row in np.flatnonzero(values == unknown).tolist():
+        listed[row] = None
+    return listed
+
+
+def _unzipped(places: list[Place], at: Int64s) -> tuple[list[str], list[int]]:
+    """The topic and the partition of each row."""
+    rows = at.tolist()
+    return [places[each][0] for each in rows], [places[each][1] for each in rows]

@@ -11,9 +11,8 @@ from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.lag.commit_windows import (
     COLUMNS,
     MANY_GROUPS,
-    Commit,
     CommitWindows,
-    Identity,
+    WindowColumns,
     commit_key_prefixes,
 )
 from offsets_pipeline.log.ordered_log import OrderedLog
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 
-def last_commits(
-    reader: StateReader, group_ids: Collection[str], size: int, at_ms: int | None = None
-) -> dict[Identity, list[Commit]]:
+def last_commits(reader: StateReader, group_ids: Collection[str], size: int, at_ms: int | None = None) -> WindowColumns:
     """Return the last visible commits of each offset of these groups, at most ``size``, in the order of the log.
 
     They are those up to a time in ms, or up to the end of the log (None). A time cuts each log partition before its
@@ -42,14 +39,17 @@ class _LoggedCommits:
         self._group_ids = group_ids
         self._at_ms = at_ms
 
-    def last(self, size: int) -> dict[Identity, list[Commit]]:
-        windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
+    def last(self, size: int) -> WindowColumns:
         if self._at_ms is None and len(self._group_ids) <= MANY_GROUPS:
+            windows = CommitWindows(size, self._group_ids, self._offsets_partitions)
             windows.add(self._rows_of_commits(self._group_ids))
-        else:
-            for _, rows in self._runs():
-                windows.add(rows)
-        return windows.windows()
+            return windows.windows()
+        by_partition: dict[int, CommitWindows] = {}  # no identity is in two of them, and each needs little memory
+        for partition, rows in self._runs():
+            if partition not in by_partition:
+                by_partition[partition] = CommitWindows(size, self._group_ids, self._offsets_partitions)
+            by_partition[partition].add(rows)
+        return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
 
     def _rows_of_commits(self, group_ids: Collection[str]) -> pa.Table:
         """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
@@ -72,7 +72,7 @@ class _LoggedCommits:
         return None if self._reader.coordinator_semantics.is_classic else self._reader.offsets_partitions
 
     def _runs(self) -> Iterator[tuple[int, pa.Table]]:
-        log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes)
+        log = OrderedLog(self._reader.table("log"), self._log_incarnation, self._at_ms, self._homes, columns=COLUMNS)
         yield from log.runs()
 
     @cached_property

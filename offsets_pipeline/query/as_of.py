@@ -14,6 +14,7 @@ from offsets_pipeline.query.describe import GroupAnswer, group_answers
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from offsets_pipeline.history.state_as_of import StateAsOf
     from offsets_pipeline.query.describe import Group, Offset
 
 
@@ -74,6 +75,23 @@ def offsets_as_of(
                 f"{offsets_partitions - 1}"
             )
     state = state_as_of(history, time_ms=time_ms, positions=positions, group_ids=group_ids)
+    groups = groups_of(state, history.current.offsets_partitions, group_ids)
+    return AsOfAnswer(groups, list(state.partitions.values()), history.current.number)
+
+
+def pending_of(state: StateAsOf) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions with pending commits (R17) by log partition and group id."""
+    pending: dict[Group, set[tuple[str, int]]] = defaultdict(set)
+    for row in state.pending:
+        if not row["misplaced"]:
+            pending[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
+    return pending
+
+
+def groups_of(
+    state: StateAsOf, offsets_partitions: int, group_ids: Collection[str] | None = None
+) -> dict[str, GroupAnswer]:
+    """Return the groups of a state by group id: those that are listed, or of ``group_ids`` those that exist."""
     offsets: dict[Group, list[Offset]] = defaultdict(list)
     for row in state.offsets:
         if row["committed_offset"] >= 0 and not row["misplaced"]:  # a negative committed offset answers as no offset
@@ -82,11 +100,6 @@ def offsets_as_of(
             )
     for of_group in offsets.values():
         of_group.sort(key=lambda offset: offset[:2])
-    pending: dict[Group, set[tuple[str, int]]] = defaultdict(set)
-    for row in state.pending:
-        if not row["misplaced"]:
-            pending[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
     listed = [row for row in state.groups if row["answers" if group_ids is not None else "is_listed"]]
     listed.sort(key=lambda row: (row["group_id"], row["log_partition"]))
-    groups = group_answers(listed, offsets, pending, state.topic_names, offsets_partitions)
-    return AsOfAnswer(groups, list(state.partitions.values()), history.current.number)
+    return group_answers(listed, offsets, pending_of(state), state.topic_names, offsets_partitions)

@@ -44,7 +44,7 @@ def history_views(store: Store, retention: Retention | None = None) -> dict[str,
     watch = _Watch(
         {each.number: each.offsets_partitions for each in history.incarnations},
         history.semantics,
-        Causes(history.semantics, retention or Retention(), is_owned=history.is_owned),
+        Causes(history.semantics, retention or Retention(), kind=history.properties.kind),
         history.topic_names(),
     )
     rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({_complete(store)}) l")

@@ -22,6 +22,7 @@ from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
 from offsets_pipeline.errors import NoSuchTable, QueryFailed
+from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
 from offsets_pipeline.query.view_queries import CONNECT_VIEWS, VIEWS, connect_conditions
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
-#: Views of stores of consumer groups that a function makes: `module:function`, which gets a StateReader and returns an
-#: Arrow table. The module is imported when a query names the view.
-MADE_VIEWS = {
-    name: f"offsets_pipeline.query.history_sources:{name}"
-    for name in ("log_records", "offset_history", "group_history", "deleted_offsets")
-}
+#: Views of stores of consumer groups that a function makes: `module:function`. It gets a StateReader, the names of the
+#: views that the query names, and the query's Filters, and returns Arrow tables by name. The module is imported when a
+#: query names a view.
+MADE_VIEWS = dict.fromkeys(
+    ("log_records", "offset_history", "group_history", "deleted_offsets"),
+    "offsets_pipeline.query.history_sources:history_rows",
+)
 
 _SMALL = (FOLD_PROGRESS.name, LOG_PARTITIONS.name, TOPICS.name)  # tables that are read as a whole
 _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
@@ -72,6 +74,7 @@ class LocalSql:
             self._connection.execute(macro)
         self._paths: list[str] = []
         self._made: set[str] = set()
+        self._filters: dict[str, Filters] = {}
 
     def names(self) -> list[str]:
         """Return the names of the views and tables."""
@@ -89,6 +92,8 @@ class LocalSql:
         """
         tree = parsed(query)
         named = tables_in(tree)
+        made = {name.lower() for name in named} & MADE_VIEWS.keys()
+        self._filters = {each: filters_of(tree, _made_with(each, made)) for each in made}
         for name in named:
             self._make(name)
         text = in_duckdb(tree)
@@ -132,8 +137,10 @@ class LocalSql:
             return own
         if name in MADE_VIEWS and not kind.is_connect:
             module, _, function = MADE_VIEWS[name].partition(":")
-            make: Callable[[StateReader], pa.Table] = getattr(import_module(module), function)
-            self._registered(own, make(reader))
+            make: Callable[[StateReader, set[str], Filters], dict[str, pa.Table]]
+            make = getattr(import_module(module), function)
+            for each, rows in make(reader, _made_with(name, self._filters), self._filters[name]).items():
+                self._made.add(self._registered(f"store{place}_{each}", rows))
         elif name in _views_of(kind):
             query = self._connect_view(place, reader, name) if kind.is_connect else self._view(place, reader, name)
             self._create(own, in_duckdb(parsed(query)))
@@ -272,6 +279,11 @@ class LocalSql:
             return QueryFailed(f"no column {wrong} in {', '.join(named) or 'the query'}: {said}")
         line = re.sub(r"^\w+(?: \w+)? Error: ", "", reason.splitlines()[0])
         return QueryFailed(f"the query failed: {_OWN_NAME.sub('', line)}")
+
+
+def _made_with(name: str, views: Iterable[str]) -> set[str]:
+    """The views among these that one function makes together with a view."""
+    return {each for each in views if MADE_VIEWS[each] == MADE_VIEWS[name]}
 
 
 def _views_of(kind: TopicKind) -> Mapping[str, str]:

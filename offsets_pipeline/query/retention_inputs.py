@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from offsets_pipeline.query.as_of import pending_of
 from offsets_pipeline.query.describe import pending_by_group
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
@@ -21,9 +22,12 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from offsets_pipeline.history.log_history import LogHistory
+    from offsets_pipeline.history.state_as_of import StateAsOf
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 _BEHIND_ALL = (2**31, "")
 
@@ -42,29 +46,46 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     named = reader.named()
-    offsets_partitions, semantics = reader.current.offsets_partitions, reader.current.semantics
-    pending = pending_by_group(reader)
-    offsets = _of_groups(
-        reader.stream(
-            f"""
+    offsets = reader.stream(
+        f"""
             SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
             FROM ({reader.newest(OFFSETS, named)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
             """,
-            "committed_offsets",
-        )
+        "committed_offsets",
     )
-    records = _of_groups(
-        reader.stream(
-            f"""
+    records = reader.stream(
+        f"""
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
             FROM ({reader.newest(RECORDS, named)}) r
             ORDER BY log_partition, group_id
             """,
-            "group_records",
-        )
+        "group_records",
     )
+    of_log = reader.current.offsets_partitions, reader.current.semantics
+    yield from _inputs(offsets, records, pending_by_group(reader), *of_log)
+
+
+def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:
+    """Yield the same of a state of the past."""
+    columns = ["log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp"]
+    offsets = state.commit_times.select(columns).to_reader()
+    columns = ["log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset"]
+    records = state.records.select(columns).to_reader()
+    of_log = history.current.offsets_partitions, history.semantics
+    yield from _inputs(offsets, records, pending_of(state), *of_log)
+
+
+def _inputs(
+    offset_rows: pa.RecordBatchReader,
+    record_rows: pa.RecordBatchReader,
+    pending: Mapping[tuple[int, str], set[tuple[str, int]]],
+    offsets_partitions: int,
+    semantics: CoordinatorSemantics,
+) -> Iterator[RetentionInputs]:
+    """The inputs of the groups with these rows, which come in the order of log partition and group id."""
+    offsets, records = _of_groups(offset_rows), _of_groups(record_rows)
     held_at, held = next(offsets, (_BEHIND_ALL, iter(())))
     for at, rows in records:
         while held_at < at:  # offsets that a group tombstone left behind (R14)

@@ -8,10 +8,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.history.state_as_of import state_as_of
+from offsets_pipeline.lag.commit_windows import WindowColumns
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
-from offsets_pipeline.query.retention_inputs import retention_inputs
+from offsets_pipeline.query.as_of import groups_of
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.retention_inputs import retention_inputs, retention_inputs_as_of
 from offsets_pipeline.report.commit_history import commit_rates, lag_over_time, read_commits, rewinds
 from offsets_pipeline.report.model import (
     NO_POSITIONS,
@@ -29,14 +35,15 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 from offsets_pipeline.state.merge_on_read import OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.lag.position_sources import PositionSource
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.report.commit_history import Windows
-    from offsets_pipeline.semantics.retention import Expiry
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.retention import Expiry, RetentionInputs
 
 _COLUMNS = 24  # of the chart of expiries
 _US_OF_MS = 1_000
@@ -59,26 +66,54 @@ class ReportOptions:
     window_commits: int = 10
 
 
+@dataclass(frozen=True)
+class ReportedState:
+    """The state that a report is about: all groups, their last commits in ms, and what decides when offsets expire.
+
+    ``until_ms`` is the time that it is as of; None: the end of the log.
+    """
+
+    groups: Mapping[str, GroupAnswer]
+    last_commits: Mapping[str, int]
+    retention_inputs: Iterable[RetentionInputs]
+    until_ms: int | None = None
+
+
+def state_now(reader: StateReader) -> ReportedState:
+    """Return the state as of the end of the log. Raises as `StateReader`."""
+    return ReportedState(describe_groups(reader), last_commits_ms(reader), retention_inputs(reader))
+
+
+def state_at(location: str, time_ms: int) -> ReportedState:
+    """Return the state of the store in a folder as of a time. Raises as `LogHistory`."""
+    history = LogHistory(location)
+    state = state_as_of(history, time_ms=time_ms)
+    times = state.commit_times.filter(pc.greater_equal(state.commit_times["committed_offset"], 0))
+    last = times.group_by("group_id").aggregate([("commit_timestamp", "max")])
+    last = last.rename_columns(["group_id", "last"])
+    groups = groups_of(state, history.current.offsets_partitions)
+    return ReportedState(groups, _by_group_ms(last), retention_inputs_as_of(state, history), time_ms)
+
+
 def collect_report(
     reader: StateReader,
     store: str,
     options: ReportOptions,
-    groups: Mapping[str, GroupAnswer],
+    state: ReportedState,
     positions: PositionSource,
     warnings: Sequence[str] = (),
 ) -> Report:
     """Return the report of a store of `__consumer_offsets`, as of the time of the positions.
 
-    ``store`` is the store's path as the user wrote it, ``groups`` are all of its groups. The charts are of the groups
-    in the first table. ``warnings`` are shown on the page. Raises as `StateReader`.
+    ``store`` is the store's path as the user wrote it. The charts are of the groups in the first table. ``warnings``
+    are shown on the page. Raises as `StateReader`.
     """
-    now_ms = positions.at_ms
-    last_commits = last_commits_ms(reader)
+    now_ms, groups, last_commits = positions.at_ms, state.groups, state.last_commits
     log_end = cache(lambda place: positions.bounds(place).log_end_offset)
     lags = {name: offsets_behind(group, log_end) for name, group in groups.items()}
     by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
     shown = by_lag[: options.rows]
-    windows, makers = read_commits(reader.location, shown)
+    windows, makers = read_commits(reader.location, shown, state.until_ms)
     span_ms = (now_ms - options.hours * MS_OF_HOUR, now_ms)
     return Report(
         store=store,
@@ -89,7 +124,7 @@ def collect_report(
         until_ms=span_ms[1],
         states=dict(Counter(group.state for group in groups.values()).most_common()),
         offsets=sum(len(group.offsets) for group in groups.values()),
-        warnings=[*warnings_of(reader, store), *warnings],
+        warnings=[*(warnings_of(reader, store) if state.until_ms is None else ()), *warnings],
         groups=Groups(
             total=len(groups),
             missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
@@ -99,7 +134,7 @@ def collect_report(
         commit_rates=commit_rates(windows, span_ms),
         rewinds=rewinds(windows, span_ms, options.rows, makers),
         stale=stale_groups(groups, last_commits, now_ms, options),
-        expiring=expiring_offsets(reader, now_ms, options),
+        expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, now_ms, options),
     )
 
 
@@ -118,6 +153,10 @@ def last_commits_ms(reader: StateReader) -> dict[str, int]:
         "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id",
         "committed_offsets",
     )
+    return _by_group_ms(rows)
+
+
+def _by_group_ms(rows: pa.Table) -> dict[str, int]:
     last_us = rows["last"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
@@ -138,8 +177,8 @@ def group_rows(
 ) -> list[GroupRow]:
     """Return a row for each of these groups, in their order. ``windows`` are their commits."""
 
-    def commits(_: Collection[str]) -> Windows:
-        return {identity: found[-options.window_commits :] for identity, found in windows.items()}
+    def commits(_: Collection[str]) -> WindowColumns:
+        return WindowColumns.of({identity: found[-options.window_commits :] for identity, found in windows.items()})
 
     rows = lag_rows(groups, positions, commits)
     lags = {each.group: each for each in group_lags(groups, rows)}
@@ -179,13 +218,14 @@ def stale_groups(
     return StaleGroups(total=len(found), after_ms=after_ms, rows=found[: options.rows])
 
 
-def expiring_offsets(reader: StateReader, now_ms: int, options: ReportOptions) -> Expiring:
+def expiring_offsets(
+    inputs: Iterable[RetentionInputs], semantics: CoordinatorSemantics, now_ms: int, options: ReportOptions
+) -> Expiring:
     """Return the offsets that expire soon if no record follows, by group and rule (R18-R20)."""
     within_ms = options.expiry_hours * MS_OF_HOUR
     retention_ms = options.retention_minutes * MS_PER_MINUTE
-    semantics = reader.coordinator_semantics
     by_group: dict[tuple[str, Rule], list[Expiry]] = defaultdict(list)
-    for held in retention_inputs(reader):
+    for held in inputs:
         for each in forecast(held, retention_ms, semantics).expiries:
             if each.is_over(now_ms + within_ms):
                 by_group[each.group_id, each.rule].append(each)

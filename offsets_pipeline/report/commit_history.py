@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +16,7 @@ from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.partition_owners import UNKNOWN
 from offsets_pipeline.lag.commit_windows import Commit
+from offsets_pipeline.lag.position_sources import UNKNOWN_END
 from offsets_pipeline.report.charts import MAX_SERIES
 from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
 
@@ -37,14 +39,17 @@ _COLUMNS = 48
 _MS_PER_MINUTE = 60_000
 
 
-def read_commits(location: str, groups: Collection[str]) -> tuple[Windows, Makers]:
+def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> tuple[Windows, Makers]:
     """Return the newest visible commits of these groups, and the members that made their rewinds, where known.
 
-    Raises as `LogHistory`.
+    ``until_ms``: up to this time. Raises as `LogHistory`.
     """
     rows = history_tables(location, group_ids=groups)[OFFSET_HISTORY.name].read()
     rows = rows.filter(pc.invert(pc.or_(rows["superseded"], rows["misplaced"])))
     committed_ms = pc.divide(rows["commit_timestamp"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), _US_PER_MS)
+    if until_ms is not None:
+        is_before = pc.less_equal(committed_ms, until_ms)
+        rows, committed_ms = rows.filter(is_before), committed_ms.filter(is_before)
     windows: dict[Identity, deque[Commit]] = {}
     makers: dict[tuple[Identity, Commit], str] = {}
     names = ("group_id", "topic", "partition", "committed_offset", "is_rewind", "committed_by")
@@ -105,9 +110,10 @@ def lag_over_time(
     chosen = list(groups)[:MAX_SERIES]
     from_ms, until_ms = span_ms
     times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
-    ends = positions.ends_at(
-        {((topic, partition), at) for group, topic, partition in windows if group in chosen for at in times}
-    )
+    places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
+    place_of = np.repeat(np.arange(len(places)), len(times))
+    found = positions.ends_at(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places)))
+    ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), -1), strict=True)}
     series = []
     for group in chosen:
         lags: list[float | None] = [0.0] * len(times)
@@ -121,9 +127,9 @@ def lag_over_time(
                 if not before:
                     continue
                 committed[number] = True
-                end, lag = ends.get(((topic, partition), at)), lags[number]
-                known = end is not None and lag is not None
-                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None  # type: ignore[operator]
+                end, lag = ends[topic, partition][number], lags[number]
+                known = end != UNKNOWN_END and lag is not None
+                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None
         points = [
             Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
         ]

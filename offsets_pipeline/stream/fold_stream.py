@@ -251,7 +251,13 @@ def _upkeep(
     interval_ms = settings.fold.upkeep_interval_ms
     cleaning = settings if settings.fold.clean_in_stream else None
     return (
-        StreamUpkeep(store, clock, interval_ms, checkpoint, on_upkeep, warn, settings=cleaning) if interval_ms else None
+        StreamUpkeep(
+            *(store, clock, interval_ms, checkpoint, on_upkeep, warn),
+            settings=cleaning,
+            sample_retention_hours=settings.lag.sample_retention_hours,
+        )
+        if interval_ms
+        else None
     )
 
 

@@ -39,8 +39,11 @@ class StreamUpkeep:
         warn: Callable[[str], object],
         stopped: threading.Event | None = None,
         settings: Settings | None = None,
+        sample_retention_hours: int = 0,
     ) -> None:
         """``on_upkeep`` is called after each run that changed anything. ``settings`` are those of the cleanings.
+
+        ``sample_retention_hours`` is as for `maintain_beside_fold`.
 
         ``checkpoint`` is that of the stream, if it is outside of the store. ``close`` sets ``stopped``.
         """
@@ -52,6 +55,7 @@ class StreamUpkeep:
         self._warn = warn
         self._stopped = stopped or threading.Event()
         self._settings = settings
+        self._sample_retention_hours = sample_retention_hours
         self._cleaned_at_ms: int | None = None
         self._warning = ""
         self._thread: threading.Thread | None = None
@@ -77,7 +81,10 @@ class StreamUpkeep:
             now_ms = self._clock.now_ms()
             settings = self._settings if self._must_clean(now_ms) else None
             try:
-                done = maintain_beside_fold(self._store, self._clock, self._checkpoint, self._stopped.is_set, settings)
+                done = maintain_beside_fold(
+                    *(self._store, self._clock, self._checkpoint, self._stopped.is_set, settings),
+                    self._sample_retention_hours,
+                )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
                 if self._stopped.is_set():  # Spark ends under a cleaning
                     return

@@ -20,6 +20,7 @@ Int64s = npt.NDArray[np.int64]
 
 SAMPLE_SCHEMA = TOPIC_OFFSETS.arrow_schema()
 _US_OF_MS = 1_000
+_NONE = slice(0, 0)
 
 
 class Sample(NamedTuple):
@@ -49,6 +50,17 @@ class Series(NamedTuple):
         return Sample(int(self.log_start_offset[-1]), int(self.log_end_offset[-1]), int(self.sampled_ms[-1]))
 
 
+def first_above(values: Int64s, first: Int64s, end: Int64s, wanted: Int64s) -> Int64s:
+    """For each slice of ascending values the index of the first one above ``wanted``; its end if there is none."""
+    low, high = first.copy(), end.copy()
+    while (is_open := low < high).any():
+        middle = (low + high) // 2
+        is_above = values[np.minimum(middle, len(values) - 1)] > wanted
+        low = np.where(is_open & ~is_above, middle + 1, low)
+        high = np.where(is_open & is_above, middle, high)
+    return low
+
+
 class PositionSamples:
     """Samples of many partitions."""
 
@@ -60,10 +72,9 @@ class PositionSamples:
         topic = rows["topic"].combine_chunks().dictionary_encode()
         codes = topic.indices.to_numpy(zero_copy_only=False) if rows.num_rows else np.zeros(0, dtype=np.int32)
         sampled_us = rows["sampled_at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
-        self._columns = (
-            sampled_us // _US_OF_MS,
-            rows["log_start_offset"].to_numpy(),
-            rows["log_end_offset"].to_numpy(),
+        #: the samples of all partitions, by partition and time
+        self.columns = Series(
+            sampled_us // _US_OF_MS, rows["log_start_offset"].to_numpy(), rows["log_end_offset"].to_numpy()
         )
         first = np.flatnonzero(np.append([True], (np.diff(codes) != 0) | (np.diff(partition) != 0)))
         first = first[: len(codes)]
@@ -76,8 +87,16 @@ class PositionSamples:
 
     def series(self, place: Place) -> Series:
         """The samples of a partition, by time; empty if it was never sampled."""
-        found = self._slices.get(place, slice(0, 0))
-        return Series(*(column[found] for column in self._columns))
+        found = self._slices.get(place, _NONE)
+        return Series(*(column[found] for column in self.columns))
+
+    def slices(self, places: Iterable[Place]) -> tuple[Int64s, Int64s]:
+        """Where the samples of each partition begin and end in `columns`; both are 0 if it was never sampled."""
+        found = [self._slices.get(place, _NONE) for place in places]
+        return (
+            np.fromiter((each.start for each in found), np.int64, len(found)),
+            np.fromiter((each.stop for each in found), np.int64, len(found)),
+        )
 
     def places(self) -> Iterable[Place]:
         """The partitions that were sampled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.filesystems import arrow_folder
@@ -22,6 +23,8 @@ _COLUMNS = ("topic", "partition", "log_start_offset", "log_end_offset", "sampled
 _READ_SCHEMA = pa.schema([SAMPLE_SCHEMA.field(name).with_nullable(nullable=True) for name in _COLUMNS])
 #: Every partition gets a row this often, so that the newest sample of all is never far back.
 _FULL_EVERY_MS = 3_600_000
+#: Old samples are removed if they are at least this part of all: a removal rewrites the table.
+_LEAST_PART = 10
 
 
 def table_of(store: str) -> TableFolder:
@@ -63,6 +66,45 @@ def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.
     only = "" if topics is None else f" WHERE topic IN ({', '.join(map(quoted, sorted(topics))) or 'NULL'})"
     rows = snapshot.query(f"SELECT {', '.join(_COLUMNS)} FROM {TOPIC_OFFSETS.name}{only}").read_all()
     return rows.cast(_READ_SCHEMA)
+
+
+def remove_old_samples(table: TableFolder, before_ms: int) -> int:
+    """Remove samples older than a time, if they are a tenth of all; returns the number of rows removed.
+
+    Keeps the last one of each partition before that time: it is the position then, and later lag is interpolated from
+    it. Reads one file at a time. Raises WriteConflict if another writer rewrites the same files.
+    """
+    snapshot = table.snapshot()
+    before = pa.scalar(before_ms * 1000, pa.timestamp("us", tz="UTC"))
+    key = ["topic", "partition", "sampled_at"]
+    key_schema = pa.schema([_READ_SCHEMA.field(name) for name in key])
+    last: pa.Table | None = None
+    for file in snapshot.files():
+        rows = table.read_file(file.name, key).cast(key_schema)
+        old = rows.filter(pc.less(rows["sampled_at"], before))
+        last = (
+            (old if last is None else pa.concat_tables([last, old]))
+            .group_by(key[:2])
+            .aggregate([("sampled_at", "max")])
+        )
+        last = last.rename_columns(key).cast(key_schema)
+    changed, removed = [], 0
+    for file in snapshot.files():
+        rows = table.read_file(file.name, SAMPLE_SCHEMA.names).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)
+        is_old = pc.less(rows["sampled_at"], before)
+        old = rows.filter(is_old)
+        if old.num_rows:
+            kept = pa.concat_tables(
+                [rows.filter(pc.invert(is_old)), old.join(last, key, join_type="left semi").cast(SAMPLE_SCHEMA)]
+            )
+            if kept.num_rows < rows.num_rows:
+                changed.append((file, kept))
+                removed += rows.num_rows - kept.num_rows
+    if removed * _LEAST_PART < sum(file.rows for file in snapshot.files()) or not removed:
+        return 0
+    add = [table.write_file(kept) for _, kept in changed if kept.num_rows]
+    table.commit(add, [file for file, _ in changed], seen=snapshot, operation="DELETE")
+    return removed
 
 
 class SampleWriter:

@@ -17,7 +17,7 @@ from offsets_pipeline.broker.groups_client import (
     ListedGroup,
 )
 from offsets_pipeline.cli import main
-from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.clock import FixedClock, shown_time
 from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.store_folder import properties_of
@@ -25,6 +25,10 @@ from offsets_pipeline.errors import BrokerUnreachable, NotAStore, StoreMismatch
 from offsets_pipeline.group_snapshots import group_snapshot
 from offsets_pipeline.group_snapshots.described_records import classic_values, consumer_values, streams_values
 from offsets_pipeline.group_snapshots.snapshot_log import GroupSnapshot, SnapshotLog
+from offsets_pipeline.history.deletion_causes import Retention
+from offsets_pipeline.history.group_timeline import why
+from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.group_description import describe_group
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import MIRRORED, Store
@@ -114,6 +118,35 @@ def test_commit_has_the_time_of_its_snapshot(tmp_path: Path) -> None:
         "t": NOW_MS + 60_000,
         "same": NOW_MS,
     }
+
+
+def test_history_of_snapshots_tells_when_an_offset_went_and_never_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tombstones are of the snapshot: what a coordinator writes for a cause is unknown."""
+    store, later_ms = str(tmp_path / "s"), NOW_MS + 3_600_000
+    with opened(tmp_path / "s") as log:
+        log.append({name: GroupSnapshot("Classic", offsets(t=1, u=2), SIMPLE) for name in ("g", "other")})
+    with opened(tmp_path / "s", later_ms) as log:
+        log.append({"other": GroupSnapshot("Classic", offsets(u=2), SIMPLE)})
+    found = {name: why(LogHistory(store), Retention(is_known=True), name, "t", 0) for name in ("g", "other")}
+    assert {(each.status, each.cause, each.deleted_at) for each in found.values()} == {
+        ("deleted", "unknown", shown_time(later_ms))
+    }
+    assert found["g"].candidates == ["expired", "group removed", "topic gone"]
+    assert found["other"].candidates == ["expired", "deleted", "topic gone"]
+    before, after = (offsets_as_of(store, time_ms=at).groups for at in (NOW_MS, later_ms))
+    assert {name: [each.offset for each in group.offsets] for name, group in before.items()} == {
+        "g": [1, 2],
+        "other": [1, 2],
+    }
+    assert {name: [each.offset for each in group.offsets] for name, group in after.items()} == {"other": [2]}
+    assert main(["history", "--store", store, "--group", "g", "--topic", "t", "--format", "json"]) == 0
+    events = json.loads(capsys.readouterr().out)["history"]
+    assert [(each["event"], each["offset"], each["by"]) for each in events] == [
+        ("commit", 1, "unknown"),
+        ("deleted", 1, "unknown"),
+    ]
 
 
 @pytest.mark.parametrize(

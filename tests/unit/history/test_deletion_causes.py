@@ -65,9 +65,9 @@ TRUE_CAUSES: dict[str, dict[str, set[str]]] = {
     "4.2.0-expiry-mid": {"e-tomb": {"deleted"}},
     "4.2.0-expiry-after": {
         "e-tomb": {"deleted"},
-        "e-retdef": {"expired"},
-        "e-empty": {"expired"},
-        "e-pending": {"expired"},
+        "e-retdef": {"expired", "group removed"},
+        "e-empty": {"expired", "group removed"},
+        "e-pending": {"expired", "deleted"},
     },
     "4.2.0-inject": {"i-key0": {"deleted"}, "i-tombgm-offsets": {"group removed"}},
     "4.2.0-connect-altered": {"connect-sink-3": {"group removed"}},
@@ -94,9 +94,15 @@ def test_the_true_cause_of_each_deletion_in_a_capture(tmp_path: Path, name: str)
     assert causes(capture_store(tmp_path / "store", name), retention) == expected
 
 
-def test_without_the_brokers_retention_an_expiry_may_be_a_request(tmp_path: Path) -> None:
-    found = causes(capture_store(tmp_path / "store", "4.2.0-expiry-after"))
-    assert {group for group, each in found.items() if each == {"unknown"}} == {"e-retdef", "e-empty", "e-pending"}
+def test_every_candidate_of_an_unknown_cause_has_its_evidence(tmp_path: Path) -> None:
+    store = capture_store(tmp_path / "store", "4.2.0-expiry-after")
+    answer = why(LogHistory(store), OF_BROKER, "e-empty", "t1", 0)
+    assert answer.candidates == ["expired", "group removed"]
+    assert answer.reason == (
+        "expired: the group was empty since 2026-11-20T19:11:54.650Z, and a run by a retention of 1 min deletes just "
+        "these, or removed with its group by an operator (DeleteGroups): the group was empty and lost all its offsets"
+    )
+    assert answer.text.endswith(f"deleted at 2026-11-20T19:12:55.909Z for an unknown cause: {answer.reason}")
 
 
 def written(tmp_path: Path, log: LogPartition, at_ms: list[int], semantics: CoordinatorSemantics = MODERN) -> str:
@@ -114,12 +120,11 @@ def committed(log: LogPartition, group: str, topic: str, partition: int, at_ms: 
         (0, False, "group removed"),  # nothing expires before a minute
         (30, False, "unknown"),  # a broker with a shorter retention writes the same
         (30, True, "group removed"),
-        (60, True, "expired"),  # the run after the offset became due
-        (65, False, "expired"),  # the setting confirms it
-        (75, True, "unknown"),  # a run had been there before: retention was away, or it was a request
+        (60, True, "unknown"),  # the run after the offset became due, or a request at that moment
+        (75, True, "unknown"),
     ],
 )
-def test_a_removed_group_is_expired_only_if_its_offsets_just_became_due(
+def test_a_removed_group_may_be_expired_only_if_its_offsets_were_due(
     tmp_path: Path, age_minutes: int, is_known: bool, cause: str
 ) -> None:
     log, end_ms = LogPartition(), START_MS + age_minutes * MINUTE_MS
@@ -140,16 +145,65 @@ def test_an_offset_that_stays_although_it_is_due_rules_retention_out(tmp_path: P
     assert causes(store, Retention(60 * MINUTE_MS, is_known=True))["g"] == {"deleted"}
 
 
-def test_an_offset_that_names_its_own_time_expires_by_it(tmp_path: Path) -> None:
+def test_an_offset_that_names_its_own_time_may_expire_by_it(tmp_path: Path) -> None:
     log, due_ms = LogPartition(), START_MS + 20_000
     log.commit(("g", "t", 0), 7, version=1, commit_timestamp=START_MS, expire_timestamp=due_ms)
     log.delete(("g", "t", 0))
     log.group_tombstone(2, "g")
     store = written(tmp_path, log, [START_MS, due_ms + 1000, due_ms + 1000])
     answer = why(LogHistory(store), Retention(), "g", "t", 0)
-    assert (answer.status, answer.cause) == ("deleted", "expired")
+    assert (answer.status, answer.cause, answer.candidates) == ("deleted", "unknown", ["expired", "group removed"])
     assert answer.reason is not None
-    assert answer.reason.startswith("its commit named ")
+    assert answer.reason.startswith("expired: its commit named ")
+
+
+#: What one expiry run writes at once: it removes the empty group g, and takes only one offset of the group kept.
+def of_one_run(tmp_path: Path, *, removes_the_other: bool = False, topic: str = "t") -> dict[str, set[str]]:
+    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "kept", topic, 0, START_MS)
+    if not removes_the_other:
+        committed(log, "kept", "young", 0, end_ms)
+    times = [START_MS] * len(log.rows)
+    log.delete(("g", "t", 0))
+    log.group_tombstone(2, "g")
+    log.delete(("kept", topic, 0))
+    if removes_the_other:
+        log.group_tombstone(2, "kept")
+    times += [end_ms] * (len(log.rows) - len(times))
+    return causes(written(tmp_path, log, times), Retention(60 * MINUTE_MS, is_known=True))
+
+
+def test_only_retention_removes_one_group_and_takes_an_offset_of_another_at_once(tmp_path: Path) -> None:
+    assert of_one_run(tmp_path) == {"g": {"expired"}, "kept": {"expired"}}
+
+
+def test_a_request_may_remove_several_groups_at_once(tmp_path: Path) -> None:
+    assert of_one_run(tmp_path, removes_the_other=True) == {"g": {"unknown"}, "kept": {"unknown"}}
+
+
+def test_a_deleted_topic_and_retention_take_offsets_of_several_groups_at_once(tmp_path: Path) -> None:
+    log, end_ms = LogPartition(), START_MS + 60 * MINUTE_MS
+    for group in ("g", "other"):
+        committed(log, group, "t", 0, START_MS)
+        committed(log, group, "young", 0, end_ms)
+    for group in ("g", "other"):
+        log.delete((group, "t", 0))
+    store = written(tmp_path, log, [START_MS, end_ms, START_MS, end_ms, end_ms, end_ms])
+    assert causes(store, Retention(60 * MINUTE_MS, is_known=True)) == {"g": {"unknown"}, "other": {"unknown"}}
+    answer = why(LogHistory(store), Retention(60 * MINUTE_MS, is_known=True), "g", "t", 0)
+    assert answer.candidates == ["expired", "topic gone"]
+
+
+def test_a_classic_coordinator_writes_group_by_group_so_requests_may_follow_each_other_at_once(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    committed(log, "other", "t", 3, START_MS)
+    log.delete(("g", "t", 0))
+    log.delete(("other", "t", 3))
+    times = [START_MS, START_MS, START_MS + 1, START_MS + 1]
+    store = written(tmp_path, log, times, CLASSIC)
+    assert why(LogHistory(store), Retention(), "g", "t", 0).candidates == ["deleted", "group removed", "topic gone"]
 
 
 def test_a_topic_that_another_group_still_reads_was_not_deleted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from offsets_pipeline.broker.first_records import FirstRecord
@@ -13,7 +14,7 @@ from offsets_pipeline.broker.topics_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.lag import broker_source
 from offsets_pipeline.lag.broker_source import BrokerPositions
-from offsets_pipeline.lag.position_sources import Bounds, SampledPositions
+from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, SampledPositions
 from offsets_pipeline.lag.time_lag import Method, TimeLag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
 
@@ -79,8 +80,8 @@ def test_present_is_what_the_brokers_say(asked: list[tuple[str, int]]) -> None:
 
 def test_log_ends_of_commits_come_from_samples_or_else_from_timestamps(asked: list[tuple[str, int]]) -> None:
     positions = source(NOW_MS, (50_000, 51), (80_000, 81))
-    ends = positions.ends_at({(T, 20_000), (T, 60_000), (T, 200_000), (BROKEN, 5)})
-    assert ends == {(T, 20_000): 20, (T, 60_000): 51, (T, 200_000): 81}
+    ends = positions.ends_at([T, BROKEN], np.array([0, 0, 0, 1]), np.array([20_000, 60_000, 200_000, 5]))
+    assert ends.tolist() == [20, 51, 81, UNKNOWN_END]
     assert asked == [("offsets", 2)]
 
 

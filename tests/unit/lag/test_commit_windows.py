@@ -25,7 +25,7 @@ def windows(
     step = -(-len(rows) // batches)
     for start in range(0, len(rows), step):
         found.add(input_table(rows[start : start + step]))
-    return {identity: [each.offset for each in commits] for identity, commits in found.windows().items()}
+    return {identity: [each.offset for each in commits] for identity, commits in found.windows().by_identity().items()}
 
 
 def test_window_has_the_last_commits_in_the_order_of_the_log() -> None:
@@ -80,7 +80,7 @@ def test_misplaced_commits_do_not_count() -> None:  # R1
     for rows in (log.rows, other.rows):
         of_one = CommitWindows(10, None, 2)
         of_one.add(input_table(rows))
-        found.append(len(of_one.windows()))
+        found.append(len(of_one.windows().identities))
     assert sorted(found) == [0, 1]
 
 

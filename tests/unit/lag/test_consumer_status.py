@@ -5,18 +5,33 @@ Each vector is a window of (offset, time of the commit in seconds, lag at that t
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from offsets_pipeline.lag.consumer_status import WindowCommit, group_status, partition_status
+from offsets_pipeline.lag.consumer_status import UNKNOWN_LAG, CommitLags, group_status, partition_statuses
 
 # ten commits, a minute apart
 MINUTES = range(0, 600, 60)
 NOW = 545
 
 
-def window(offsets: list[int], lags: list[int | None]) -> list[WindowCommit]:
-    times = [each * 1000 for each in MINUTES][: len(offsets)]
-    return [WindowCommit(*each) for each in zip(offsets, times, lags, strict=True)]
+Vector = tuple[list[int], list[int | None], int | None]
+
+
+def statuses(vectors: list[Vector], now: int) -> list[str | None]:
+    """The statuses of partitions with these windows (offsets, lags) and lags, all at once."""
+    sizes = [len(offsets) for offsets, _, _ in vectors]
+
+    def column(values: list[int | None]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([UNKNOWN_LAG if each is None else each for each in values], dtype=np.int64)
+
+    windows = CommitLags(
+        np.cumsum([0, *sizes]),
+        column([each for offsets, _, _ in vectors for each in offsets]),
+        column([MINUTES[number] * 1000 for size in sizes for number in range(size)]),
+        column([each for _, lags, _ in vectors for each in lags]),
+    )
+    return partition_statuses(windows, column([lag for _, _, lag in vectors]), now * 1000)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +68,11 @@ def window(offsets: list[int], lags: list[int | None]) -> list[WindowCommit]:
 def test_partition_has_the_status_that_burrow_gives(
     name: str, offsets: list[int], lags: list[int | None], lag: int | None, now: int, status: str | None
 ) -> None:
-    assert partition_status(window(offsets, lags), lag, now * 1000) == status, name
+    between: list[Vector] = [([10, 9], [3, 3], 3), ([], [], 5), ([10], [0], 0)]
+    vectors: list[Vector] = [between[0], (offsets, lags, lag), between[1], (offsets, lags, lag), between[2]]
+    found = statuses(vectors, now)
+    assert (found[1], found[3]) == (status, status), name
+    assert statuses([(offsets, lags, lag)], now) == [status], name
 
 
 @pytest.mark.parametrize(

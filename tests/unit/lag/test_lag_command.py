@@ -152,6 +152,23 @@ def test_summary_has_a_row_a_group(store: Path, positions: Path, capsys: pytest.
     assert (found["slow"]["state"], found["slow"]["members"], found["slow"]["lag"]) == ("Empty", 0, 650)
 
 
+def test_several_stores_answer_with_their_clusters(
+    store: Path, tmp_path: Path, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = LogPartition()
+    log.commit(("elsewhere", "t", 0), 7)
+    other = folded_store([TimedRow(log.rows[0], START_MS)], tmp_path / "other", 1, settings)
+    stores = ("--store", str(store), "--store", str(other))
+    assert main(["lag", *stores, "--group", "ok", "--group", "else*", "--format", "json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [list(row) for row in rows] == [[*FIELDS, "cluster"]] * 2
+    assert [(row["group"], row["cluster"]) for row in rows] == [("ok", "store"), ("elsewhere", "other")]
+    assert main(["lag", *stores, "--group", "ok", "--group", "none"]) == 1
+    assert f"no group 'none' in {store}, {other}" in capsys.readouterr().err
+    assert main(["lag", *stores, "--bootstrap-server", "localhost:1"]) == 2
+    assert "give one --store with them" in capsys.readouterr().err
+
+
 def test_groups_are_named_or_match_patterns(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["lag", "--store", store, "--positions", positions]
     for when in ([], ["--at", START_MS + 10 * MINUTE_MS]):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from offsets_pipeline.lag.time_lag import TimeLag, interpolated_lag
+from offsets_pipeline.lag.time_lag import TimeLag, interpolated_lags
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, Series, rows_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,15 @@ def series(samples: list[tuple[int, int]], start: int = 0) -> Series:
     """Samples of (time in ms, log end)."""
     rows = rows_of([(PLACE, Sample(min(start, end), end, at)) for at, end in samples], "a test")
     return PositionSamples(rows).series(PLACE)
+
+
+def interpolated_lag(samples: Series, offset: int, at_ms: int) -> TimeLag:
+    """The lag of one offset, between the samples of two other partitions."""
+    around = Series(*(np.concatenate([column[:1] + 1, column, column[-1:] - 1]) for column in samples))
+    first = len(samples.sampled_ms[:1])
+    end = first + len(samples.sampled_ms)
+    (found,) = interpolated_lags(around, np.array([first]), np.array([end]), np.array([offset]), at_ms)
+    return found
 
 
 def sampled(records: list[int], interval_ms: int, since_ms: int) -> Series:

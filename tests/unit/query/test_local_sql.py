@@ -11,15 +11,22 @@ import pytest
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
+from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.query import local_sql
+from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.local_sql import LocalSql
+from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.semantics.partitioning import partition_for
+from tests.folded_stores import folded_capture
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.history.log_history import Incarnation
+    from offsets_pipeline.log.ordered_log import OrderedLog
 
 
 @pytest.fixture
@@ -174,9 +181,75 @@ def test_history_is_answered_by_the_same_views(committed: str) -> None:
     assert rows_of(counted, committed) == [["GroupMetadata", 1], ["OffsetCommit", 5]]
 
 
-def made_here(reader: StateReader) -> pa.Table:
+def made_here(reader: StateReader, _views: set[str], _filters: Filters) -> dict[str, pa.Table]:
     """A view for the test above."""
-    return pa.Table.from_arrays([pa.array([2 * len(reader.properties.kind) - 6])], names=["twice"])
+    twice = pa.array([2 * len(reader.properties.kind) - 6])
+    return {"made_here": pa.Table.from_arrays([twice], names=["twice"])}
+
+
+HISTORY = {"offset_history", "group_history", "deleted_offsets"}
+
+
+@pytest.mark.parametrize(
+    ("query", "groups", "partitions"),
+    [
+        ("SELECT * FROM offset_history WHERE group_id = 'g'", ["g"], None),
+        ("SELECT * FROM offset_history WHERE 'g' = Group_Id AND delta < 0", ["g"], None),
+        ("SELECT * FROM offset_history h WHERE h.group_id IN ('b', 'a') AND log_partition = 3", ["a", "b"], [3]),
+        ("SELECT * FROM offset_history WHERE group_id IN ('a', 'b') AND group_id = 'b'", ["b"], None),
+        ("SELECT * FROM group_history WHERE log_partition IN (1, 2)", None, [1, 2]),
+        (
+            "SELECT 1 FROM offset_history h, deleted_offsets d WHERE h.group_id = 'a' AND d.group_id = 'b'",
+            ["a", "b"],
+            None,
+        ),
+        (
+            "SELECT 1 FROM offset_history WHERE group_id = 'a' UNION SELECT 1 FROM group_history WHERE group_id = 'b'",
+            ["a", "b"],
+            None,
+        ),
+        ("WITH h AS (SELECT * FROM offset_history WHERE group_id = 'g') SELECT count(*) FROM h", ["g"], None),
+        # without a filter on one use, or with a condition that allows more
+        ("SELECT * FROM offset_history", None, None),
+        ("SELECT * FROM offset_history h JOIN deleted_offsets d USING (topic) WHERE h.group_id = 'a'", None, None),
+        ("SELECT * FROM offset_history h JOIN deleted_offsets d USING (topic) WHERE group_id = 'a'", None, None),
+        ("SELECT * FROM offset_history WHERE group_id = 'g' OR delta < 0", None, None),
+        ("SELECT * FROM offset_history WHERE NOT group_id = 'g'", None, None),
+        ("SELECT * FROM offset_history WHERE group_id NOT IN ('g')", None, None),
+        ("SELECT * FROM offset_history WHERE group_id LIKE 'g%'", None, None),
+        ("SELECT * FROM offset_history WHERE log_partition = '3'", None, None),
+        ("SELECT * FROM offset_history WHERE group_id IN (SELECT group_id FROM consumer_groups)", None, None),
+        # records that are misplaced lie in other log partitions than that of R1
+        ("SELECT misplaced FROM offset_history WHERE group_id = 'g'", None, None),
+    ],
+)
+def test_filters_of_a_query_on_history(query: str, groups: list[str] | None, partitions: list[int] | None) -> None:
+    assert filters_of(parsed(query), HISTORY) == Filters(groups, partitions)
+
+
+def test_a_query_for_one_group_reads_its_log_partition_once_for_all_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = str(folded_capture(tmp_path / "s", "4.2.0-classic"))
+    read: list[tuple[list[int] | None, int]] = []
+    rows_of_log = LogHistory.read
+
+    def noted(self: LogHistory, incarnation: Incarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
+        found = rows_of_log(self, incarnation, **options)
+        read.append((options["partitions"], found.files))
+        return found
+
+    query = (
+        "SELECT h.committed_offset, d.record_offset, g.event FROM offset_history h JOIN deleted_offsets d "
+        "USING (group_id, topic, partition) JOIN group_history g USING (group_id){where} ORDER BY ALL"
+    )
+    where = " WHERE h.group_id = 'g-deloff' AND d.group_id = 'g-deloff' AND g.group_id = 'g-deloff'"
+    # a condition that is not pushed down
+    expected = rows_of(query.format(where=where.replace("h.group_id =", "h.group_id LIKE")), store)
+    monkeypatch.setattr(LogHistory, "read", noted)
+    assert rows_of(query.format(where=where), store) == expected
+    assert expected
+    assert read == [([partition_for("g-deloff", 5)], 1)]
 
 
 def test_two_stores_with_one_cluster_name_are_refused(tmp_path: Path) -> None:

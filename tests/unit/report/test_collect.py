@@ -17,17 +17,18 @@ from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, 
 from offsets_pipeline.delta.properties import StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.report.collect import ReportOptions, collect_report
+from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import Store
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
-from tests.logs import capture_partitions, capture_rows, oracle
+from tests.logs import CAPTURES, capture_partitions, capture_rows, oracle
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
 from tests.unit.coordinator.groups import assignment, subscription
+from tests.unit.lag.stores import folded_store as timed_store
+from tests.unit.lag.stores import timed_segment_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,10 +51,11 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
             yield group, where.topic, offset.commit_timestamp_ms
 
 
-def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS) -> Report:
+def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS, *, is_past: bool = False) -> Report:
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
-    return collect_report(reader, "store", options, describe_groups(reader), positions)
+    state = state_at(str(store), now_ms) if is_past else state_now(reader)
+    return collect_report(reader, "store", options, state, positions)
 
 
 @pytest.mark.parametrize("name", ["4.2.0-kip848", "4.2.0-classic", "4.2.0-share"])
@@ -86,6 +88,27 @@ def test_last_commit_is_the_newest_of_the_committed_offsets(capture: Callable[[s
     assert {row.group: row.idle_ms for row in found.stale.rows} == {
         group: now_ms - at for group, at in expected.items()
     }
+
+
+def test_report_of_a_past_time_is_what_the_report_was_then(
+    capture: Callable[[str], Path], tmp_path: Path, settings: Settings
+) -> None:
+    """A broker's log before its offsets expired, and the log after that."""
+    at_ms, later_ms = (oracle(f"4.2.0-expiry-{when}")["wall_clock_ms"] for when in ("before", "after"))
+    name = "4.2.0-expiry-after"
+    rows = timed_segment_rows(CAPTURES / name / "segments")
+    later = timed_store(rows, tmp_path / "later", capture_partitions(name), settings)
+    lost = {"e-empty", "e-pending", "e-retdef"}
+
+    def told(report: Report) -> tuple[list[object], list[object], list[object]]:
+        tables = (report.groups.rows, report.stale.rows, report.expiring.rows)
+        return tuple(sorted((row for row in table if row.group in lost), key=str) for table in tables)  # type: ignore[return-value]
+
+    then = told(report_of(capture("4.2.0-expiry-before"), at_ms))
+    assert {row.group for row in then[0]} == lost  # type: ignore[attr-defined]
+    assert told(report_of(later, at_ms, is_past=True)) == then
+    assert not any(row.offsets for row in told(report_of(later, later_ms))[0])  # type: ignore[attr-defined]
+    assert report_of(later, later_ms, is_past=True).groups == report_of(later, later_ms).groups
 
 
 def test_what_expires_soon_is_what_the_broker_expired(capture: Callable[[str], Path]) -> None:

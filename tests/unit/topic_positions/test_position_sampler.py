@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.clock import MS_OF_HOUR, FixedClock, SystemClock
 from offsets_pipeline.config import FoldSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
@@ -77,3 +77,8 @@ def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
     assert (done[TOPIC_OFFSETS.name].files_before, done[TOPIC_OFFSETS.name].files) == (5, 1)
     assert read_samples(table).series(("t", 0)).log_end_offset.tolist() == [0, 1, 2, 3, 4]
     assert FoldSettings().upkeep_interval_ms > 0  # `follow` does this by default
+    long_after = FixedClock(2 * MS_OF_HOUR)
+    maintain_beside_fold(store, long_after, None, lambda: False, None, 2)
+    assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [0, 1, 2, 3, 4]
+    maintain_beside_fold(store, long_after, None, lambda: False, None, 1)
+    assert read_samples(table).series(("t", 0)).sampled_ms.tolist() == [4]

@@ -10,10 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import MalformedFile, NoSuchPath, WriteConflict
-from offsets_pipeline.lag.time_lag import interpolated_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, remove_old_samples
+from tests.unit.lag.test_time_lag import interpolated_lag
 
 if TYPE_CHECKING:
     import random
@@ -135,3 +135,22 @@ def test_line_that_cannot_be_read_is_named(tmp_path: Path, text: str, line: int,
     with pytest.raises(MalformedFile) as raised:
         read_sample_file(str(path), NOW_MS)
     assert str(raised.value).startswith(f"{path}, line {line}: {said}")
+
+
+def test_old_samples_go_except_for_the_last_one_before(table: TableFolder) -> None:
+    writer = SampleWriter(table, "a test")
+    rested = ("rested", 0)
+    writer.append(rows_of([(rested, Sample(0, 3, 1_000))], "a test"))
+    for at_ms in range(0, 20_000, 1_000):  # in several files
+        writer.append(rows_of([(PLACE, Sample(0, at_ms, at_ms))], "a test"))
+    all_samples = read_samples(table)
+    assert remove_old_samples(table, 10_500) == 10
+    kept = read_samples(table)
+    assert points(kept.series(PLACE))[0] == (10_000, 0, 10_000)
+    assert points(kept.series(rested)) == [(1_000, 0, 3)]
+    for offset in range(10_001, 19_000, 499):
+        assert interpolated_lag(kept.series(PLACE), offset, 60_000) == interpolated_lag(
+            all_samples.series(PLACE), offset, 60_000
+        )
+    assert remove_old_samples(table, 11_500) == 0  # too few to rewrite the table
+    assert remove_old_samples(table, 10_500) == 0
