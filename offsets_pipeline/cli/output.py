@@ -15,7 +15,7 @@ import sys
 from dataclasses import is_dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv")
 _NOTHING = "-"
-_ROWS_AT_ONCE = 10_000
+_TEXTS_KEPT = 10_000
 _CELL_CHARACTERS = 100  # of a table
 _CUT = "…"
 _GAP = "  "  # between columns
@@ -49,9 +49,9 @@ def format_option(help_: str = "Output format.") -> Callable[[Callable[..., int]
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
     """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented."""
     if format_ == "json":
-        line, left = _json_line(columns), iter(rows)
-        while some := list(islice(left, _ROWS_AT_ONCE)):
-            print(_ESCAPED_IN_JSON.sub(_escaped, "".join(map(line, some))), end="")
+        line = _json_line(columns)
+        for row in rows:  # one by one: rows may come while a command runs
+            sys.stdout.write(_ESCAPED_IN_JSON.sub(_escaped, line(row)))
     elif format_ == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([_in_csv(value) for value in row] for row in chain([columns], rows))
@@ -74,7 +74,7 @@ def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
     encode = _encoder(str).encode
     if is_terminal():
         return lambda row: f"{encode(dict(zip(columns, row, strict=True)))}\n"
-    of_text = lru_cache(_ROWS_AT_ONCE)(encode)  # most texts repeat
+    of_text = lru_cache(_TEXTS_KEPT)(encode)  # most texts repeat
     keys = [f"{encode(name)}: " for name in columns]
 
     def cell(value: object) -> str:
@@ -101,7 +101,7 @@ def _in_csv(value: object) -> object:
     return _text_in_csv(str(value))
 
 
-@lru_cache(_ROWS_AT_ONCE)
+@lru_cache(_TEXTS_KEPT)
 def _text_in_csv(text: str) -> str:
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text

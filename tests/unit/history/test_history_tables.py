@@ -200,6 +200,7 @@ def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path)
     history = LogHistory(store)
     assert history.homes(["g"], history.current) is None  # no state: it may be in any
     group = {"log_partition": 2, "group_id": "g", "state": "Empty", "record_offset": 0, "misplaced": False}
+    group |= {"key_hash_high": 0, "key_hash_low": 0}
     _write(store, GROUPS, group, {"base": "true", "incarnation": "0"})
     ends = {each.name: 0 for each in FOLD_PROGRESS.arrow_schema().field("compacted_to").type}
     numbers = dict.fromkeys(("log_incarnation", "incarnation", "records", "unknown_records", "folded_at"), 0)
