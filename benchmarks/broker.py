@@ -57,6 +57,7 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 offsets.topic.num.partitions={offsets_partitions}
 offsets.topic.replication.factor=1
+offsets.retention.minutes=52560000
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1

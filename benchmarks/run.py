@@ -29,6 +29,7 @@ from benchmarks.broker import BrokerError, broker_load_seconds, ended_by_sigterm
 from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
 from benchmarks.living import FULL, QUICK, measure_living
 from benchmarks.past import measure_past
+from benchmarks.questions import measure_questions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
@@ -244,11 +245,24 @@ class Bench:
             table.add_speed("the usual recipe into an empty state", data, log.records, recipe_seconds)
         self._sizes(table, log, ours)
         measure_past(table, ours.location)
+        if print_lines:
+            self._questions(table, ours, log)
         table.doing("fold stream")
         streamed = self._copy(stores, folder / "stream")
         table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))
         _check_state(streamed, log, "the fold stream")
         shutil.rmtree(folder)
+
+    def questions(self, log: GeneratedLog) -> None:
+        """Only questions, beside Kafka's own tool."""
+        stores = self._ingest(Table(), log, self._folder / "asked")
+        self._questions(self._table, self._reload(Table(), log, stores, self._folder / "asked" / "reload", 1), log)
+
+    def _questions(self, table: Table, store: Store, log: GeneratedLog) -> None:
+        try:
+            measure_questions(table, store.location, log)
+        except BrokerError as error:
+            sys.exit(f"bench: {error}")
 
     def ingest_and_reload(self, log: GeneratedLog, name: str) -> None:
         """The same for one more log, without anything to compare with."""
@@ -381,7 +395,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="500000 commits, 50000 to decode, each once")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of the broker's load and the reload")
     parser.add_argument("--decode-commits", type=int, default=500_000, metavar="N", help="to decode without Spark")
-    parser.add_argument("--only", choices=["decode", "spark"], help="leave out the other half")
+    parser.add_argument("--only", choices=["decode", "spark", "questions"], help="leave out the rest")
     parser.add_argument(
         "--folder", type=Path, help="where the temporary folder is made; 20000000 commits need some 10 GB"
     )
@@ -409,12 +423,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
     shape = shape_of(options)
-    if options.only != "spark":
+    if options.only in {None, "decode"}:
         measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
     if options.only == "decode":
         return
     table.doing(f"generating {shape.commits:,} commits")
     log = generate(shape, folder / "segments")
+    if options.only == "questions":
+        Bench(table, folder, 1).questions(log)
+        return
     others = [] if options.quick else other_logs(shape, folder / "others")
     # before Spark is there to compete with it
     measure_broker(table, [log, *others], options.repeats)

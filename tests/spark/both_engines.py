@@ -33,14 +33,13 @@ def in_order(rows: Iterable[list[Any]]) -> list[str]:
 def assert_as_spark(spark: SparkSession, stores: list[str], queries: Iterable[str], *beside: str) -> int:
     """Both engines have the same columns and rows; returns the number of rows."""
     count = 0
-    session = spark.newSession()
-    register_views(session, *stores)
+    register_views(spark, *stores)
     for query in queries:
         others = [[StateReader(each) for each in beside]] * len(stores)
         with closing(LocalSql([StateReader(each) for each in stores], others)) as local:
             columns, rows = local.run(query)
             found = list(rows)
-        expected = session.sql(query)
+        expected = spark.sql(query)
         assert columns == expected.columns, query
         assert in_order(found) == in_order(map(list, expected.collect())), query
         count += len(found)
