@@ -165,14 +165,14 @@ def test_offsets_of_a_stopped_connector_are_altered_and_reset(both: Both) -> Non
         {"offsets": [{"offset": None}]},
     ):
         assert both.agree("PATCH", path, change).status == 200
-        both.agree("GET", path)
+        both.agree_soon("GET", path)  # for a moment the worker shows a null offset in place of none
     assert both.agree("GET", path).body == altered((here, {"position": 0}))
     nothing_given: list[dict[str, Any]] = [{"offsets": []}, {"offsets": None}, {}]
     for nothing in nothing_given:
         assert both.agree("PATCH", path, nothing).status == 400
     for _ in range(2):
         assert both.agree("DELETE", path).status == 200
-        assert both.agree("GET", path).body == {"offsets": []}
+        assert both.agree_soon("GET", path).body == {"offsets": []}
     assert both.agree("PATCH", path, altered((here, {"position": 4}))).status == 200
     both.agree("PUT", "/connectors/files/resume")
     both.is_soon("files", "RUNNING")
