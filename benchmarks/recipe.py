@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, KEY_HASH, LOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,6 +90,7 @@ def merge_by_recipe(store: Store) -> None:
         .withColumn("misplaced", F.lit(False))
         .withColumn("base", F.lit(True))
         .withColumn("incarnation", F.lit(1))
+        .withColumns({column.name: F.lit(0).cast("long") for column in KEY_HASH})  # its readers merge nothing
         .select(COMMITTED_OFFSETS.names())
     )
     (
