@@ -3,7 +3,7 @@
 A coordinator writes tombstones for four causes, and a broker never notes which. Each cause is ruled out by what the log
 shows of the group at that moment. A cause is named if no other one is left. Otherwise the cause is unknown, and the
 reason has the evidence for each candidate. A request can delete what has just expired, so retention alone is left only
-if an expiry run wrote what no request writes: tombstones of several groups at once, of which some stay.
+if an expiry run wrote what no request writes: tombstones of several groups at once, and some of these stay.
 
 The coordinator of this program notes the request in the column `source` of the log; then nothing has to be ruled out.
 A snapshot store has no records of a coordinator at all: there no cause is ruled out.

@@ -195,14 +195,19 @@ def test_a_deleted_topic_and_retention_take_offsets_of_several_groups_at_once(tm
     assert answer.candidates == ["expired", "topic gone"]
 
 
-def test_a_classic_coordinator_writes_group_by_group_so_requests_may_follow_each_other_at_once(tmp_path: Path) -> None:
+def tombstones_of_two_groups() -> tuple[LogPartition, list[int]]:
+    """A log that deletes the only offsets of a topic, of two groups, at one time; and the times of its records."""
     log = LogPartition()
     committed(log, "g", "t", 0, START_MS)
     committed(log, "other", "t", 3, START_MS)
     log.delete(("g", "t", 0))
     log.delete(("other", "t", 3))
     times = [START_MS, START_MS, START_MS + 1, START_MS + 1]
-    store = written(tmp_path, log, times, CLASSIC)
+    return log, times
+
+
+def test_a_classic_coordinator_writes_group_by_group_so_requests_may_follow_each_other_at_once(tmp_path: Path) -> None:
+    store = written(tmp_path, *tombstones_of_two_groups(), CLASSIC)
     assert why(LogHistory(store), Retention(), "g", "t", 0).candidates == ["deleted", "group removed", "topic gone"]
 
 
@@ -215,13 +220,8 @@ def test_a_topic_that_another_group_still_reads_was_not_deleted(tmp_path: Path) 
 
 
 def test_tombstones_of_two_groups_in_one_write_are_no_request(tmp_path: Path) -> None:
-    log = LogPartition()
-    committed(log, "g", "t", 0, START_MS)
-    committed(log, "other", "t", 3, START_MS)
-    log.delete(("g", "t", 0))
-    log.delete(("other", "t", 3))
-    times = [START_MS, START_MS, START_MS + 1, START_MS + 1]
-    assert causes(written(tmp_path, log, times)) == {"g": {"topic gone"}, "other": {"topic gone"}}
+    found = causes(written(tmp_path, *tombstones_of_two_groups()))
+    assert found == {"g": {"topic gone"}, "other": {"topic gone"}}
 
 
 def test_a_group_that_changes_its_type_keeps_its_offsets(tmp_path: Path) -> None:
