@@ -42,8 +42,10 @@ class Broker:
         lines: Callable[[], list[str]],
         port: int,
         data: Path,
+        server: JavaObject = None,
     ) -> None:
         self.gateway = gateway
+        self._server = server
         self.port = port
         self.data = data
         self._jvm = gateway.jvm
@@ -57,6 +59,12 @@ class Broker:
         while len(_loaded(self._lines())) < offsets_partitions:
             assert time.monotonic() < deadline, self._lines()[-3:]
             time.sleep(_POLL_SECONDS)
+
+    def retain_offsets_for(self, milliseconds: int) -> None:
+        """Change the retention of offsets in the running broker, which reads the setting once, in minutes."""
+        broker = _field(self._server, "broker").get(self._server).get()
+        config = broker.config().groupCoordinatorConfig()
+        _field(config, "offsetsRetentionMs").setLong(config, milliseconds)
 
     def groups(self) -> Answer:
         """All groups with their offsets, in the shape of a capture's oracle file, without assignments by topic id."""
@@ -241,3 +249,10 @@ def _consumer(member: JavaObject) -> Answer:
 
 def _member(member_id: str, instance_id: str | None, client_id: str, host: str) -> Answer:
     return {"member_id": member_id, "instance_id": instance_id, "client_id": client_id, "host": host, "assignment": []}
+
+
+def _field(of: JavaObject, name: str) -> JavaObject:
+    """A private field of an object."""
+    found = of.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    return found

@@ -176,7 +176,7 @@ class KafkaJvm:
                 {"bootstrap.servers": f"127.0.0.1:{port}", **QUICK_CLIENT}
             )
             try:
-                yield Broker(self.gateway, admin, offsets_partitions, lambda: self.lines()[before:], port, data)
+                yield Broker(self.gateway, admin, offsets_partitions, lambda: self.lines()[before:], port, data, server)
             finally:
                 admin.close()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.coordinator.requests import MemberOfGroup
@@ -52,13 +53,13 @@ class OnBroker:
         self._topics = self._create(topics)
 
     def close(self) -> None:
-        """Close all clients."""
-        for consumer in [each for group in self._consumers.values() for each in group.values()]:
-            self._clients.abandon(consumer)
-        for consumer in self._abandoned:
-            self._clients.abandon(consumer)
-        for _, producer in self._producers.values():
-            producer.close()
+        """Close all clients, also after one cannot be closed: a consumer without its broker never stops looking."""
+        consumers = [each for group in self._consumers.values() for each in group.values()]
+        with ExitStack() as clients:
+            for consumer in [*consumers, *self._abandoned]:
+                clients.callback(self._clients.abandon, consumer)
+            for _, producer in self._producers.values():
+                clients.callback(producer.close)
 
     def group_of(self, consumer: str) -> str:
         """The group that a consumer is in."""

@@ -6,7 +6,7 @@ Times are not compared. Differences that docs/adr/0013 lists are marked in their
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from tests.kafka.broker_answers import Broker
     from tests.kafka.brokers import KafkaJvm
     from tests.kafka.steps import Step
 
@@ -33,7 +34,7 @@ MINUTE_MS = 60_000
 
 
 @contextmanager
-def both(kafka: KafkaJvm, folder: Path, settings: Mapping[str, object]) -> Iterator[tuple[OnBroker, OnStore]]:
+def both(kafka: KafkaJvm, folder: Path, settings: Mapping[str, object]) -> Iterator[tuple[Broker, OnBroker, OnStore]]:
     """A broker and the coordinator of an owned store, both with nothing in them."""
     OwnedStore.create(folder / "store", PARTITIONS)
     clock = FixedClock(NOW_MS)
@@ -44,7 +45,7 @@ def both(kafka: KafkaJvm, folder: Path, settings: Mapping[str, object]) -> Itera
     ):
         on_broker = OnBroker(broker, wire, PARTITIONS, TOPICS)
         try:
-            yield on_broker, OnStore(coordinator, clock, on_broker, PARTITIONS)
+            yield broker, on_broker, OnStore(coordinator, clock, on_broker, PARTITIONS)
         finally:
             on_broker.close()
 
@@ -78,34 +79,9 @@ def differences_of(step: Step, on_broker: OnBroker, on_store: OnStore) -> list[s
     return [f"{step.what}: {each}" for each in found]
 
 
-class Retained(NamedTuple):
-    """A broker and a store after the steps of RETENTION and SOON, when the short retention is over."""
-
-    on_broker: OnBroker
-    on_store: OnStore
-    groups: set[str]
-
-
-@pytest.fixture(scope="module")
-def retained(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retained]:
-    """The shortest retention of a broker is a minute: it passes while the script runs on another broker."""
-    settings = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
-    with both(kafka, tmp_path_factory.mktemp("retained"), settings) as (on_broker, on_store):
-        found = [each for step in RETENTION for each in differences_of(step, on_broker, on_store)]
-        assert found == []
-        for step in SOON:  # not compared: the broker may have expired it already
-            assert step.do(on_broker) == step.do(on_store) == step.answer
-        on_store.expire(1_000)
-        before = set(on_store.groups()["groups"])
-        assert not before & {"a second", "emptied", "open of nothing"}
-        wait_until("short retention", lambda: not differences(on_broker, on_store))
-        yield Retained(on_broker, on_store, before)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("retained")
+@pytest.mark.slow  # a broker and its clients
 def test_coordinator_does_what_a_broker_does(kafka: KafkaJvm, tmp_path: Path) -> None:
-    with both(kafka, tmp_path, {}) as (on_broker, on_store):
+    with both(kafka, tmp_path, {}) as (_, on_broker, on_store):
         found = [each for step in SCRIPT for each in differences_of(step, on_broker, on_store)]
         answers = on_store.groups()
     assert found == []
@@ -118,13 +94,21 @@ def test_every_difference_has_its_reason() -> None:
         assert bool(step.because) == (step.store is not None or bool(step.apart)), step.what
 
 
-@pytest.mark.slow
-def test_coordinator_expires_what_a_broker_expires(retained: Retained) -> None:  # R18-R22
-    on_broker, on_store, before = retained
-    on_store.expire(MINUTE_MS)
-    left = on_store.groups()["groups"]
-    assert before - set(left) == {"left", "simple"}
-    wait_until("a minute of retention", lambda: not differences(on_broker, on_store), 90)
+def test_coordinator_expires_what_a_broker_expires(kafka: KafkaJvm, tmp_path: Path) -> None:  # R18-R22
+    with both(kafka, tmp_path, {"offsets.retention.check.interval.ms": 100}) as (broker, on_broker, on_store):
+        found = [each for step in RETENTION for each in differences_of(step, on_broker, on_store)]
+        assert found == []
+        for step in SOON:  # not compared: the broker may have expired it already
+            assert step.do(on_broker) == step.do(on_store) == step.answer
+        on_store.expire(1_000)
+        before = set(on_store.groups()["groups"])
+        assert not before & {"a second", "emptied", "open of nothing"}
+        wait_until("short retention", lambda: not differences(on_broker, on_store))
+        on_store.expire(MINUTE_MS)
+        left = on_store.groups()["groups"]
+        assert before - set(left) == {"left", "simple"}
+        broker.retain_offsets_for(1)
+        wait_until("retention is over", lambda: not differences(on_broker, on_store))
     assert {
         name: sorted((each["topic"], each["partition"]) for each in group["offsets"]) for name, group in left.items()
     } == {
