@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CAPTURE = "4.2.0-kip848"
-# The jobs one after the other in one session: a cluster of two executors takes ten seconds to start.
+# The jobs one after the other in one session: a cluster takes ten seconds to start.
 PROGRAM = """
 import runpy
 import sys
@@ -74,7 +74,7 @@ def test_jobs_on_a_cluster_resolve_relative_paths(root: Path, tmp_path: Path) ->
             "--properties-file",
             root / "conf" / "spark-defaults.conf",
             "--master",
-            "local-cluster[2,1,1024]",
+            "local-cluster[1,1,1024]",
             "--driver-java-options",
             quick,
             "--conf",

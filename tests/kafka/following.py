@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import traceback
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,6 +14,8 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
+from offsets_pipeline.query.local_sql import LocalSql
+from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.stream.follow import Follower
 from tests.kafka.live import LogRecord
 from tests.kafka.live_clients import wait_until
@@ -97,6 +99,12 @@ def log_records(store: Path, log_incarnation: int = 0) -> list[LogRecord]:
     lists = [column.to_pylist() for column in (*columns, rows["log_incarnation"])]
     found = [LogRecord(*row) for *row, of in zip(*lists, strict=True) if of == log_incarnation]
     return sorted(found, key=lambda each: (each.log_partition, each.record_offset))
+
+
+def viewed(store: Path, query: str) -> set[tuple[Any, ...]]:
+    """The rows of a query over the views of a store, without Spark."""
+    with closing(LocalSql([StateReader(str(store))])) as local:
+        return {tuple(row) for row in local.run(query)[1]}
 
 
 def answers_of(store: Path) -> dict[str, dict[tuple[str, int], int]]:

@@ -22,7 +22,16 @@ from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places, log_records
+from tests.kafka.following import (
+    Heard,
+    answers_of,
+    caught_up,
+    following,
+    ingest_of,
+    log_places,
+    log_records,
+    viewed,
+)
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
 from tests.spark.stores import export_of, rows_of
 
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
+
+CURRENT_OFFSETS = "SELECT group_id, topic, partition, committed_offset FROM current_offsets"
 
 
 def clients_do_it_all(broker: LiveBroker, round_: str) -> None:
@@ -143,13 +154,7 @@ def test_topic_that_was_created_again_takes_over_in_one_commit(
     assert workbench.verify(store).equal
     workbench.reload(store)
     assert answers_of(store) == after[-1]
-    spark_rows = views_rows(workbench, store)
-    assert spark_rows == {("stays", "t", 0, 7), ("f", "t", 1, 9)}
-
-
-def views_rows(workbench: Workbench, store: Path) -> set[tuple[str, str, int, int]]:
-    rows = workbench.sql(store, "SELECT * FROM current_offsets")
-    return {(row["group_id"], row["topic"], row["partition"], row["committed_offset"]) for row in rows}
+    assert viewed(store, CURRENT_OFFSETS) == {("stays", "t", 0, 7), ("f", "t", 1, 9)}
 
 
 def test_pause_longer_than_tombstone_retention_leaves_no_deleted_offsets(
@@ -200,8 +205,7 @@ def test_hanging_transaction_hides_nothing_but_its_own_commits(
             caught_up(store, broker)
             assert set(answers_of(store)) == {"before", "in-it", "behind", "only-aborted"}
             assert answers_of(store)["in-it"] == answers_of(store)["only-aborted"] == {}
-            (pending,) = workbench.sql(store, "SELECT * FROM unstable_offsets")
-            assert (pending["group_id"], pending["topic"], pending["partition"]) == ("in-it", "t", 0)
+            assert viewed(store, "SELECT group_id, topic, partition FROM unstable_offsets") == {("in-it", "t", 0)}
             assert broker.answers.stable_offsets("in-it") == []  # with requireStable the broker answers UNSTABLE
             assert broker.answers.stable_offsets("behind") == [("t", 0)]
             wait_until(lambda: log_info(StateReader(str(store)))[0].open_since is not None, "log-info lacks it")
@@ -242,7 +246,7 @@ def test_topic_that_gets_more_partitions_is_followed_in_its_new_places(
             )
         assert any("has 5 partitions, the log has 2" in each for each in heard.warnings)
         assert workbench.verify(store).equal
-        assert views_rows(workbench, store) == {(group, "t", 0, 10 + at) for at, group in enumerate(groups)}
+        assert viewed(store, CURRENT_OFFSETS) == {(group, "t", 0, 10 + at) for at, group in enumerate(groups)}
 
 
 def test_store_of_an_older_broker_follows_its_upgrade(

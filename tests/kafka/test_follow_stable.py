@@ -11,7 +11,7 @@ import pytest
 
 from offsets_pipeline.query.describe import describe_groups, pending_by_group
 from offsets_pipeline.query.state_reader import StateReader
-from tests.kafka.following import answers_of, caught_up, following
+from tests.kafka.following import answers_of, caught_up, following, viewed
 from tests.kafka.live import live_broker, wait_until
 from tests.kafka.wire import NONE, Connection
 
@@ -71,8 +71,7 @@ def test_reads_of_stable_and_other_offsets_answer_as_the_broker_while_transactio
     store = tmp_path / "store"
 
     def unstable_offsets() -> set[Place]:
-        rows = workbench.sql(store, "SELECT * FROM unstable_offsets")
-        return {(row["group_id"], row["topic"], row["partition"]) for row in rows}
+        return viewed(store, "SELECT group_id, topic, partition FROM unstable_offsets")
 
     with live_broker(kafka, tmp_path / "broker", 2) as broker, Connection(kafka.gateway.jvm, broker.port) as connection:
 

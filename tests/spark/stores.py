@@ -138,6 +138,16 @@ def export_of(location: Path | str, at_most: int = 0) -> dict[str, Any]:
     return {"groups": {name: asdict(group) for name, group in describe_groups(reader).items()}}
 
 
+def described_offsets(location: Path | str) -> list[tuple[str, str, int, int]]:
+    """Group, topic, partition and committed offset of each offset that `describe` answers, in order."""
+    groups = export_of(location)["groups"]
+    return sorted(
+        (name, each["topic"], each["partition"], each["offset"])
+        for name, group in groups.items()
+        for each in group["offsets"]
+    )
+
+
 def differences(location: Path | str, oracle: dict[str, Any], *, offsets_only: bool = False) -> list[str]:
     """How our answers differ from the broker's."""
     return compare(export_of(location), oracle, offsets_only=offsets_only)

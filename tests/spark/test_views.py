@@ -291,9 +291,8 @@ def test_views_are_created_in_a_catalog_by_a_command(
             f"views of {store} created: " + ", ".join(f"made_by_command.{name}" for name in VIEWS) + "\n",
             "",
         )
-        for query, rows in described(store).items():
-            if query != UNSTABLE:
-                assert_answers(workbench.spark, query, rows, "made_by_command.")
+        # of all others, test_views_in_a_catalog_last_for_other_programs
+        assert_answers(workbench.spark, GROUPS, described(store)[GROUPS], "made_by_command.")
         workbench.spark.sql("CREATE TABLE made_by_command.other (a int) USING parquet")
         workbench.spark.sql("DROP VIEW made_by_command.group_members")
         workbench.spark.sql("ALTER TABLE made_by_command.other RENAME TO made_by_command.group_members")

@@ -20,7 +20,7 @@ from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.spark.stores import Workbench
@@ -46,13 +46,18 @@ def test_records_that_go_into_quarantine_are_warned_of(
     assert len(warnings) == 1
 
 
+@pytest.mark.parametrize(
+    "tables",  # of the commits, which are the same code as in the driver: the first, one between, and the last
+    [("committed_offsets", "groups", "fold_progress"), pytest.param(TABLES, marks=pytest.mark.long)],
+    ids=["three", "all"],
+)
 def test_fold_that_dies_at_any_write_runs_again(
-    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
+    either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path, tables: Sequence[str]
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    steps = busy_log(len(TABLES) + 1)
+    steps = busy_log(len(tables) + 1)
     log = [row for part in steps for row in part.rows]
-    for table, part in zip(["fold_progress", *TABLES], steps, strict=True):
+    for table, part in zip(["fold_progress", *tables], steps, strict=True):
         appended(location, part.rows)
         store = either_way.open(location)
         rows = store.read("log").where(F.col("record_offset") < part.next_offset)  # folded rows come again
@@ -78,7 +83,14 @@ def busily_folded(workbench: Workbench, empty: Callable[[int], Path], tmp_path_f
     return location
 
 
-@pytest.mark.parametrize("table", ["committed_offsets", "group_records", "groups", "fold_progress"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "committed_offsets",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("group_records", "groups")),
+        "fold_progress",
+    ],
+)
 def test_reload_that_dies_at_any_write_runs_again(
     either_way: Workbench, busily_folded: Path, tmp_path: Path, table: str
 ) -> None:

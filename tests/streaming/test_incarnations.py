@@ -24,7 +24,17 @@ from offsets_pipeline.stream import fold_stream
 from offsets_pipeline.stream.fold_stream import start_fold
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
-from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, export_of, log_of, rows_of, state_rows
+from tests.spark.stores import (
+    CLOCK,
+    appended,
+    assert_as_reference,
+    copied,
+    described_offsets,
+    export_of,
+    log_of,
+    rows_of,
+    state_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +82,10 @@ def a_new_log_incarnation_counts(workbench: Workbench, store: Path) -> None:
     let_it_count(workbench, store)
 
 
-def answers(workbench: Workbench, store: Path) -> tuple[object, ...]:
+def answers(store: Path) -> tuple[object, ...]:
     inputs = retention_inputs(StateReader(str(store), at_most=0))
     held = [(each.group_id, len(each.offsets), each.pending) for each in inputs]
-    return export_of(store), view_of(workbench, store), held
+    return export_of(store), held
 
 
 def incarnations_of(store: Path) -> list[set[int]]:
@@ -109,16 +119,17 @@ def test_log_incarnation_is_folded_as_a_whole_once_it_counts(either_way: Workben
 def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, seen = answers(workbench, store), []
+    before, offsets, seen, viewed = answers(store), described_offsets(store), [], []
     appended(store, new_log(), log_incarnation=1)
     assert workbench.verify(store).equal  # of the log incarnation that counts
     let_it_count(workbench, store)
     swap = FoldProgress.swap
 
     def look_and_swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
-        seen.append(answers(workbench, store))
+        seen.append(answers(store))
         if len(seen) == 1:  # as if it died here: everything is written but what names it
             raise Died
+        viewed.append(view_of(workbench, store))
         swap(self, partitions)
 
     monkeypatch.setattr(FoldProgress, "swap", look_and_swap)
@@ -126,10 +137,12 @@ def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
         workbench.fold(store)
     workbench.fold(store)
     assert seen == [before] * 2
-    after = answers(workbench, store)
+    assert viewed == [offsets]
+    after = answers(store)
+    assert view_of(workbench, store) == described_offsets(store)
     assert incarnations_of(store) == [{1, 2, 3}] * len(STATE_TABLES)  # for readers that began with the older one
     workbench.reload(store)  # of the one log incarnation alone
-    assert answers(workbench, store) == after != before
+    assert answers(store) == after != before
     assert_state_is_of(store, new_log())
 
 

@@ -18,7 +18,15 @@ from offsets_pipeline.state.fold import fold_batch
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES, StateTable
 from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
-from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.spark.stores import (
+    CLOCK,
+    appended,
+    assert_as_reference,
+    copied,
+    described_offsets,
+    log_of,
+    rows_of,
+)
 from tests.unit.state.state_files import append, before_swap, with_half_a_hash
 
 if TYPE_CHECKING:
@@ -57,7 +65,7 @@ def test_compacted_or_not_the_state_is_the_same(
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(either_way, location, 3)
-    expected = views_of(either_way, location)
+    expected = described_offsets(location)
     assert_as_reference(location, log_of(location))
     for table in STATE_TABLES:
         assert sizes_of(store, table).delta_files == 2  # the first fold writes base files
@@ -131,7 +139,7 @@ def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
     found = answer(query, **{name: DeltaTable(location / name) for name in names}).read_all()
     columns = ("group_id", "topic", "partition", "committed_offset")
     rows = list(zip(*(found[name].to_pylist() for name in columns), strict=True))
-    assert sorted(rows) == views_of(workbench, location)
+    assert sorted(rows) == described_offsets(location)
 
 
 def test_stream_compacts_when_delta_rows_or_files_are_many(
@@ -276,7 +284,7 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
 ) -> None:
     location = copied(empty(2), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
-    before = views_of(workbench, location)
+    before = described_offsets(location)
     seen: list[object] = []
 
     def look() -> None:
@@ -287,11 +295,11 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
             compact(store, table)
 
     DeltaTable(location / "committed_offsets").update({"committed_offset": "999"}, predicate="committed_offset = 1")
-    altered = views_of(workbench, location)
+    altered = described_offsets(location)
     before_swap(monkeypatch, look)
     workbench.reload(location, 0)
     assert seen == [altered, {999, None}]
-    assert views_of(workbench, location) == before
+    assert described_offsets(location) == before
     assert_as_reference(location, log_of(location))
     assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
     for table in STATE_TABLES:
