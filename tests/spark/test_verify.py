@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
+from deltalake import DeltaTable, write_deltalake
 
+from offsets_pipeline.delta.reader import answer
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.compaction import last_of_each
 from tests.logs import oracle
@@ -29,31 +31,38 @@ ONE_ROW = {
     "fold_progress": "log_partition = 2",
 }
 CHANGES = {
-    "committed_offsets": "committed_offset = committed_offset + 1",
-    "group_records": "value = unhex('0000')",
-    "groups": "state = 'Empty'",
-    "fold_progress": "pending = array()",
+    "committed_offsets": {"committed_offset": "committed_offset + 1"},
+    "group_records": {"value": "X'0000'"},
+    "groups": {"state": "'Empty'"},
+    "fold_progress": {"pending": "NULL"},
 }
 
 
-def change(workbench: Workbench, store: Path, table: str) -> None:
-    workbench.spark.sql(f"UPDATE delta.`{store}/{table}` SET {CHANGES[table]} WHERE {ONE_ROW[table]}")
+def change(store: Path, table: str) -> None:
+    DeltaTable(store / table).update(CHANGES[table], predicate=ONE_ROW[table])
 
 
-def remove(workbench: Workbench, store: Path, table: str) -> None:
-    workbench.spark.sql(f"DELETE FROM delta.`{store}/{table}` WHERE {ONE_ROW[table]}")
+def remove(store: Path, table: str) -> None:
+    DeltaTable(store / table).delete(ONE_ROW[table])
 
 
-def add(workbench: Workbench, store: Path, table: str) -> None:
+def add(store: Path, table: str) -> None:
     """A row like another, of a group that the log does not know."""
-    rows = workbench.spark.table(f"delta.`{store}/{table}`").where(ONE_ROW[table])
-    rows.withColumn("group_id", F.lit("nobody")).write.format("delta").mode("append").save(f"{store}/{table}")
+    row = _one_row(store, table)
+    at = row.schema.get_field_index("group_id")
+    group_id = pa.array(["nobody"], row.schema.field(at).type)
+    write_deltalake(store / table, row.set_column(at, row.schema.field(at), group_id), mode="append")
 
 
-def double(workbench: Workbench, store: Path, table: str) -> None:
+def double(store: Path, table: str) -> None:
     """A row that is there already."""
-    rows = workbench.spark.table(f"delta.`{store}/{table}`").where(ONE_ROW[table])
-    rows.write.format("delta").mode("append").save(f"{store}/{table}")
+    write_deltalake(store / table, _one_row(store, table), mode="append")
+
+
+def _one_row(store: Path, table: str) -> pa.Table:
+    found = answer(f"SELECT * FROM t WHERE {ONE_ROW[table]}", t=DeltaTable(store / table)).read_all()
+    assert found.num_rows == 1
+    return found
 
 
 @pytest.mark.parametrize("alter", [change, remove, add, double])
@@ -61,14 +70,14 @@ def test_change_by_hand_is_found_and_repaired(
     workbench: Workbench,
     folded: Callable[[str], Path],
     tmp_path: Path,
-    alter: Callable[[Workbench, Path, str], None],
+    alter: Callable[[Path, str], None],
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
     # a log partition without progress counts as not folded: its state is then all different
     tables = [table for table in ONE_ROW if alter is change or table != "fold_progress"]
     for table in tables:
         before = rows_of(store, table)
-        alter(workbench, store, table)
+        alter(store, table)
         assert sorted(map(str, rows_of(store, table))) != sorted(map(str, before))
     found = workbench.verify(store)
     assert found.differences == dict.fromkeys(tables, 1)
@@ -82,11 +91,11 @@ def test_lost_progress_is_noticed_and_repaired(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    remove(workbench, store, "fold_progress")
+    remove(store, "fold_progress")
     assert workbench.verify(store).differences == {"fold_progress": 1}
     workbench.reload(store, 2)
     assert_as_reference(store, log_of(store))
-    remove(workbench, store, "fold_progress")
+    remove(store, "fold_progress")
     shutil.rmtree(store / "_checkpoints")
     workbench.fold(store)  # a fold repairs it, too
     assert_as_reference(store, log_of(store))
@@ -94,7 +103,7 @@ def test_lost_progress_is_noticed_and_repaired(
 
 def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    workbench.spark.sql(f"UPDATE delta.`{store}/fold_progress` SET folded_to = folded_to + 1 WHERE log_partition = 0")
+    DeltaTable(store / "fold_progress").update({"folded_to": "folded_to + 1"}, predicate="log_partition = 0")
     found = workbench.verify(store)
     assert found.differences == {"fold_progress": 1}
     assert found.examples == [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs import OFFSETS, PROPERTIES, QUICK, SPARK_SUBMIT
+from tests.programs import PROPERTIES, QUICK, SPARK_SUBMIT, assert_said, stopped_in_process
 from tests.spark.segments import write_prefix
 from tests.spark.stores import assert_as_reference, copied, log_of, rows_of, segments_of
 
@@ -42,12 +42,15 @@ def started(root: Path, stderr: Path, *command: str | Path) -> subprocess.Popen[
         )
 
 
-def wait_until(true: Callable[[], bool], process: subprocess.Popen[bytes], stderr: Path) -> None:
+def wait_until(
+    true: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, stderr: Path | None = None
+) -> None:
     """Look again and again; a process that ended, or never gets there, is an error."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not true():
-        assert process.poll() is None, stderr.read_text()[-2000:]
-        assert time.monotonic() < deadline, stderr.read_text()[-2000:]
+        said = stderr.read_text()[-2000:] if stderr else ""
+        assert process is None or process.poll() is None, said
+        assert time.monotonic() < deadline, said
         time.sleep(0.05)
 
 
@@ -61,7 +64,7 @@ def _holds_more_than(planned: Path, batches: int) -> bool:
     return len(list(planned.glob("[0-9]*"))) > batches
 
 
-@pytest.mark.process  # SIGKILL takes a process, and SIGTERM to all of a group one that may end by it
+@pytest.mark.process  # SIGKILL takes a process; tests/kafka/test_follow_killed.py sends SIGTERM to one
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_ends_in_order_by_sigterm(
     workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int
@@ -83,17 +86,9 @@ def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_end
             kill(process)
     workbench.ingest(store, segments_of("4.2.0-kip848"))
     records, before = len(log_of(store)), folded_in(store)
-    stderr = tmp_path / "stderr"
-    process = started(root, stderr, OFFSETS, "fold", "--store", store, "--config", config)
-    try:
-        wait_until(lambda: folded_in(store) == records, process, stderr)
-        os.killpg(process.pid, signal.SIGTERM)  # as service managers send it
-        out, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    except BaseException:
-        kill(process)
-        raise
-    assert (process.returncode, out.decode()) == (0, f"{records - before} records folded in {store}\n")
-    assert stderr.read_text() == ""
+    fold = ("fold", "--store", store, "--config", config)
+    done = stopped_in_process(root, lambda: wait_until(lambda: folded_in(store) == records), *fold)
+    assert_said(done, f"{records - before} records folded in {store}")
     assert_as_reference(store, log_of(store))
     assert folded_in(store) == records > before
 
