@@ -1,6 +1,7 @@
 """Processes that read and fold a topic, as users start them, are killed while clients go on.
 
-`make test` kills one process with both queries; `make test-long` kills processes of either query again and again.
+`make test` kills one process with both queries (test_follow_service.py); `make test-long` kills processes of either
+query again and again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from offsets_pipeline.semantics.log_row import COMMIT
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.following import log_records
 from tests.kafka.live import LiveBroker, live_broker, wait_until
-from tests.programs import OFFSETS, QUICK, in_process
+from tests.programs import OFFSETS, QUICK
 from tests.spark.stores import differences
 from tests.streaming.test_kill import kill
 
@@ -38,6 +39,7 @@ watch_interval_ms = 300
 note_interval_ms = 300
 [fold]
 trigger_interval_ms = 200
+upkeep_interval_ms = 300
 [spark]
 driver_memory = "1g"
 """
@@ -70,34 +72,6 @@ def clients_commit(broker: LiveBroker, round_: int) -> None:
     transaction = broker.transaction(f"t-{round_}")
     transaction.begin("txn", {("t", 1): round_})
     transaction.commit()
-
-
-def test_killed_at_a_random_moment_follow_has_appended_and_folded_each_record_once(
-    kafka: KafkaJvm, workbench: Workbench, chance: random.Random, root: Path, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    (tmp_path / "offsets.toml").write_text(CONFIG)
-    with live_broker(kafka, tmp_path / "broker") as broker:
-        broker.create_topic("t", 2)
-        clients_commit(broker, 0)
-        command = ("follow", "--bootstrap-server", broker.address)
-        process = start(root, store, tmp_path, *command)
-        try:
-            for round_, grows in enumerate(("fold_progress", "log"), 1):
-                before = version(store, grows)
-                clients_commit(broker, round_)
-                wait_until(lambda: version(store, grows) > max(before, 0), f"{grows} stands still")  # noqa: B023
-            clients_commit(broker, 3)
-            time.sleep(chance.uniform(0, 1))  # anywhere in a batch of either query, or between two
-        finally:
-            kill(process)
-        clients_commit(broker, 4)
-        done = in_process(root, *command, "--store", store, "--available-now")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert differences(store, broker.answers.groups()) == []
-        assert_each_is_there_once(store, broker)
-    assert workbench.verify(store).equal
-    assert "Traceback" not in (tmp_path / "follow.err").read_text()
 
 
 def assert_each_is_there_once(store: Path, broker: LiveBroker) -> None:

@@ -54,7 +54,7 @@ def wait_until(
         time.sleep(0.05)
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """kill -9 of it and of the Java and Python that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -64,7 +64,7 @@ def _holds_more_than(planned: Path, batches: int) -> bool:
     return len(list(planned.glob("[0-9]*"))) > batches
 
 
-@pytest.mark.process  # SIGKILL takes a process; tests/kafka/test_follow_killed.py sends SIGTERM to one
+@pytest.mark.process  # SIGKILL takes a process; tests/kafka/test_follow_service.py sends SIGTERM to one
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_fold_that_is_killed_at_random_moments_is_finished_by_the_next_which_ends_in_order_by_sigterm(
     workbench: Workbench, empty: Callable[[int], Path], root: Path, tmp_path: Path, kills: int
