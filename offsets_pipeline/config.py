@@ -241,7 +241,7 @@ class CoordinatorSettings(_Section):
     """Largest timeout of a transaction; after this time a transaction that its process left open is aborted."""
 
     offsets_storage: Literal["kafka", "zookeeper"] = _setting("kafka", _OneOf("kafka", "zookeeper"))
-    """Where commits go: to the log, or to ZooKeeper, as old consumers' `offsets.storage` says."""
+    """The target of commits: the log, or ZooKeeper; old consumers' `offsets.storage`."""
 
     dual_commit_enabled: bool = _setting(default=False, rule=_TrueOrFalse())
     """Whether commits go to the log and to ZooKeeper, whatever `offsets_storage` is."""
@@ -269,10 +269,10 @@ class ZooKeeperSettings(_Section):
     """Addresses of the servers, and the node below which Kafka keeps its nodes."""
 
     session_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
-    """Milliseconds after which ZooKeeper ends the session of a client that it does not hear."""
+    """Milliseconds after which ZooKeeper ends the session of a silent client."""
 
     connection_timeout_ms: int = _setting(6_000, _WholeNumber(1, _INT32_MAX))
-    """Milliseconds to wait for a connection, also for one that broke."""
+    """Milliseconds to wait for a connection, and for a reconnection."""
 
     digest: str = field(default="", repr=False, metadata={"rule": _AnyText()})  # may be a secret
     """User and password of the authentication scheme `digest`, as USER:PASSWORD, ``env:NAME`` or ``file:PATH``."""
@@ -341,7 +341,7 @@ class LagSettings(_Section):
     """Milliseconds between two samples of topics' positions that `follow` takes; 0 takes none."""
 
     sample_retention_hours: int = _setting(840, _WholeNumber(0, HOURS_MAX))
-    """Hours for which upkeep keeps samples of positions, and the last ones before; 0 keeps all. Default: 35 days."""
+    """Hours for which upkeep keeps samples of positions; 0 keeps all. Default: 35 days."""
 
     sample_topics: str = _setting(".*", _Pattern())
     """Regular expression of the topics to sample; it must match the whole name."""
@@ -356,7 +356,7 @@ class LagSettings(_Section):
     """Largest number of series of one metric of groups; metrics of further groups are left out, with a warning."""
 
     metrics_partitions: bool = _setting(default=False, rule=_TrueOrFalse())
-    """Whether metrics of groups are also told for each partition."""
+    """Whether metrics of groups are also reported by partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ class NoSuchStore(OffsetsError):
 
 
 class NoSuchCheckpoint(OffsetsError):
-    """The path has no checkpoint of a stream."""
+    """There is no checkpoint of a stream at the path."""
 
 
 class NotAStore(OffsetsError):
-    """The path has no store, an incomplete store, or a store of another format version."""
+    """There is no complete store of this format version at the path."""
 
 
 class StoreMismatch(OffsetsError):
@@ -72,13 +72,13 @@ class NoSuchTable(OffsetsError):
 
 
 class StorageFailed(OffsetsError):
-    """The storage of a table could not be read or written; the message has the storage's reason."""
+    """The storage of a table could not be read or written; the message gives the storage's reason."""
 
     retriable = True
 
 
 class CommitUnknown(StorageFailed):
-    """The storage failed during a commit, so the commit may be there."""
+    """The storage failed during a commit; the table may have the commit."""
 
     retriable = False
 
@@ -136,13 +136,13 @@ class ConnectorStopped(OffsetsError):
 
 
 class TaskFenced(OffsetsError):
-    """Another instance of a source task has started since, with a higher epoch."""
+    """A newer instance of the source task has started, with a higher epoch."""
 
     kafka_name = "PRODUCER_FENCED"
 
 
 class OffsetsLost(OffsetsError):
-    """A target table has rows of a flush whose source offsets are nowhere any more."""
+    """A target table has rows of a flush, but their source offsets are lost."""
 
 
 class SourceFileTruncated(OffsetsError):
@@ -150,7 +150,7 @@ class SourceFileTruncated(OffsetsError):
 
 
 class FlushInProgress(OffsetsError):
-    """A flush of offsets began while another one of the same writer had not ended (R31)."""
+    """A flush of offsets began before the last flush of the same writer had ended (R31)."""
 
 
 class NoSuchOffset(OffsetsError):
@@ -166,7 +166,7 @@ class ConflictingLog(OffsetsError):
 
 
 class WriteConflict(OffsetsError):
-    """Another writer committed first, also after all retries."""
+    """Another writer committed first, in each retry."""
 
     retriable = True
 
@@ -200,11 +200,11 @@ class QueryFailed(OffsetsError):
 
 
 class TaskFailed(OffsetsError):
-    """A task failed with a foreign exception; the message names its place in the log."""
+    """A task failed with an exception of another library; the message names its place in the log."""
 
 
 class StreamFailed(OffsetsError):
-    """The fold stopped with a foreign exception."""
+    """The fold stopped with an exception of another library."""
 
 
 class LogTruncated(OffsetsError):
@@ -247,7 +247,7 @@ class MetricsUnavailable(OffsetsError):
 
 
 class TopicStopped(OffsetsError):
-    """The query that reads a topic stopped with a foreign exception."""
+    """The query that reads a topic stopped with an exception of another library."""
 
 
 class NotCoordinator(OffsetsError):
@@ -315,7 +315,7 @@ class UnknownMemberId(OffsetsError):
 
 
 class IllegalGeneration(OffsetsError):
-    """The request has another generation than the group."""
+    """The generation of the request differs from the group's."""
 
     kafka_name = "ILLEGAL_GENERATION"
 
@@ -327,7 +327,7 @@ class FencedInstanceId(OffsetsError):
 
 
 class StaleMemberEpoch(OffsetsError):
-    """The request has another epoch than the member."""
+    """The epoch of the request differs from the member's."""
 
     kafka_name = "STALE_MEMBER_EPOCH"
 

@@ -46,7 +46,7 @@ NONE = -1
 
 
 def or_none(number: int | None) -> int | None:
-    """A number of an answer; None for NONE, and for a field that the version of the answer lacks."""
+    """Return a number of a response; None if it is NONE, or if this version of the response lacks the field."""
     return None if number is None or number == NONE else number
 
 

@@ -48,7 +48,7 @@ class Problem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to fetch: a record offset, and the leader epoch of the metadata; None leaves the epoch unchecked."""
+    """Start of a fetch: a record offset, and the leader epoch of the metadata; with None the epoch is not checked."""
 
     offset: int
     leader_epoch: int | None
@@ -56,11 +56,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one partition returned.
+    """Response of one partition.
 
     `records` are whole batches. The first may start below the position that was asked for: skip these records. The
-    last one has a good checksum, unless no batch has. `next_offset` is the position after the last batch; the position
-    asked for if there are no batches. The offsets are None if there is a problem, and the broker does not tell them.
+    last batch has a valid checksum, unless none has. `next_offset` is the position after the last batch, or the
+    requested position if there are no batches. The offsets are None if the broker reported a problem without them.
     """
 
     records: bytes
@@ -221,7 +221,7 @@ class Fetcher:
 
 @dataclass(frozen=True, slots=True)
 class BatchBytes:
-    """Where a batch starts and ends in a fetch, by the length in its header."""
+    """Return start and end of a batch in a fetch, by the length in its header."""
 
     start: int
     end: int

@@ -74,7 +74,7 @@ def first_records(cluster: Cluster, offsets: Mapping[Place, int]) -> dict[Place,
 
 
 class _Search:
-    """Where to fetch next, and how many bytes, by partition; and what was found."""
+    """Position and size of the next fetch by partition, and the records found so far."""
 
     def __init__(self, offsets: Mapping[Place, int]) -> None:
         self.positions = dict(offsets)

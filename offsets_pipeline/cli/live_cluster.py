@@ -1,4 +1,4 @@
-"""A live cluster that a question may ask besides the store: ends of topics, coordinators of groups."""
+"""A live cluster that a command asks in addition to the store: ends of topics, coordinators of groups."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def truncated(file: str, position: int, size: int) -> SourceFileTruncated:
 
 
 def _end_of_lines(raw: bytes) -> int:
-    """Where the last complete line ends."""
+    """Return the end of the last complete line."""
     last = max(raw.rfind(b"\n"), raw.rfind(b"\r", 0, max(len(raw) - 1, 0)))
     return last + 1
 

@@ -158,7 +158,7 @@ class TargetTable:
     def _require(self, seen: Snapshot, application: str, epoch: int) -> None:
         if seen.table_id != self._table_id:
             raise StoreReplaced(
-                f"the table {self.location} was created again while a task wrote it; start the task again"
+                f"the table {self.location} was created again while a task wrote to it; start the task again"
             )
         if seen.transaction(_epoch_of(application)) != epoch:
             raise self._fenced(application, epoch)

@@ -33,7 +33,7 @@ class LoadCallbacks:
     partition: OnPartitionLoaded | None = None
 
     def loaded(self, log_partition: int, groups: Iterable[tuple[str, GroupDescription]]) -> None:
-        """Call the callbacks of a loaded log partition: first for its groups."""
+        """Call the callbacks of a loaded log partition: for each group, then for the log partition."""
         if self.group is not None:
             for group_id, description in groups:
                 _call(partial(self.group, group_id, description), f"group {group_id!r}")

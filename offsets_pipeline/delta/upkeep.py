@@ -43,7 +43,7 @@ TARGET_BYTES = 64 * 1024 * 1024
 
 
 def never() -> bool:
-    """Return False: work that nothing stops."""
+    """Return False: the ``stop`` of work that runs to its end."""
     return False
 
 

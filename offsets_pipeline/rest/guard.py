@@ -1,4 +1,4 @@
-"""What a service checks before it routes a request: the path, the client, the size."""
+"""Checks of a request before it is routed: the path, the client, the size."""
 
 from __future__ import annotations
 

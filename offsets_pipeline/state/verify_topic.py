@@ -74,7 +74,7 @@ class TopicComparison(StateRows):
 
 
 def specified(tables: Iterable[pa.Table], kind: TopicKind) -> tuple[dict[int, TopicPartitionState], int]:
-    """What the specification makes of all rows of some log partitions, in any order; and how many rows these are."""
+    """Return the states by log partition, by the specification, from all rows in any order; and the row count."""
     rows = sorted((row for table in tables for row in connect_rows(table)), key=itemgetter(0, 1))
     states: dict[int, TopicPartitionState] = {}
     for row in rows:

@@ -110,7 +110,7 @@ class TopicAppender:
 
 @dataclass
 class _Written:
-    """What a task wrote: files of the log, the new ends by log partition, and what did not decode."""
+    """Result of a task: files of the log, the new ends by log partition, and damaged parts of the topic."""
 
     files: list[AddFile] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)

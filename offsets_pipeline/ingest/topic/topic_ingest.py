@@ -213,7 +213,7 @@ class TopicIngest:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
-                raise TopicStopped(f"{said}; the query failed too often without reading")
+                raise TopicStopped(f"{said}; the query failed too often without reading a record")
             if away is None:
                 self._warn(f"{said}; trying again")
             else:
