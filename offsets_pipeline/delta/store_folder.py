@@ -22,7 +22,7 @@ from offsets_pipeline.errors import (
 )
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
 
 
 def properties_of(folder: str) -> StoreProperties:

@@ -23,7 +23,7 @@ from offsets_pipeline.state.merge_on_read import StateTable, by_incarnation, nam
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.snapshot import Snapshot

@@ -29,7 +29,7 @@ from offsets_pipeline.zookeeper.node import Missing, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.config import ZooKeeperSettings
+    from offsets_pipeline.config.sections import ZooKeeperSettings
 
 _Key = TypeVar("_Key")
 

@@ -16,7 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import CoordinatorSettings, Settings, ZooKeeperSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import CoordinatorSettings, ZooKeeperSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata

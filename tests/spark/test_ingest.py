@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.config import LogSettings
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,

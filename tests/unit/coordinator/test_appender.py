@@ -309,7 +309,8 @@ def test_close_appends_waiting_requests_and_refuses_new_ones(
 
 
 def test_housekeeping_expires_and_aborts_by_itself(store: Path) -> None:
-    from offsets_pipeline.config import CoordinatorSettings, Settings  # noqa: PLC0415
+    from offsets_pipeline.config import Settings  # noqa: PLC0415
+    from offsets_pipeline.config.sections import CoordinatorSettings  # noqa: PLC0415
     from offsets_pipeline.coordinator import core  # noqa: PLC0415
     from offsets_pipeline.coordinator.coordinator import Coordinator  # noqa: PLC0415
 

@@ -11,7 +11,8 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import FoldSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
