@@ -27,7 +27,8 @@ from offsets_pipeline.broker.broker_errors import (
     not_authenticated,
     unreachable,
 )
-from offsets_pipeline.errors import KafkaFailed, OffsetsError, first_line
+from offsets_pipeline.errors import KafkaFailed, OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from offsets_pipeline.broker.client_settings import ClientSettings

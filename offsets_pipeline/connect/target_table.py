@@ -18,7 +18,8 @@ from offsets_pipeline.delta.application_commit import user_metadata_of
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.schemas import Column, Table
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict, first_line
+from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

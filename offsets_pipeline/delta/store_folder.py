@@ -18,8 +18,8 @@ from offsets_pipeline.errors import (
     NotAStore,
     StorageFailed,
     StoreMismatch,
-    first_line,
 )
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from offsets_pipeline.config.sections import FoldSettings

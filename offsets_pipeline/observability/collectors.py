@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import first_line
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.observability.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS

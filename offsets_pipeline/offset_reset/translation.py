@@ -14,7 +14,8 @@ from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.log_offsets import LATEST
 from offsets_pipeline.broker.topics_offsets import offsets_of_topics
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.errors import OffsetsError, first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.offset_reset.restore_plan import Found, Method
 
 if TYPE_CHECKING:

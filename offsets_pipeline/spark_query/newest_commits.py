@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import in_one_line
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
 

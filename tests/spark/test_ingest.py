@@ -21,8 +21,8 @@ from offsets_pipeline.errors import (
     TaskFailed,
     UndecodableRecord,
     WrongRecords,
-    raised_on_executor,
 )
+from offsets_pipeline.foreign_errors import raised_on_executor
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info
