@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.broker.client_settings import FetchLimits
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Message
 
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id

@@ -13,7 +13,8 @@ from offsets_pipeline.broker.connection import NONE, or_none
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 EARLIEST, LATEST = -2, -1

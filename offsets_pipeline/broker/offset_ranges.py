@@ -14,7 +14,8 @@ from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.fetch import Fetched
 
 

@@ -14,7 +14,8 @@ from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorize
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 

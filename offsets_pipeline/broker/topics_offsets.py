@@ -14,7 +14,8 @@ from offsets_pipeline.errors import OffsetsError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, Place, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 

@@ -21,7 +21,8 @@ from offsets_pipeline.offset_reset.restore_plan import Found, Method
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, Place
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import Place
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.topic_positions.position_samples import PositionSamples
 

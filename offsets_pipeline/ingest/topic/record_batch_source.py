@@ -40,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.fetch import Fetcher, Position
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
 
 FORMAT = "kafka_record_batches"
 #: Values of the option `content`.
