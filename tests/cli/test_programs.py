@@ -118,7 +118,7 @@ def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command:
     name, *rest = command
 
     def run() -> subprocess.CompletedProcess[str]:
-        words = [OFFSETS, name, "--store", tmp_path / "s", *rest]
+        words: list[str | Path] = [OFFSETS, name, "--store", tmp_path / "s", *rest]
         return subprocess.run(
             words, cwd=root, capture_output=True, text=True, check=False, timeout=100, env=environment
         )
