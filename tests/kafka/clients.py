@@ -33,12 +33,14 @@ _RETRY_SECONDS = 0.02
 _PATIENCE_SECONDS = 30
 
 
-def wait_until(what: str, holds: Callable[[], object], seconds: float = _PATIENCE_SECONDS) -> None:
-    """Ask again and again, with a deadline."""
+def wait_until(
+    what: str, holds: Callable[[], object], seconds: float = _PATIENCE_SECONDS, pause: float = _RETRY_SECONDS
+) -> None:
+    """Ask again and again, with a deadline; ``pause`` in seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(pause)
 
 
 class Clients:
