@@ -45,7 +45,7 @@ class OnBroker:
         self._broker = broker
         self._wire = wire
         self._offsets_partitions = offsets_partitions
-        self._clients = Clients(broker.gateway.jvm, broker.port)
+        self._clients = Clients(broker.gateway, broker.port)
         self._consumers: dict[str, dict[str, Any]] = {}
         self._abandoned: list[Any] = []
         self._producers: dict[str, tuple[str, Producer]] = {}

@@ -184,7 +184,7 @@ def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int
     if known.ends and max(known.ends) > known.log_incarnation:
         return "an earlier reading from its beginning did not reach the end"
     if known.complete is None:
-        return "the log came from another source and may lack records of the topic"
+        return "`follow` has no progress in this log, which may lack records of the topic"
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
             return f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"
