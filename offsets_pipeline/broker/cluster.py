@@ -74,7 +74,7 @@ class Cluster:
     # --- metadata
 
     def address(self) -> str:
-        """Host and port of the broker that tells the metadata."""
+        """Host and port of the broker that is asked for metadata."""
         return self.retried(lambda: self.any_connection().at)
 
     def cluster_id(self) -> str | None:
@@ -284,7 +284,7 @@ class Cluster:
         connection = self.any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         answer = connection.send(request)
-        self.check(answer.error_code or NO_ERROR, connection, "tell its metadata")
+        self.check(answer.error_code or NO_ERROR, connection, "send its metadata")
         with self._lock:
             self._cluster_id = answer.cluster_id
             self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}

@@ -153,7 +153,7 @@ class Connection:
             # the broker is older: it answers with the versions that it knows
             version = min(version - 1, known.get(ApiVersionsRequest.API_KEY, (0, 0))[1])
         if answer.error_code != NO_ERROR:
-            raise broker_error(answer.error_code, self.at, "tell the versions that it supports")
+            raise broker_error(answer.error_code, self.at, "list the versions that it supports")
         self.api_versions = known
         self.finalized_features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
 

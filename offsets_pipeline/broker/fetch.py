@@ -172,7 +172,7 @@ class Fetcher:
     def _fetched_damage(self, partition: int, position: Position, limits: FetchLimits) -> Fetched:
         """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
 
-        The header of a damaged batch does not tell where to continue: its last offset may be wrong. So this fetches
+        The header of a damaged batch is not enough to continue after it: its last offset may be wrong. So this fetches
         more, up to the next sound batch.
         """
         size = limits.max_partition_bytes

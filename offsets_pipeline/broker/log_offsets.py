@@ -56,7 +56,7 @@ def list_offsets(
 ) -> dict[int, int | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that young. Raises the errors of `Cluster`.
+    The offset is None if no record is that late. Raises the errors of `Cluster`.
     """
 
     def request(leader_epochs: Mapping[int, int]) -> Message:

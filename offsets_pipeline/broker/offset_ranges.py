@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class OffsetRange:
     """Record offsets of one partition, from `start` to before `end`.
 
-    `leader_epoch` is the epoch of the leader that had all of them; None if the broker tells no epochs.
+    `leader_epoch` is the epoch of the leader that had all of them; None if the broker sends no epochs.
     """
 
     partition: int

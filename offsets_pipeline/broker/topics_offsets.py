@@ -51,7 +51,7 @@ def offsets_of_topics(
 ) -> dict[Place, int | OffsetsError | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that young. A partition that does not answer has its error. Raises the errors of
+    The offset is None if no record is that late. A partition that does not answer has its error. Raises the errors of
     `Cluster`.
     """
 

@@ -26,7 +26,9 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
         "names a secret. May be repeated.",
     )
     server = click.option(
-        "--bootstrap-server", metavar="HOST:PORT", help="Live brokers that tell log end offsets, separated by commas."
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="Live brokers with the topics, separated by commas.",
     )
     return server(option(run))
 

@@ -51,7 +51,7 @@ class LoadCallbacks:
 def _call(callback: Callable[[], None], about: str) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - the load stands, whatever its callbacks do
+    except Exception:  # noqa: BLE001 - an error of a callback does not undo the load
         _LOG.exception("a callback after the load of %s failed", about)
 
 

@@ -282,7 +282,7 @@ class Watched:
         """Call ``act`` and warn if it fails; the same error in a row is reported once. The next call may succeed."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
+        except Exception as error:  # noqa: BLE001 - without the warning, outdated figures would go unnoticed
             said = first_line(error)
             if self._warnings.get(what) != said:
                 self._warnings[what] = said

@@ -1,7 +1,7 @@
 """Translates offsets between clusters: a mirrored topic has the same records with the same timestamps at other offsets.
 
 The offset in the live cluster is that of the first record with the timestamp of the record at the committed offset, or
-a later one. So it may stand before the mirrored record, and a consumer reads some records again; it skips none.
+a later one. So it may be before the mirrored record, and a consumer reads some records again; it skips none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TranslatedOffsets:
         if found is None:
             end = self._ends[place]
             if isinstance(end, int):
-                return Found(end, Method.LOG_END, f"{detail}; no record is that young")
+                return Found(end, Method.LOG_END, f"{detail}; no record is that late")
             found = end
         if found is None or isinstance(found, OffsetsError):
             reason = "no answer" if found is None else first_line(found)

@@ -63,7 +63,7 @@ class Guard:
 
 
 def _digest(token: bytes) -> bytes:
-    """Of the same length for all tokens: the comparison then tells no length."""
+    """Return a digest, so that the time of the comparison does not reveal the token's length."""
     return hashlib.sha256(token).digest()
 
 

@@ -104,7 +104,7 @@ class NewestCommits:
             return batches
 
     def _tell(self, failed: str | None) -> None:
-        """Warn about a failure once, and tell when commits succeed again."""
+        """Warn about a failure once, and report when commits succeed again."""
         if failed == self._failure:
             return
         self._failure, before = failed, self._failure

@@ -1,4 +1,4 @@
-"""Whether the state of a topic of Kafka Connect is what a replay of the log gives, as in verify.py."""
+"""Compare the state of a topic of Kafka Connect with a replay of its log, as verify.py does for groups."""
 
 from __future__ import annotations
 

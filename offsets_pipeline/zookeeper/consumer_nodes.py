@@ -74,7 +74,7 @@ class GroupNodes:
 
 
 def partition_of(name: str) -> int:
-    """Return the partition that a node's name says. Raises ValueError with the reason."""
+    """Return the partition number in a node's name. Raises ValueError with the reason."""
     if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
         raise ValueError(f"{name!r} is not a partition")
     return int(name)
