@@ -1,10 +1,10 @@
-"""How long after a consumer's commit `offsets follow` shows it, in steady state, and what it costs while idle.
+"""Measures the delay from a consumer's commit until `offsets follow` shows it, and the cost of an idle `offsets follow`.
 
     .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--idle 600]
 
-A real broker on this machine holds `groups` times `partitions` committed offsets. Groups go on committing while a probe
-commits again and again: the time is that from the answer to its commit until a reader of the state tables sees it.
-Then the commits end, and `offsets follow` runs in processes of its own: the cost is their processor time and memory.
+A real broker on this machine holds `groups` times `partitions` committed offsets. Groups commit all the time, and so
+does a probe: the delay is the time from the answer to the probe's commit until a reader of the state tables sees it.
+Then the commits end, and `offsets follow` runs in its own processes: the cost is their processor time and memory.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class Committer:
 
 
 def seen(store: str) -> int:
-    """The probe's offset that a reader sees."""
+    """Return the probe's offset as a reader sees it."""
     groups = describe_groups(StateReader(store), [_PROBE]).values()
     return max((each.offset for group in groups for each in group.offsets), default=-1)
 
 
 def await_offset(store: str, offset: int, folded: threading.Event) -> float:
-    """Seconds until a reader sees the probe's offset; it looks when something was ``folded``."""
+    """Return the seconds until a reader sees the probe's offset; it reads when ``folded`` is set."""
     began = time.monotonic()
     while seen(store) < offset:
         if time.monotonic() - began > _PATIENCE_SECONDS:
@@ -116,7 +116,7 @@ def await_offset(store: str, offset: int, folded: threading.Event) -> float:
 
 @contextmanager
 def followed(address: str, store: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`offsets follow` in processes of its own."""
+    """Context manager: `offsets follow` in its own processes."""
     program = str(Path(sys.executable).with_name("offsets"))
     with (folder / "follow.log").open("wb") as log:
         process = subprocess.Popen(
@@ -145,7 +145,7 @@ def measure_idle(prober: Committer, address: str, store: str, folder: Path, opti
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[float]:
-    """Seconds of each probe; prints the cost while idle."""
+    """Return the seconds of each probe; prints the cost while idle."""
     settings, store = load_settings(), str(folder / "store")
     broker = Broker(folder, _LOG_PARTITIONS)
     broker.format()
