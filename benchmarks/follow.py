@@ -1,4 +1,4 @@
-"""Measures the delay from a consumer's commit until `offsets follow` shows it, and the cost of an idle `offsets follow`.
+"""Measures the delay from a consumer's commit until `offsets follow` shows it, and the idle cost of `offsets follow`.
 
     .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--idle 600]
 
