@@ -33,7 +33,7 @@ def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every
 @command(UPKEEP, "offsets name-cluster --store store prod", name="name-cluster")
 @click.argument("name", metavar="NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
 def name_cluster(store: str, settings: Settings, name: str) -> int:
-    """Give the store's cluster a name: the column `cluster` shows it. Starts no Spark."""
+    """Set the name of the store's cluster, as the column `cluster` shows it. Starts no Spark."""
     from offsets_pipeline.cli import cluster_command
 
     return cluster_command.name_cluster(store, settings, name)

@@ -22,7 +22,7 @@ FORMAT_VERSION = "5"  # raise it with each change that older programs cannot rea
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
-#: Log table property that tells which process created the store, if several tried at the same time.
+#: Log table property with the process that created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
 #: Log table property with the name of the store's cluster.
 CLUSTER_NAME = f"{_PROPERTY}cluster.name"

@@ -18,11 +18,11 @@ from offsets_pipeline.errors import (
     NotAStore,
     StorageFailed,
     StoreMismatch,
-    first_line,
 )
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
     from offsets_pipeline.delta.snapshot import Snapshot
 
 

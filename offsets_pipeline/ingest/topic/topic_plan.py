@@ -76,7 +76,7 @@ class Unfinished:
     """A topic, and a reading of it from its start that this process began and has not completed.
 
     The reading appends to a new log incarnation. ``leader_epochs``: by log partition, the epoch of a leader that had
-    all records that the reading appended; None if the broker tells none.
+    all records that the reading appended; None if the broker sends none.
     """
 
     topic: TopicDescription
