@@ -241,13 +241,14 @@ class LiveClients:
             client.subscribe(list(topics))
         return Consumer(self._jvm, client)
 
-    def transaction(self, transactional_id: str) -> Transaction:
-        """A producer that commits offsets in transactions."""
+    def transaction(self, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
+        """A producer that commits offsets in transactions; the broker aborts one that is open for longer."""
         client = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {
                 "bootstrap.servers": self.address,
                 **QUICK_CLIENT,
                 "transactional.id": transactional_id,
+                "transaction.timeout.ms": str(timeout_ms),
                 "key.serializer": _STRING,
                 "value.serializer": _STRING,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -168,15 +169,16 @@ def test_pause_longer_than_tombstone_retention_leaves_no_deleted_offsets(
     assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
 
 
+@pytest.mark.parametrize("seconds", [0, pytest.param(180, marks=pytest.mark.long)])
 def test_hanging_transaction_hides_nothing_but_its_own_commits(
-    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, seconds: int
 ) -> None:
     store, heard = tmp_path / "store", Heard()
     impatient = replace(quick, topic=replace(quick.topic, open_transaction_warning_ms=1))
     with live_broker(kafka, tmp_path / "broker", 1) as broker:
         broker.create_topic("t", 1)
         broker.commit("before", {("t", 0): 1})
-        transaction = broker.transaction("hangs")
+        transaction, begun = broker.transaction("hangs", timeout_ms=900_000), time.monotonic()
         transaction.begin("in-it", {("t", 0): 2})
         broker.commit("behind", {("t", 0): 3})
         aborted = broker.transaction("is-aborted")
@@ -197,6 +199,12 @@ def test_hanging_transaction_hides_nothing_but_its_own_commits(
             wait_until(
                 lambda: any("a transaction of 'hangs' (producer id" in each for each in heard.warnings), "no warning"
             )
+            while time.monotonic() < begun + seconds:
+                offset = int(1_000 * time.monotonic())
+                broker.commit("behind", {("t", 0): offset})
+                caught_up(store, broker)
+                assert answers_of(store)["behind"] == {("t", 0): offset}
+                assert answers_of(store)["in-it"] == {}
             transaction.commit()
             caught_up(store, broker)
             wait_until(lambda: log_info(StateReader(str(store)))[0].open_since is None, "log-info still has it")
