@@ -299,14 +299,14 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     before_swap(monkeypatch, look)
     workbench.reload(location, 0)
     assert seen == [altered, {999, None}]
-    assert described_offsets(location) == before
+    assert views_of(workbench, location) == before
     assert_as_reference(location, log_of(location))
     assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
     for table in STATE_TABLES:
         assert compact(store, table)
         assert set(DeltaTable(location / table.name).to_pyarrow_table()["incarnation"].to_pylist()) == {2}
     assert_as_reference(location, log_of(location))
-    assert views_of(workbench, location) == before
+    assert described_offsets(location) == before
 
 
 def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
