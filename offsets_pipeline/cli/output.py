@@ -64,6 +64,11 @@ def write_json(value: object) -> None:
     print(_ESCAPED_IN_JSON.sub(_escaped, _encoder(_plain).encode(value)))
 
 
+def write_documents(documents: Sequence[object]) -> None:
+    """Write one JSON document: that of one store, or those of several as the list `clusters`."""
+    write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
+
+
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines of text to stdout, each escaped as a cell of a table."""
     _page([_shown(line) for line in lines])
@@ -71,7 +76,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
     """Return what makes a line of JSON of a row."""
-    encode = _encoder(str).encode
+    encode = _encoder(_plain).encode
     if is_terminal():
         return lambda row: f"{encode(dict(zip(columns, row, strict=True)))}\n"
     of_text = lru_cache(_TEXTS_KEPT)(encode)  # most texts repeat
@@ -81,7 +86,7 @@ def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
         kind = type(value)
         if kind is str:
             return of_text(value)
-        return str(value) if kind is int else "null" if value is None else encode(value)
+        return str(value) if kind is int else "null" if value is None else "[]" if value == () else encode(value)
 
     return lambda row: f"{{{', '.join([key + cell(value) for key, value in zip(keys, row, strict=True)])}}}\n"
 

@@ -36,7 +36,12 @@ def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | 
     exclusive=[("--partition", "--coordinator-semantics")],
 )
 @click.option(
-    "--partition", "partitions", type=int, multiple=True, metavar="N", help="Only this log partition. May be repeated."
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this log partition. May be repeated.",
 )
 @semantics_option(
     "Coordinator to reproduce from now on: modern of Kafka 4.x, classic of brokers up to 3.9 (default: unchanged)."

@@ -213,11 +213,7 @@ def test_partition_that_does_not_load_is_reported_and_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--at", "0"), "--at needs --dry-run: only a forecast takes it"),
-        (("--within", "0"), "--within needs --dry-run: only a forecast takes it"),
-        (("--retention-minutes", "5", "--every"), "--retention-minutes needs --dry-run: only a forecast takes it"),
-        (("--dry-run", "--at", "soon"), "'soon' is not a time: write it like 2026-03-01T12:00:00Z, or in"),
-        (("--dry-run", "--retention-minutes", "0"), "offsets_retention_minutes: 0 is not allowed; it takes a whole"),
+        (("--dry-run", "--retention-minutes", str(2**31)), "offsets_retention_minutes: 2147483648 is not allowed; it"),
     ],
 )
 def test_invalid_option_is_one_line(

@@ -170,7 +170,6 @@ def test_command_writes_the_page_of_a_store(
             "cannot write the report to {folder}/none/a.html: No such file or directory",
         ),
         (["--html", "{folder}"], "cannot write the report to {folder}: Is a directory; name another file"),
-        (["--html", "{folder}/a.html", "--at", "soon"], "'soon' is not a time"),
     ],
 )
 def test_command_that_fails_says_why_and_leaves_nothing(
