@@ -79,7 +79,8 @@ class ResetOptions:
 def reset_offsets(options: ResetOptions, settings: Settings) -> int:
     """Show the plan of a reset, or commit it; returns the exit status.
 
-    Raises NotCoordinator, the errors of `plan_reset`, and the error of groups that cannot be reset after the others are.
+    Raises NotCoordinator and the errors of `plan_reset`. After the others are reset, raises the error of the groups
+    that cannot be.
     """
     named = list(dict.fromkeys(options.groups))
     scenario = _scenario(options, named, SystemClock())
