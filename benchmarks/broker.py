@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
-from benchmarks.generate import Shape, add_shape_options, generate, shape_of
+from benchmarks.generate import add_shape_options, generate, shape_of
+from benchmarks.log_content import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -253,7 +254,7 @@ class Broker:
             process.terminate()
             try:
                 process.wait(_PATIENCE_SECONDS)
-            except BaseException:  # whoever waits has lost patience too
+            except BaseException:  # the caller has timed out, too
                 process.kill()
                 process.wait()
                 raise
@@ -303,7 +304,7 @@ def java() -> str:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit: else whoever ends this program would leave a broker behind."""
+    """Context manager: SIGTERM raises SystemExit, so that no broker outlives this program."""
 
     def end(number: int, _frame: object) -> None:
         sys.exit(128 + number)
@@ -316,7 +317,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on, for now."""
+    """Return free ports of loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

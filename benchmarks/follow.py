@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
 
+from benchmarks.background import beside
 from benchmarks.broker import KAFKA_JARS, Broker, ended_by_sigterm
 from benchmarks.processes import ProcessTree
 from offsets_pipeline.broker.cluster import Cluster
@@ -94,18 +95,6 @@ class Committer:
         return self._connection.send(request, max_version=max_version)
 
     _connection: Connection | None = None
-
-
-@contextmanager
-def beside(run: Any, stop: Any) -> Iterator[None]:  # noqa: ANN401 - calls
-    """Something runs in a thread meanwhile."""
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop()
-        thread.join()
 
 
 def seen(store: str) -> int:

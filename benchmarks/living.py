@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.generate import Shape, generate
+from benchmarks.generate import generate
+from benchmarks.log_content import Shape
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.run import Table
+    from benchmarks.table import Table
     from offsets_pipeline.config import Settings
 
 _BATCH_COMMITS = 10_000

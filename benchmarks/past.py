@@ -18,7 +18,7 @@ from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from benchmarks.run import Table
+    from benchmarks.table import Table
 
 _OFFSETS = Path(sys.executable).with_name("offsets")
 _TIMES = 3
@@ -62,7 +62,7 @@ def _a_commit(history: LogHistory) -> tuple[str, str, int, int]:
 
 
 if __name__ == "__main__":
-    from benchmarks.run import Table as Lines
+    from benchmarks.table import Table as Lines
 
     lines = Lines()
     measure_past(lines, sys.argv[1])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.background import beside
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -44,13 +46,10 @@ class ProcessTree:
             while not ended.wait(1.0):
                 taken.look()
 
-        thread = threading.Thread(target=look)
-        thread.start()
         try:
-            yield taken
+            with beside(look, ended.set):
+                yield taken
         finally:
-            ended.set()
-            thread.join()
             taken.look()
 
     def ticks(self) -> dict[int, int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.generate import GeneratedLog
-    from benchmarks.run import Table
+    from benchmarks.table import Table
 
     Committed = dict[tuple[str, str, int], int]
 

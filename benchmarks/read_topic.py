@@ -33,8 +33,10 @@ from benchmarks.broker import (
     ended_by_sigterm,
     replace_segments,
 )
-from benchmarks.generate import Shape, generate
+from benchmarks.generate import generate
+from benchmarks.log_content import Shape
 from benchmarks.processes import ProcessTree
+from benchmarks.table import markdown
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
@@ -84,11 +86,7 @@ def render(lines: Sequence[Line], records: int) -> str:
         rows.append(
             [line.what, seconds, f"{records / median:,.0f}", f"{statistics.median(line.cpu_seconds):.1f}", ratio]
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    rows.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    )
+    return markdown(rows)
 
 
 class Reader:

@@ -10,7 +10,7 @@ pyspark does the download, with its cache inside the environment and not in the 
 with the right sum are not fetched again, so a second run needs no network. Exit status 1, with one line, if a JAR
 cannot be had or is not what it should be; then nothing was put in place.
 
-OFFSETS_IVY_SETTINGS may name an Ivy settings file, for who has a mirror.
+OFFSETS_IVY_SETTINGS may name an Ivy settings file, for example of a mirror.
 """
 
 from __future__ import annotations

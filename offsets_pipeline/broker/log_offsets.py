@@ -13,7 +13,8 @@ from offsets_pipeline.broker.connection import NONE, or_none
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 EARLIEST, LATEST = -2, -1
@@ -55,7 +56,7 @@ def list_offsets(
 ) -> dict[int, int | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that young. Raises the errors of `Cluster`.
+    The offset is None if no record is that late. Raises the errors of `Cluster`.
     """
 
     def request(leader_epochs: Mapping[int, int]) -> Message:

@@ -1,4 +1,4 @@
-"""A live cluster that a question may ask besides the store: ends of topics, coordinators of groups."""
+"""A live cluster that a command asks in addition to the store: ends of topics, coordinators of groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
         "--bootstrap-server",
         type=SERVERS,
         metavar="HOST:PORT",
-        help="Live brokers that tell log end offsets, separated by commas.",
+        help="Live brokers with the topics, separated by commas.",
     )
     return server(option(run))
 

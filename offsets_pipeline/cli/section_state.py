@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | None) -> int:  # noqa: FBT001
     """Fold the log into the state tables, as a stream.
 
-    Runs until SIGTERM or Ctrl-C, or with --available-now until all records of now are folded. A crash loses and
+    Runs until SIGTERM or Ctrl-C, or with --available-now until all records up to now are folded. A crash loses and
     repeats nothing.
     """
     from offsets_pipeline.cli import state_commands

@@ -10,7 +10,7 @@ import click
 
 from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, parse_options
 from offsets_pipeline.clock import EPOCH, duration_ms, parse_time_ms
-from offsets_pipeline.config import HOURS_MAX
+from offsets_pipeline.config.sections import HOURS_MAX
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.lag.starting_offset import parse_reset
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics

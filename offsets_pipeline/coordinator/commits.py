@@ -32,7 +32,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.config import CoordinatorSettings
+    from offsets_pipeline.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.semantics.group import Group

@@ -32,8 +32,8 @@ from offsets_pipeline.errors import (
     UnsafeStorage,
     UnsupportedTable,
     WriteConflict,
-    first_line,
 )
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import first_line
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.observability.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
@@ -282,7 +282,7 @@ class Watched:
         """Call ``act`` and warn if it fails; the same error in a row is reported once. The next call may succeed."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
+        except Exception as error:  # noqa: BLE001 - without the warning, outdated figures would go unnoticed
             said = first_line(error)
             if self._warnings.get(what) != said:
                 self._warnings[what] = said

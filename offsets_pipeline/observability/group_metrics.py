@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import LagSettings
+    from offsets_pipeline.config.sections import LagSettings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.observability.metrics import Labels, Metrics

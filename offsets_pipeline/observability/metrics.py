@@ -40,7 +40,7 @@ HELP: Mapping[str, Told] = {
     ),
     "offsets_topic_open_transaction_seconds": Told(
         "gauge",
-        "Seconds since that transaction began, or since its last write if the cluster does not tell its start.",
+        "Seconds since that transaction began, or since its last write if the cluster does not report its start.",
         "log_partition",
     ),
     "offsets_topic_up": Told("gauge", "Whether the last request about the topic succeeded: 1 or 0."),

@@ -1,4 +1,4 @@
-"""How far the log is folded: the table `fold_progress`, the one place where two folds compete.
+"""The table `fold_progress`: the end of the folded log, the one place where two folds compete.
 
 It has a row for each log partition from the first fold on. A fold reads it, appends rows to the state tables, and then
 swaps it: the swap fails if another fold came first. So what a dead or beaten fold appended is either right or, if its

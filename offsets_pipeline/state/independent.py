@@ -37,7 +37,7 @@ class Unreplayed:
 
 
 class Specified:
-    """What the specification makes of all rows of some log partitions; the rows come in any order."""
+    """State of some log partitions by the specification, from all of their rows in any order."""
 
     def __init__(self, tables: Iterable[pa.Table], offsets_partitions: int, semantics: CoordinatorSemantics) -> None:
         rows = [

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
 from offsets_pipeline.log.metadata import LogMetadata
@@ -110,7 +110,7 @@ class TopicAppender:
 
 @dataclass
 class _Written:
-    """What a task wrote: files of the log, the new ends by log partition, and what did not decode."""
+    """Result of a task: files of the log, the new ends by log partition, and damaged parts of the topic."""
 
     files: list[AddFile] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
