@@ -128,12 +128,15 @@ class CommitWindows:
         order = np.lexsort((record_offset, code))
         order = order[_since_tombstone(code[order], commits.tombstone[order])]
         order = order[_rank_from_end(code[order]) < self._size]
-        order = order[self._is_at_home(commits.group_ids(), partition)[order]]
         first = np.flatnonzero(np.diff(code[order], prepend=-1))
         named = commits.take(order[first])
+        is_at_home = self._is_at_home(named.group_ids(), partition[order[first]])
+        sizes = np.diff(np.append(first, len(order)))
+        order = order[np.repeat(is_at_home, sizes)]
+        named = named.take(np.flatnonzero(is_at_home))
         return WindowColumns(
             list(zip(named.group_ids().to_pylist(), named.topics().to_pylist(), named.partition.tolist(), strict=True)),
-            np.append(first, len(order)),
+            np.append(0, np.cumsum(sizes[is_at_home])),
             commits.committed_offset[order],
             commits.commit_timestamp_ms[order],
         )
