@@ -14,6 +14,8 @@ from deltalake import write_deltalake
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG_PARTITIONS
 from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.history.deletion_causes import Retention
+from offsets_pipeline.history.group_timeline import why
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.log_history import LogHistory
@@ -221,6 +223,24 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
         (0, 1, 20, 10, False, False),
         (1, 2, 5, -15, True, True),
     ]
+
+
+def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earlier_one_shows(tmp_path: Path) -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)
+    log.delete(("g", "t", 0))
+    times = {(0, 0): START_MS, (0, 1): START_MS + 1}
+    store = random_store(tmp_path / "store", {0: log.rows}, times, 1, kind="owned", source="coordinator: OffsetDelete")
+    read_again = table_of(log.rows[1:], times, log_incarnation=1)  # without the note
+    write_deltalake(tmp_path / "store" / "log", read_again, mode="append")
+    row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 2, "updated_at": 0}
+    noted = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
+    write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
+    (deleted,) = history_tables(store)["deleted_offsets"].read().to_pylist()
+    assert (deleted["log_incarnation"], deleted["committed_offset"], deleted["cause"]) == (0, 10, "deleted")
+    answer = why(LogHistory(store), Retention(), "g", "t", 0)
+    assert (answer.status, answer.committed_offset, answer.cause) == ("deleted", 10, "deleted")
+    assert len(answer.deletions) == 1
 
 
 def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path) -> None:
