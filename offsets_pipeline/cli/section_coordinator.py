@@ -8,10 +8,23 @@ import click
 
 from offsets_pipeline.cli.command import COORDINATOR, PATH, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import COMMIT, DURATION, HOURS, OPTION, PLACE, SERVERS, TIME, TOPIC, every_option
+from offsets_pipeline.cli.values import (
+    COMMIT,
+    DURATION,
+    HOURS,
+    INT32_MAX,
+    OPTION,
+    PLACE,
+    SERVERS,
+    TIME,
+    TOPIC,
+    every_option,
+)
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
+
+_RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
 
 @command(
@@ -25,11 +38,11 @@ if TYPE_CHECKING:
 @click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
 @click.option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
 @click.option(
-    "--leader-epoch", type=click.IntRange(min=0), metavar="N", help="Leader epoch of the last consumed record."
+    "--leader-epoch", type=click.IntRange(0, INT32_MAX), metavar="N", help="Leader epoch of the last consumed record."
 )
 @click.option(
     "--retention-ms",
-    type=click.IntRange(min=-1),
+    type=click.IntRange(-1, _RETENTION_MAX_MS),
     metavar="MS",
     help="Time until the offsets expire (default: -1, the store's retention).",
 )
@@ -230,7 +243,7 @@ def delete_group(store: str, settings: Settings, groups: tuple[str, ...]) -> int
 )
 @click.option(
     "--retention-minutes",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, INT32_MAX),
     metavar="N",
     help="Forecast: the broker's offsets.retention.minutes (default: settings).",
 )

@@ -8,7 +8,7 @@ import click
 
 from offsets_pipeline.cli.command import QUESTIONS, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import POSITIONS, TIME
+from offsets_pipeline.cli.values import INT32_MAX, PARTITION, POSITIONS, TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _TIME = "ISO 8601, or milliseconds since 1970"
 def _retention_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
     return click.option(
         "--retention-minutes",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, INT32_MAX),
         metavar="N",
         help="The broker's offsets.retention.minutes, to distinguish retention from requests (owned stores: settings).",
     )
@@ -70,9 +70,7 @@ def as_of(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  
 )
 @click.option("--group", required=True, metavar="G", help="The group.")
 @click.option("--topic", metavar="T", help="Only offsets of this topic.")
-@click.option(
-    "--partition", type=click.IntRange(min=0), metavar="P", help="Only offsets of partitions with this number."
-)
+@click.option("--partition", type=PARTITION, metavar="P", help="Only offsets of partitions with this number.")
 @click.option("--since", type=TIME, metavar="T", help=f"Leave out earlier events: {_TIME}.")
 @click.option("--until", type=TIME, metavar="T", help=f"Leave out later events: {_TIME}.")
 @_retention_option()
@@ -87,7 +85,7 @@ def history(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:
 @command(QUESTIONS, "offsets why --store store --group billing --topic orders --partition 0", several_stores=True)
 @click.option("--group", required=True, metavar="G", help="The group.")
 @click.option("--topic", required=True, metavar="T", help="The topic.")
-@click.option("--partition", required=True, type=click.IntRange(min=0), metavar="P", help="The topic's partition.")
+@click.option("--partition", required=True, type=PARTITION, metavar="P", help="The topic's partition.")
 @_retention_option()
 @format_option()
 def why(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # noqa: ANN401 - WhyOptions

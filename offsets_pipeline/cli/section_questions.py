@@ -10,7 +10,17 @@ import click
 from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
 from offsets_pipeline.cli.live_cluster import live_options
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS, HOURS, INTERVAL, RESET, SCHEMA, TIME, position_options
+from offsets_pipeline.cli.values import (
+    ADDRESS,
+    HOURS,
+    INT32_MAX,
+    INTERVAL,
+    PARTITION,
+    RESET,
+    SCHEMA,
+    TIME,
+    position_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,7 +199,7 @@ def _require_one_store(stores: tuple[str, ...], where: PositionOptions) -> None:
 )
 @click.option("--group", required=True, metavar="G", help="The consumer's group.")
 @click.option("--topic", required=True, metavar="T", help="The topic.")
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="This partition (default: all known ones).")
+@click.option("--partition", type=PARTITION, metavar="P", help="This partition (default: all known ones).")
 @click.option(
     "--reset",
     type=RESET,
@@ -315,7 +325,7 @@ def _coverage_options(run: Callable[..., int]) -> Callable[..., int]:
             ),
             click.option(
                 "--retention-minutes",
-                type=click.IntRange(1),
+                type=click.IntRange(1, INT32_MAX),
                 metavar="N",
                 help="The broker's offsets.retention.minutes (default: settings).",
             ),

@@ -15,6 +15,7 @@ from offsets_pipeline.cli.values import (
     PATTERN,
     SEMANTICS_OF_NEW_STORE,
     SERVERS,
+    ZOOKEEPER,
     every_option,
     partitions_option,
     position_options,
@@ -146,6 +147,7 @@ def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
 )
 @click.option(
     "--zookeeper",
+    type=ZOOKEEPER,
     metavar="HOST:PORT[/CHROOT]",
     help="Servers of ZooKeeper, separated by commas. The section [zookeeper] of the settings has digest and TLS.",
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline.cli.command import PATH, STATE, command
-from offsets_pipeline.cli.values import semantics_option
+from offsets_pipeline.cli.values import PARTITION, semantics_option
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -38,7 +38,7 @@ def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | 
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=PARTITION,
     multiple=True,
     metavar="N",
     help="Only this log partition. May be repeated.",

@@ -10,7 +10,7 @@ import click
 
 from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, parse_options
 from offsets_pipeline.clock import EPOCH, duration_ms, parse_time_ms
-from offsets_pipeline.config.sections import HOURS_MAX
+from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.lag.starting_offset import parse_reset
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -128,6 +128,11 @@ def read_pattern(text: str) -> str:
     return text
 
 
+def read_zookeeper(text: str) -> str:
+    """HOST:PORT, or several separated by commas, and maybe a chroot. Raises ConfigError."""
+    return ZooKeeperSettings(connect=text).connect
+
+
 def read_schema(text: str) -> str:
     """The name of a schema. Raises ValueError."""
     if not _SCHEMA.fullmatch(text):
@@ -175,6 +180,7 @@ OPTION = Written("option", read_option)
 SERVERS = Written("servers", read_servers)
 PATTERN = Written("pattern", read_pattern)
 SCHEMA = Written("schema", read_schema)
+ZOOKEEPER = Written("zookeeper", read_zookeeper)
 
 
 class _Interval(Written):
@@ -187,6 +193,11 @@ class _Interval(Written):
 
 _NO_DURATION = "as set"
 INTERVAL = _Interval("duration", read_interval)
+
+
+INT32_MAX = 2**31 - 1
+#: Number of a partition.
+PARTITION = click.IntRange(0, INT32_MAX)
 
 
 def semantics_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -208,7 +219,7 @@ SEMANTICS_OF_NEW_STORE = semantics_option(
 def partitions_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
     names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
-    return click.option(*names, "offsets_partitions", type=click.IntRange(min=1), metavar="N", help=help_)
+    return click.option(*names, "offsets_partitions", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
 
 
 def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -210,22 +210,6 @@ def test_partition_that_does_not_load_is_reported_and_does_not_stop_the_others(
     assert {identity[0] for identity in held(filled)} & {"x", "y", "z"} == set()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--dry-run", "--retention-minutes", str(2**31)), "offsets_retention_minutes: 2147483648 is not allowed; it"),
-    ],
-)
-def test_invalid_option_is_one_line(
-    filled: Path, offsets: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], said: str
-) -> None:
-    before = held(filled)
-    status, out, err = offsets(*arguments)
-    assert (status, out, len(err.splitlines())) == (1, "", 1)
-    assert err.startswith(f"offsets: error: {said}")
-    assert held(filled) == before
-
-
 WITHOUT_SPARK = """
 import sys
 

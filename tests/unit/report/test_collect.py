@@ -183,6 +183,15 @@ def test_command_that_fails_says_why_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_report_of_a_time_before_the_first_commit_has_no_group(
+    capture: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["report", "--store", str(capture("4.2.0-kip848")), "--html", "-", "--at", "2020-01-01"]
+    assert main(line) == 0
+    out, err = capsys.readouterr()
+    assert (out[:15], "error" in err) == ("<!DOCTYPE html>", False)
+
+
 def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create_tables(str(tmp_path / "store"), StoreProperties("owned", 1, topic_kind=TopicKind.CONNECT))
     assert main(["report", "--store", str(tmp_path / "store"), "--html", str(tmp_path / "a.html")]) == 1
