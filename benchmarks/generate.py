@@ -76,7 +76,7 @@ def generate(shape: Shape, folder: Path) -> GeneratedLog:
 
 
 def add_shape_options(parser: argparse.ArgumentParser, default: Shape) -> None:
-    """The options that make a Shape; `shape_of` reads them back."""
+    """Add the options of a Shape; `shape_of` reads them."""
     for each in fields(Shape):
         option = f"--{each.name.replace('_', '-')}"
         value = getattr(default, each.name)

@@ -51,7 +51,7 @@ class Shape:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a shape that cannot be made."""
+        """Raises ValueError for an impossible shape."""
         most = min(self.identities_per_group, _MAX_RECORDS_PER_BATCH)
         if not 1 <= self.records_per_batch <= most:
             raise ValueError(f"a batch holds 1 to {most} commits of one group, not {self.records_per_batch}")

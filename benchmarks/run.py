@@ -76,7 +76,7 @@ def measure_broker(table: Table, logs: list[GeneratedLog], repeats: int) -> None
 
 
 def other_logs(shape: Shape, folder: Path) -> list[GeneratedLog]:
-    """Smaller logs with other batches."""
+    """Generate smaller logs with other batches."""
     smaller = replace(shape, commits=int(shape.commits * _OTHER_SHARE))
     return [
         generate(
@@ -104,7 +104,7 @@ class Bench:
         self._spark.sparkContext.setLogLevel("ERROR")
 
     def run(self, log: GeneratedLog, name: str, *, print_lines: bool) -> None:
-        """Ingest, reload, recipe, stream, sizes; the states have to be equal."""
+        """Measure ingest, reload, recipe, stream and sizes; the states must be equal."""
         table = self._table if print_lines else Table()
         data = log.description
         folder = self._folder / name
@@ -226,7 +226,7 @@ def _fold_alone(store: Store) -> None:
 
 
 def _offsets(store: Store) -> pa.Table:
-    """The newest row of each identity."""
+    """Return the newest row of each identity."""
     name = COMMITTED_OFFSETS.name
     rows = StateReader(store.location).select(OFFSETS.newest(name, "TRUE"), name)
     return rows.cast(

@@ -138,6 +138,7 @@ MUTATIONS = [
     Mutation("R5", COLUMNS, "semantics/compaction.py", "[bytes((0, 0)), bytes((0, 1))]", "[bytes((0, 1))]", COMPACTION),
     Mutation("R6", ROWS, STATE, "self.unknown_records += 1", "pass"),
     Mutation("R6", ROWS, STATE, "self.quarantined[row.record_offset] = str(corrupt)", "pass"),
+    Mutation("R6", BOTH, "semantics/known_keys.py", "record_type > GROUP_METADATA", "record_type > 99"),
     Mutation("R6", COLUMNS, REPLAY, "if not commits.valid.all():", "if False:"),
     Mutation(
         "R6",
@@ -529,7 +530,10 @@ MUTATIONS = [
     Mutation(
         "R33", BOTH, "semantics/group_description.py", 'state=STABLE if value["members"] else EMPTY', "state=STABLE"
     ),
-    Mutation("R34", BOTH, "semantics/group_description.py", "(-named[name], name)", "(named[name], name)"),
+    Mutation("R34", BOTH, "semantics/group_description.py", "(-named[name], _place_in_map(name))", "-named[name]"),
+    Mutation(
+        "R34", BOTH, "semantics/group_description.py", "(-named[name], _place_in_map(name))", "(named[name], name)"
+    ),
     Mutation(
         "R34", BOTH, "semantics/group_description.py", "protocol_type=group_type.lower()", "protocol_type=group_type"
     ),
@@ -548,7 +552,7 @@ MUTATIONS = [
         "R35",
         COLUMNS,
         "semantics/compaction.py",
-        "np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)])",
+        "np.concatenate([last, _naming_more(part.code, part.topic_id, decided.removable, last_values)])",
         "last",
         COMPACTION,
     ),

@@ -131,8 +131,8 @@ def _ask_leaders(
         response = connection.send(request({at: NONE if epoch is None else epoch for at, epoch in epochs.items()}))
         answers = {}
         for found in (each for of_topic in response.topics for each in of_topic.partitions):
-            partition, told = answer(found)
-            answers[partition] = found.error_code, told
+            partition, value = answer(found)
+            answers[partition] = found.error_code, value
         return answers
 
     return cluster.ask_leaders(topic, partitions, ask, action)

@@ -58,12 +58,12 @@ def open_transactions(cluster: Cluster, topic: str, partitions: Iterable[int]) -
     if not found:
         return []
     transactional_ids = _transactional_ids(cluster, {each.producer_id for each in found})
-    told = [
+    opened = [
         replace(each, transactional_id=transactional_id, started_ms=started_ms)
         for each in found
         for transactional_id, started_ms in [transactional_ids.get(each.producer_id, (None, None))]
     ]
-    return sorted(told, key=lambda each: (each.partition, each.first_offset))
+    return sorted(opened, key=lambda each: (each.partition, each.first_offset))
 
 
 def _open(partition: Message) -> list[OpenTransaction]:
@@ -103,6 +103,6 @@ def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tu
         }
 
     try:
-        return {producer_id: told for at_broker in cluster.ask_all(ask) for producer_id, told in at_broker.items()}
+        return {producer_id: each for at_broker in cluster.ask_all(ask) for producer_id, each in at_broker.items()}
     except (BrokerUnreachable, KafkaFailed, NotAuthorized):
         return {}

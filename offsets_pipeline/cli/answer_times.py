@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _SHOWN = 5  # log partitions of a warning
 
 
-def told_time(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
+def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
-    return _told(answer_time(reader, 2 * settings.topic.note_interval_ms), store)
+    return _with_warnings(answer_time(reader, 2 * settings.topic.note_interval_ms), store)
 
 
-def told_time_of_log(
+def log_answer_time_of(
     history: LogHistory,
     store: str,
     settings: Settings,
@@ -45,8 +45,8 @@ def told_time_of_log(
     They are as of its end, as of an earlier time (``until_ms``), or as of positions, which have no time.
     """
     if positions is not None:
-        return _told(log_answer_at(history, positions), store)
-    return _told(log_answer_time(history, 2 * settings.topic.note_interval_ms, until_ms), store)
+        return _with_warnings(log_answer_at(history, positions), store)
+    return _with_warnings(log_answer_time(history, 2 * settings.topic.note_interval_ms, until_ms), store)
 
 
 def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def time_of_row(time: AnswerTime, log_partition: int) -> tuple[str | None, tuple
     return time.as_of, time.of_partition(log_partition)
 
 
-def _told(found: AnswerTime, store: str) -> AnswerTime:
+def _with_warnings(found: AnswerTime, store: str) -> AnswerTime:
     if found.as_of is not None:
         show_status(f"{store} as of {found.as_of}")
     for reason, say in ((NOT_FOLDED, _not_folded), (HELD_BACK, _held_back), (MIRROR_BEHIND, _mirror_behind)):

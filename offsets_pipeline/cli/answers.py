@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import time_fields, told_time
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
@@ -24,7 +24,7 @@ def show_log(stores: Sequence[str], settings: Settings, format_: str) -> int:
     for store, reader in readers.items():
         cluster = {"cluster": reader.cluster} if of_cluster else {}
         answers += [{**vars(each), **cluster} for each in log_info(reader)]
-        times.append((reader.cluster, told_time(reader, store, settings)))
+        times.append((reader.cluster, answer_time_of(reader, store, settings)))
     if format_ == "json":
         write_json({"log_partitions": answers, **time_fields(times)})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import TIME_COLUMNS, time_of_row, told_time
+from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time_of_row
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock
@@ -70,7 +70,7 @@ def _of_store(
     """The source of positions, and the rows of one store."""
     now_ms = SystemClock().now_ms()
     group = describe_groups(reader, [options.group]).get(options.group)
-    time = told_time(reader, store, settings)
+    time = answer_time_of(reader, store, settings)
     committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
     positions = _positions(store, reader, options, settings, now_ms)
     if options.partition is None:

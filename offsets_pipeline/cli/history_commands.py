@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import told_time_of_log
+from offsets_pipeline.cli.answer_times import log_answer_time_of
 from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
 from offsets_pipeline.cli.opened import open_logs
 from offsets_pipeline.cli.output import write_documents, write_rows
@@ -77,7 +77,7 @@ def as_of(stores: Sequence[str], settings: Settings, options: AsOfOptions) -> in
     logs = open_logs(stores, settings)
     for store, log in logs.items():
         answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
-        time = told_time_of_log(log, store, settings, time_ms, positions)
+        time = log_answer_time_of(log, store, settings, time_ms, positions)
         if not answer.is_complete:
             warn(
                 f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
@@ -110,7 +110,7 @@ def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) 
             since_ms=options.since,
             until_ms=options.until,
         )
-        time = told_time_of_log(log, store, settings, options.until)
+        time = log_answer_time_of(log, store, settings, options.until)
         since = None if found.complete_since_ms is None else shown_time(found.complete_since_ms)
         if since is not None and options.format_ != "json":
             warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
@@ -144,7 +144,7 @@ def why(stores: Sequence[str], settings: Settings, options: WhyOptions) -> int:
     for store, log in logs.items():
         retention = _retention(log, settings, options.retention_minutes)
         answer = why_of(log, retention, options.group, options.topic, options.partition)
-        time = told_time_of_log(log, store, settings)
+        time = log_answer_time_of(log, store, settings)
         documents.append({**vars(answer), "cluster": log.cluster, **vars(time)})
     if options.format_ == "json":
         write_documents(documents)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.cli.answer_times import TIME_COLUMNS, time_of_row, told_time, told_time_of_log
+from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, log_answer_time_of, time_of_row
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, shown_time
@@ -78,11 +78,11 @@ def _lag(options: LagOptions, settings: Settings) -> int:
     for store, reader in readers.items():
         if options.at is None:
             groups = _groups(reader, options.groups)
-            time = told_time(reader, store, settings)
+            time = answer_time_of(reader, store, settings)
         else:
             log = LogHistory(reader.location)
             groups = _past_groups(log, options.groups, options.at)
-            time = told_time_of_log(log, store, settings, options.at)
+            time = log_answer_time_of(log, store, settings, options.at)
         rows = _of_store(store, reader, groups, options, settings)
         if len(readers) > 1:
             rows = [(*row, reader.cluster) for row in rows]

@@ -38,7 +38,7 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
 
 
 class LiveCluster:
-    """The cluster that `--bootstrap-server` names, connected when it is asked; without the option it knows nothing."""
+    """The cluster of `--bootstrap-server`. Connects at the first question; without the option nothing is known."""
 
     def __init__(self, bootstrap_server: str | None, options: Sequence[str], settings: Settings) -> None:
         self._bootstrap_server = bootstrap_server

@@ -58,8 +58,8 @@ def reload(store: str, settings: Settings, partitions: tuple[int, ...], semantic
 def verify(store: str, settings: Settings, independent: bool) -> int:  # noqa: FBT001
     """Replay the log from its start and compare the result with the state tables.
 
-    The exit status is 1 if they differ. With --independent the replay is not the one that wrote the state, so that it
-    finds a fault of that one.
+    The exit status is 1 if they differ. With --independent another implementation replays than the one that wrote
+    the state, so that a fault of either one shows.
     """
     from offsets_pipeline.cli import state_commands
 

@@ -78,7 +78,7 @@ class StoreProperties:
 
     @classmethod
     def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
-        """Read them from the log table. Raises NotAStore for a table of another program or of another store format."""
+        """Read the properties of the log table. Raises NotAStore for another program's table or another format."""
         version = format_of(properties, location)
         if version < int(FORMAT_VERSION):
             raise NotAStore(

@@ -188,7 +188,7 @@ class TableFolder:
     # --- writing
 
     def create(self, properties: Mapping[str, str] = MappingProxyType({})) -> bool:
-        """Create the table with ``properties`` beside those of its schema; returns False if it exists.
+        """Create the table with ``properties`` in addition to those of its schema; returns False if it exists.
 
         Raises StorageFailed, UnsafeStorage if the storage overwrites files that exist.
         """

@@ -102,7 +102,7 @@ class TopicMetrics(TopicObserver):
         metrics.add("offsets_records_read_total", 0)
 
     def connected(self, address: str, cluster_id: str | None) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.connected(address, cluster_id)
 
     def missing(self, address: str) -> None:
@@ -140,7 +140,7 @@ class TopicMetrics(TopicObserver):
         self._following.unreachable(error)
 
     def transaction_ended(self, log_partition: int) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.transaction_ended(log_partition)
 
     def _is_up(self) -> None:
@@ -148,7 +148,7 @@ class TopicMetrics(TopicObserver):
         self._metrics.set("offsets_topic_last_success_timestamp_seconds", self._clock.now_ms() / 1000)
 
     def warned(self, text: str) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.warned(text)
 
 

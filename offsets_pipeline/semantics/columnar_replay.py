@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.record.commit_columns import CommitColumns, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics import effects
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import (
@@ -32,6 +32,7 @@ from offsets_pipeline.semantics.compaction import (
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.effects import commit_columns, effect_rows
 from offsets_pipeline.semantics.group_facts import GroupFacts
+from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.replay_progress import ReplayProgress
@@ -155,7 +156,7 @@ class Replay:
 
     def _add_other(self, log_partition: int, record_offset: int, key: bytes | None, value: bytes | None) -> None:
         try:
-            decoded = decode_key(key)
+            decoded = decode_known_key(key, self._semantics)
             fields = None if value is None else decode_value(decoded.record_type, value).fields
         except UnknownRecordType:
             self._progress.note_unknown(log_partition, record_offset)  # R6

@@ -20,6 +20,7 @@ from offsets_pipeline.semantics.group_types import (
     SHARE,
     STREAMS,
 )
+from offsets_pipeline.semantics.partitioning import java_hash
 
 Fields = Mapping[str, Any]
 
@@ -29,6 +30,7 @@ ASSIGNING, RECONCILING, NOT_READY = "Assigning", "Reconciling", "NotReady"
 #: The server assignor of a consumer group whose members name none: the broker's default, which the log does not have.
 DEFAULT_CONSUMER_ASSIGNOR = "uniform"
 _NO_EPOCH = -1
+_TIMELINE_HASH_FACTOR = 0x9E37_79B9_7F4A_7C15
 _RECONCILED_MEMBER_STATE = {CONSUMER: 0, STREAMS: 1}  # "stable" in types 8 and 22 (R33)
 
 
@@ -214,7 +216,15 @@ def _is_reconciled(group_type: str, current: Fields, assignment_epoch: int) -> b
 
 def _server_assignor(members: Iterable[Fields]) -> str:
     named = Counter(member["server_assignor"] for member in members if member["server_assignor"])
-    return min(named, key=lambda name: (-named[name], name)) if named else DEFAULT_CONSUMER_ASSIGNOR
+    return min(named, key=lambda name: (-named[name], _place_in_map(name))) if named else DEFAULT_CONSUMER_ASSIGNOR
+
+
+def _place_in_map(name: str) -> int:
+    """Where a broker's TimelineHashMap iterates over a key: by the highest bits of a multiplied hash.
+
+    A broker counts assignors in such a map, and of equal counts the first wins.
+    """
+    return java_hash(name) * _TIMELINE_HASH_FACTOR & (1 << 64) - 1
 
 
 def _topics_by_regex(records: Mapping[tuple[int, str], Fields]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.record.wire import NO_TOPIC_ID
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group import Group
@@ -25,6 +25,7 @@ from offsets_pipeline.semantics.group_types import (
     named_topics,
     record_key_of,
 )
+from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.partitioning import is_misplaced
 
@@ -130,7 +131,7 @@ class PartitionState:
             self._keep_while_held(group_id)
 
     def _apply(self, row: LogRow) -> None:
-        key = decode_key(row.key)
+        key = decode_known_key(row.key, self.semantics)
         value = None if row.value is None else decode_value(key.record_type, row.value).fields  # R6: of type 9 too
         if key.record_type in OFFSET_COMMIT_TYPES:
             where = TopicPartition(key.fields["topic"], key.fields["partition"])

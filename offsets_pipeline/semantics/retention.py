@@ -38,7 +38,7 @@ class Rule(Enum):
 
     @property
     def lets_expire(self) -> bool:
-        """Whether offsets under it may expire."""
+        """Whether offsets under the rule may expire."""
         return self not in {Rule.SUBSCRIBED, Rule.ACTIVE_GROUP, Rule.PENDING}
 
 
@@ -68,7 +68,7 @@ class Expiry(NamedTuple):
         return self.rule.lets_expire and self.is_over(now_ms)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its time is over, even if an open transaction keeps it."""
+        """Whether the offset's time is over, even if an open transaction keeps the offset."""
         return self.at_ms is not None and now_ms >= self.at_ms  # R19
 
 

@@ -27,12 +27,13 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
-from offsets_pipeline.record.decode import decode_key, decode_value
+from offsets_pipeline.record.decode import decode_value
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK, classic_offsets
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, highest_of_each, last_of_each
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.group_description import Existence, GroupRecordRow, existence, is_live
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE, record_key_of
+from offsets_pipeline.semantics.known_keys import decode_known_key
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.semantics.transactions import (
     ABORTED,
@@ -136,7 +137,7 @@ class _OffsetsCleaning(Cleaning):
         super().__init__(rows)
         self._semantics = semantics
         self._read_commits()
-        self._groups = _GroupRecords(self._groups_of_commits)
+        self._groups = _GroupRecords(self._groups_of_commits, semantics)
         self._read_others()
 
     def _read_commits(self) -> None:
@@ -252,13 +253,14 @@ class _Group(NamedTuple):
 class _GroupRecords:
     """The records of groups, one by one: they are few."""
 
-    def __init__(self, more_groups: Iterable[str]) -> None:
+    def __init__(self, more_groups: Iterable[str], semantics: CoordinatorSemantics) -> None:
+        self._semantics = semantics
         self._groups: dict[str, _Group] = {name: _Group({}, {}) for name in more_groups}
 
     def add(self, row: int, key: bytes | None, value: bytes | None) -> bool:
         """Take a record, in ascending order; False if the replay ignores it."""
         try:
-            decoded = decode_key(key)
+            decoded = decode_known_key(key, self._semantics)
             if value is not None:
                 decode_value(decoded.record_type, value)
         except (CorruptRecord, UnknownRecordType):

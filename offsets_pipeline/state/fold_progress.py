@@ -56,7 +56,7 @@ class PartitionProgress:
 
 
 class FoldProgress:
-    """`fold_progress` as of one version, and the right to replace it unless another fold does first."""
+    """The table `fold_progress` as of one version. `swap` replaces it, unless another fold was first."""
 
     def __init__(self, table: TableFolder, snapshot: Snapshot, partitions: Mapping[int, PartitionProgress]) -> None:
         self._table = table

@@ -175,7 +175,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Read no further than the log ends now."""
+        """Limit the reading to the present end of the log."""
         starts = self._options.starts
         self._target = self._ends(self._topic(starts or {}), LATEST, starts)
 

@@ -49,8 +49,8 @@ def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
 class TopicAppender:
     """Appends batches of one log incarnation.
 
-    ``read`` turns the batches of a task into batches of records; by default they are records. A reader of ranges saves
-    the way of each record from one Python process through the JVM, row by row, to another.
+    ``read`` turns the batches of a task into batches of records; by default they are records. With a reader
+    of ranges, records need not go row by row from one Python process through the JVM to another.
 
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
     the append.

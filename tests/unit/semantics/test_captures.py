@@ -5,6 +5,7 @@ Each capture goes through each engine once. The pipeline with Spark has its own 
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,21 @@ import pytest
 
 from offsets_pipeline.coordinator.loading import Partitions
 from offsets_pipeline.semantics import partition_state
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from tests.compare import compare, compared_offsets
-from tests.logs import CAPTURE_NAMES, LOST_BY_BROKER, capture_partitions, capture_rows, capture_semantics, oracle
+from tests.logs import (
+    CAPTURE_NAMES,
+    CAPTURES,
+    LOST_BY_BROKER,
+    capture_partitions,
+    capture_rows,
+    capture_semantics,
+    oracle,
+    segment_rows,
+)
 from tests.replays import Replayed, replayed_as_columns
 from tests.unit.coordinator.states import table_of
-from tests.unit.fold.state_tables import StateTables, assert_same
+from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
     from offsets_pipeline.semantics.log_row import LogRow
@@ -181,6 +192,19 @@ def exported(states: dict[int, PartitionState]) -> dict[str, Any]:
 def test_specification_answers_as_the_classic_coordinator(name: str) -> None:  # R10c, R12, R14, R33, R34
     assert compared_offsets(oracle(name)) > 0
     assert compare(exported(specified(name)), oracle(name)) == LOST_BY_BROKER.get(name, [])
+
+
+def test_specification_answers_as_a_classic_coordinator_that_knows_no_consumer_groups() -> None:  # R6
+    folder = CAPTURES.parent / "downgraded"
+    answers = json.loads((folder / "answers.json").read_text())
+    rows = segment_rows(folder)[0]
+    assert {row.key[1] for row in rows if row.key is not None and row.control_type is None} >= {1, 2, 3, 5, 8}
+    classic = CoordinatorSemantics.CLASSIC
+    assert compare(exported({0: partition_state.replay(rows, 0, 1, classic)}), answers) == []
+    assert compared_offsets(answers) > 3
+    tables = StateTables(1, classic)
+    tables.fold(rows)
+    assert_same(tables, references(rows, 1, classic))
 
 
 # --- the engines against the specification

@@ -9,10 +9,11 @@ import pytest
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.group_types import CLASSIC as CLASSIC_GROUP
+from offsets_pipeline.semantics.group_types import CONSUMER
 from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.retention import forecast, holdings_of
-from tests.logs import LogPartition
+from tests.logs import LogPartition, group_key
 from tests.replays import replayed_as_columns
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
@@ -98,12 +99,22 @@ def test_group_without_metadata_is_gone_with_its_last_offset(log: LogPartition) 
 
 def test_offsets_that_a_group_tombstone_left_behind_make_a_simple_group(log: LogPartition) -> None:  # R14
     log.commit(OF_G, 1)
-    log.group(3, "g", epoch=1)
-    log.group_tombstone(3, "g")
+    log.group(2, "g", protocol_type="consumer")
+    log.group_tombstone(2, "g")
     state = replayed(log)
     assert state.groups["g"].group_type == CLASSIC_GROUP
     assert committed(state) == {0: 1}
     assert replayed(log, MODERN).groups == {}
+
+
+def test_records_of_newer_groups_are_unknown_even_damaged_ones(log: LogPartition) -> None:  # R6
+    log.commit(OF_G, 1)
+    log.group(3, "g", epoch=1)
+    log.record(group_key(5, "h", "m")[:4], b"?")
+    state = replayed(log)
+    assert (state.unknown_records, state.quarantined, state.groups.keys()) == (2, {}, {"g"})
+    assert (state.groups["g"].group_type, committed(state)) == (CLASSIC_GROUP, {0: 1})
+    assert replayed(log, MODERN).groups["g"].group_type == CONSUMER
 
 
 def test_group_with_metadata_stays_without_offsets(log: LogPartition) -> None:  # R14

@@ -218,7 +218,10 @@ def test_group_that_began_with_its_member_has_no_epoch_yet() -> None:  # R14: ty
         ([None, ""], "uniform"),
         (["range"], "range"),
         (["range", "uniform", "uniform"], "uniform"),
-        (["uniform", "range"], "range"),
+        (["uniform", "range"], "uniform"),  # as a broker of 4.2 and one of 3.9 answered, whichever joined first
+        (["range", "uniform"], "uniform"),
+        (["org.acme.Assignor1", "org.acme.Assignor2"], "org.acme.Assignor2"),  # the order of Kafka's TimelineHashMap
+        (["range", "org.acme.Assignor2"], "org.acme.Assignor2"),
         ([None, None, "range"], "range"),
     ],
 )
