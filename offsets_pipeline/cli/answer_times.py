@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.observability.warnings import warn
-from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
+from offsets_pipeline.query.answer_time import (
+    HELD_BACK,
+    MIRROR_BEHIND,
+    NOT_FOLDED,
+    AnswerTime,
+    Stale,
+    answer_time,
+    log_answer_at,
+    log_answer_time,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.state_reader import StateReader
 
 _SHOWN = 5  # log partitions of a warning
@@ -20,7 +30,50 @@ _SHOWN = 5  # log partitions of a warning
 
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
-    found = answer_time(reader, 2 * settings.topic.note_interval_ms)
+    return _with_warnings(answer_time(reader, 2 * settings.topic.note_interval_ms), store)
+
+
+def log_answer_time_of(
+    history: LogHistory,
+    store: str,
+    settings: Settings,
+    until_ms: int | None = None,
+    positions: Mapping[int, int] | None = None,
+) -> AnswerTime:
+    """Return the time that answers from the log are as of, and warn of what they lack.
+
+    They are as of its end, as of an earlier time (``until_ms``), or as of positions, which have no time.
+    """
+    if positions is not None:
+        return _with_warnings(log_answer_at(history, positions), store)
+    return _with_warnings(log_answer_time(history, 2 * settings.topic.note_interval_ms, until_ms), store)
+
+
+def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
+    """Return `as_of` and `stale` of one JSON document; ``times`` has the cluster of each answer.
+
+    The answers are as of the earliest time. With several clusters each entry of `stale` names its own.
+    """
+    of_clusters = list(times)
+    several = len({cluster for cluster, _ in of_clusters}) > 1
+    return {
+        "as_of": min((each.as_of for _, each in of_clusters if each.as_of is not None), default=None),
+        "stale": [
+            {**vars(row), "cluster": cluster} if several else row for cluster, each in of_clusters for row in each.stale
+        ],
+    }
+
+
+#: Names of what `time_of_row` adds to a row of JSON.
+TIME_COLUMNS = ("as_of", "stale")
+
+
+def time_of_row(time: AnswerTime, log_partition: int) -> tuple[str | None, tuple[Stale, ...]]:
+    """Return what is added to a row of JSON: the time that it is as of, and what its log partition lacks."""
+    return time.as_of, time.of_partition(log_partition)
+
+
+def _with_warnings(found: AnswerTime, store: str) -> AnswerTime:
     if found.as_of is not None:
         show_status(f"{store} as of {found.as_of}")
     for reason, say in ((NOT_FOLDED, _not_folded), (HELD_BACK, _held_back), (MIRROR_BEHIND, _mirror_behind)):

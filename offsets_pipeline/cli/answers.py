@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of
-from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
+from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from offsets_pipeline.config import Settings
 
 
-def show_log(store: str, settings: Settings, format_: str) -> int:
+def show_log(stores: Sequence[str], settings: Settings, format_: str) -> int:
     """Show each log partition; returns the exit status."""
-    reader = open_reader(store, settings)
-    answers = [asdict(each) for each in log_info(reader)]
-    time = answer_time_of(reader, store, settings)
+    readers = open_readers(stores, settings)
+    of_cluster = len(readers) > 1
+    answers: list[dict[str, Any]] = []
+    times = []
+    for store, reader in readers.items():
+        cluster = {"cluster": reader.cluster} if of_cluster else {}
+        answers += [{**vars(each), **cluster} for each in log_info(reader)]
+        times.append((reader.cluster, answer_time_of(reader, store, settings)))
     if format_ == "json":
-        write_json({"log_partitions": answers, "as_of": time.as_of, "stale": time.stale})
+        write_json({"log_partitions": answers, **time_fields(times)})
     else:
-        names = list(LogPartitionInfo.__dataclass_fields__)
+        names = [*LogPartitionInfo.__dataclass_fields__, *(["cluster"] if of_cluster else [])]
         if format_ == "table" and all(each["complete_since"] is None for each in answers):
             names = [name for name in names if name not in OF_TOPIC]  # they are empty, and a table has to fit
         write_rows(names, [[each[name] for name in names] for each in answers], format_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +17,10 @@ from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _DEBUG_ENV = "OFFSETS_DEBUG"
+_NO_NEEDS: Mapping[str, str] = MappingProxyType({})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 #: Groups of commands in `offsets --help`, in this order.
@@ -40,6 +42,7 @@ class Command(click.Command):
         examples: command lines for the end of the command's help.
         exclusive: groups of option names (`--format`); a command line may hold one option of each group.
         required: groups of option names; a command line needs an option of each group.
+        needs: by option name, the option that it needs, and after a colon why.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Command(click.Command):
         examples: Sequence[str],
         exclusive: Sequence[Sequence[str]] = (),
         required: Sequence[Sequence[str]] = (),
+        needs: Mapping[str, str] = _NO_NEEDS,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -56,6 +60,7 @@ class Command(click.Command):
         self.examples = examples
         self._exclusive = exclusive
         self._required = required
+        self._needs = needs
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises click.UsageError."""
@@ -79,6 +84,9 @@ class Command(click.Command):
         for group in self._required:
             if not given.intersection(group):
                 raise click.UsageError(f"one of {', '.join(group)} is required", ctx)
+        for option, needed in self._needs.items():
+            if option in given and needed.partition(":")[0] not in given:
+                raise click.UsageError(f"{option} needs {needed}", ctx)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
@@ -148,6 +156,7 @@ def command(
     *examples: str,
     exclusive: Sequence[Sequence[str]] = (),
     required: Sequence[Sequence[str]] = (),
+    needs: Mapping[str, str] = _NO_NEEDS,
     name: str | None = None,
     several_stores: bool = False,
 ) -> Callable[[Callable[..., int]], Command]:
@@ -163,7 +172,8 @@ def command(
             "--store",
             "stores" if several_stores else "store",
             required=True,
-            multiple=several_stores,
+            multiple=True,
+            callback=None if several_stores else _one_store,
             metavar="STORE",
             type=PATH,
             help="Folder of the store, or schema:NAME." + (" May be repeated." if several_stores else ""),
@@ -175,10 +185,18 @@ def command(
             examples=examples,
             exclusive=exclusive,
             required=required,
+            needs=needs,
         )
         return decorator(store(config(run)))
 
     return define
+
+
+def _one_store(ctx: click.Context, option: click.Parameter, stores: tuple[str, ...]) -> str:
+    """Return the store of a command that is about one: a second one would replace the first without a word."""
+    if len(stores) > 1:
+        raise click.BadParameter(f"{ctx.info_name} is about one store: give --store once", ctx, option)
+    return stores[0] if stores else ""
 
 
 #: A path or URI. The command checks it, for its errors say what to do; shells complete it.

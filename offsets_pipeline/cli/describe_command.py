@@ -6,12 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
-from offsets_pipeline.cli.output import write_json, write_lines, write_rows
+from offsets_pipeline.cli.output import write_documents, write_json, write_lines, write_rows
 from offsets_pipeline.errors import NoSuchGroup
-from offsets_pipeline.query.answer_time import AnswerTime
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import (
     consumed_partitions,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
@@ -55,8 +55,11 @@ class DescribeOptions:
 
 
 @dataclass
-class _Answer:
-    """The groups of one store; with a live cluster, the coordinators of log partitions and the ends of topics."""
+class StoreAnswer:
+    """The groups of one store, and the time that they are as of.
+
+    With a live cluster, it has the coordinators of log partitions and the ends of topics.
+    """
 
     store: str
     cluster: str
@@ -91,7 +94,7 @@ def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions
 
 def _answer(
     store: str, reader: StateReader, settings: Settings, options: DescribeOptions, live: LiveCluster
-) -> _Answer:
+) -> StoreAnswer:
     names = None if options.all_groups else list(dict.fromkeys(options.groups))
     if names is not None and any(map(is_pattern, names)):
         names = matching(group_names(reader), names)
@@ -99,25 +102,24 @@ def _answer(
     groups = describe_groups(reader, names, targets=targets) if names is None or names else {}
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
-        return _Answer(store, reader.cluster, groups, time)
+        return StoreAnswer(store, reader.cluster, groups, time)
     ends = live.topic_ends({each.topic for group in groups.values() for each in consumed_partitions(group)})
     groups = {name: with_lag(group, ends) for name, group in groups.items()}
-    return _Answer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), ends)
+    return StoreAnswer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), ends)
 
 
 def _list(readers: Mapping[str, StateReader], settings: Settings, options: DescribeOptions) -> int:
     listed = []
     times = []
     for store, reader in readers.items():
-        times.append(answer_time_of(reader, store, settings))
+        times.append((reader.cluster, answer_time_of(reader, store, settings)))
         found = list_groups(reader)
         chosen = set(matching((each.group for each in found), options.groups) if options.groups else ())
         listed += [each for each in found if each.group in chosen or not options.groups]
     if options.format_ == "json":
-        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
         shown = ("group", "type", "state", "cluster")
         groups = [{name: getattr(each, name) for name in shown} for each in listed]
-        write_json({"groups": groups, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
+        write_json({"groups": groups, **time_fields(times)})
     elif options.format_ == "table" and not (options.state or options.verbose):
         write_lines(each.group for each in listed)
     else:
@@ -126,25 +128,26 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     return 0
 
 
-def _show(answers: Sequence[_Answer], options: DescribeOptions) -> None:
+def _show(answers: Sequence[StoreAnswer], options: DescribeOptions) -> None:
     if options.format_ == "json":
-        documents = [
-            {
-                "groups": each.groups,
-                "cluster": each.cluster,
-                "as_of": each.time.as_of,
-                "stale": each.time.stale,
-                **({"coordinators": each.coordinators} if each.coordinators else {}),
-            }
-            for each in answers
-        ]
-        write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
+        write_documents(
+            [
+                {
+                    "groups": each.groups,
+                    "cluster": each.cluster,
+                    "as_of": each.time.as_of,
+                    "stale": each.time.stale,
+                    **({"coordinators": each.coordinators} if each.coordinators else {}),
+                }
+                for each in answers
+            ]
+        )
         return
     _show_rows(answers, options)
 
 
-def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) -> None:
-    """Show groups of one store as `describe` does, as a table or as CSV."""
+def show_groups(answers: Sequence[StoreAnswer], format_: str, *, members: bool) -> None:
+    """Show groups of stores as `describe` does, as a table or as CSV."""
     options = DescribeOptions(
         groups=(),
         all_groups=True,
@@ -156,17 +159,17 @@ def show_groups(groups: dict[str, GroupAnswer], format_: str, *, members: bool) 
         options=(),
         format_=format_,
     )
-    _show_rows([_Answer("", "", groups, AnswerTime(None, []))], options)
+    _show_rows(answers, options)
 
 
-def _show_rows(answers: Sequence[_Answer], options: DescribeOptions) -> None:
+def _show_rows(answers: Sequence[StoreAnswer], options: DescribeOptions) -> None:
     columns, rows = (_members if options.members else _states if options.state else _offsets)(answers, options)
     if len(answers) == 1:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     write_rows(columns, rows, options.format_)
 
 
-def _offsets(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+def _offsets(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
     """A row for each partition that a group has an offset of or consumes; for a group without one row."""
     is_long = options.verbose or options.format_ == "csv"
     columns = [*_OFFSETS[:3], *(["leader_epoch"] if is_long else []), *_OFFSETS[3:]]
@@ -200,7 +203,7 @@ def _consumer(member: MemberAnswer | None) -> Row:
     return [None] * 3 if member is None else [member.member_id, member.host, member.client_id]
 
 
-def _members(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+def _members(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
     everyone = [
         (answer, name, group, member)
         for answer in answers
@@ -233,7 +236,7 @@ def _assignment(places: Sequence[str]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(partitions.items()))
 
 
-def _states(answers: Sequence[_Answer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+def _states(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
     is_long = options.verbose or options.format_ == "csv"
     columns = [*_STATES[:4], *(["group_epoch", "target_assignment_epoch"] if is_long else []), _STATES[4], "cluster"]
     rows: list[Row] = []

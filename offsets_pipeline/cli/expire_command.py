@@ -17,7 +17,7 @@ from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.cli.values import AS_SET
-from offsets_pipeline.clock import MS_OF_HOUR, SystemClock, parse_time_ms
+from offsets_pipeline.clock import MS_OF_HOUR, SystemClock
 from offsets_pipeline.coordinator.expiry_runs import (
     ExpiryRun,
     expire_once,
@@ -26,7 +26,7 @@ from offsets_pipeline.coordinator.expiry_runs import (
     warn_of_partition,
 )
 from offsets_pipeline.delta.properties import OWNED
-from offsets_pipeline.errors import NotCoordinator, OptionNeedsAnother
+from offsets_pipeline.errors import NotCoordinator
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE, forecast
@@ -43,35 +43,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpireOptions:
-    """The options of the command; ``every`` is in milliseconds, ``within`` in hours."""
+    """The options of the command; ``every`` and ``at`` are in milliseconds, ``within`` in hours."""
 
     store: str
     dry_run: bool
     every: int | None
     format_: str
     within: int | None
-    at: str | None
+    at: int | None
     retention_minutes: int | None
 
 
 def expire_offsets(options: ExpireOptions, settings: Settings) -> int:
     """Expire offsets, or forecast; returns the exit status, which is 1 if a log partition failed in a single run.
 
-    Raises NotCoordinator for a mirrored store without a forecast; OptionNeedsAnother, ConfigError and InvalidTime for
-    options that are not allowed.
+    Raises NotCoordinator for a mirrored store without a forecast, ConfigError for settings that are not allowed.
     """
     reader, clock = open_reader(options.store, settings), SystemClock()
     is_owned = reader.properties.kind == OWNED
     if options.dry_run:
         return _write_forecast(options, reader, settings, clock, is_owned=is_owned)
-    forecasting = {
-        "--at": options.at,
-        "--within": options.within,
-        "--retention-minutes": options.retention_minutes,
-    }
-    for name, value in forecasting.items():
-        if value is not None:
-            raise OptionNeedsAnother(f"{name} needs --dry-run: only a forecast takes it")
     if not is_owned:
         raise NotCoordinator(
             f"cannot expire offsets of {reader.location}: in a mirrored store only the broker expires offsets (R4); "
@@ -116,7 +107,7 @@ def _write_forecast(
     if options.retention_minutes is not None:
         coordinator_settings = replace(coordinator_settings, offsets_retention_minutes=options.retention_minutes)
     retention_ms = coordinator_settings.offsets_retention_minutes * MS_PER_MINUTE
-    now_ms = clock.now_ms() if options.at is None else parse_time_ms(options.at)
+    now_ms = clock.now_ms() if options.at is None else options.at
     until_ms = now_ms + (options.within or 0) * MS_OF_HOUR
     failed: list[int] = []
     forecasts = (

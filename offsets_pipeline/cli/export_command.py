@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.progress_bar import Progress, progress_bar
-from offsets_pipeline.clock import parse_time_ms, shown_time
+from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import TargetNotEmpty
 from offsets_pipeline.export import segment_export as segments
 from offsets_pipeline.record.compression import Codec
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 
-def export_segments(store: str, settings: Settings, to: str, as_of: str | None, codec: str) -> int:
-    """Write the log to segment files; returns the exit status. Raises TargetNotEmpty, InvalidTime."""
-    as_of_ms = None if as_of is None else parse_time_ms(as_of)
+def export_segments(store: str, settings: Settings, to: str, as_of_ms: int | None, codec: str) -> int:
+    """Write the log to segment files; returns the exit status. Raises TargetNotEmpty."""
     if "://" in to:
         raise TargetNotEmpty(f"cannot export to {to}: it is not a local folder; name a new or empty one")
     reader = open_reader(store, settings)

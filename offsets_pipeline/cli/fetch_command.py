@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of
-from offsets_pipeline.cli.opened import open_reader
+from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, time_of_row
+from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import UnknownTopicOrPartition
-from offsets_pipeline.lag.starting_offset import ResetPolicy, StartingOffset, Strategy, parse_reset, starting_offset
+from offsets_pipeline.lag.starting_offset import StartingOffset, Strategy, starting_offset
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.partition_state import TopicPartition
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.topic_positions.position_samples import PositionSamples
 from offsets_pipeline.topic_positions.positions import Position, Positions, TimedOffset
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
@@ -21,6 +22,7 @@ from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 if TYPE_CHECKING:
     from offsets_pipeline.cli.lag_command import PositionOptions
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.starting_offset import ResetPolicy
     from offsets_pipeline.query.state_reader import StateReader
 
 
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 class FetchOptions:
     """The options of the command."""
 
-    store: str
+    stores: tuple[str, ...]
     group: str
     topic: str
     partition: int | None
-    reset: str
+    reset: ResetPolicy
     format_: str
     of_positions: PositionOptions
 
@@ -40,43 +42,59 @@ class FetchOptions:
 def fetch(options: FetchOptions, settings: Settings) -> int:
     """Show where a consumer of the group would start in the topic's partitions; returns the exit status.
 
-    Raises InvalidReset, UnknownTopicOrPartition.
+    Raises UnknownTopicOrPartition if no store knows a partition of the topic.
     """
-    policy = parse_reset(options.reset)
+    readers = open_readers(options.stores, settings)
+    sources = []
+    rows: list[tuple[Any, ...]] = []
+    for store, reader in readers.items():
+        source, of_store = _of_store(store, reader, options, settings)
+        sources.append(source)
+        rows += of_store
+    if not rows:
+        raise UnknownTopicOrPartition(
+            f"{', '.join(sources)} has no partition of topic {options.topic!r}; add --partition, or --bootstrap-server"
+        )
+    columns = [each.name for each in fields(StartingOffset)]
+    if len(readers) > 1:
+        columns.append("cluster")
+    if options.format_ == "json":
+        columns += TIME_COLUMNS
+    write_rows(columns, rows, options.format_)
+    return 0
+
+
+def _of_store(
+    store: str, reader: StateReader, options: FetchOptions, settings: Settings
+) -> tuple[str, list[tuple[Any, ...]]]:
+    """The source of positions, and the rows of one store."""
     now_ms = SystemClock().now_ms()
-    reader = open_reader(options.store, settings)
     group = describe_groups(reader, [options.group]).get(options.group)
-    answer_time_of(reader, options.store, settings)
+    time = answer_time_of(reader, store, settings)
     committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
-    positions = _positions(reader, options, settings, policy, now_ms)
+    positions = _positions(store, reader, options, settings, now_ms)
     if options.partition is None:
         known = {*positions.by_partition, *committed}
         places = sorted((topic, partition) for topic, partition in known if topic == options.topic)
     else:
         places = [(options.topic, options.partition)]
-    if not places:
-        raise UnknownTopicOrPartition(
-            f"{positions.source} has no partition of topic {options.topic!r}; add --partition, or --bootstrap-server"
-        )
-    rows = [
-        starting_offset(
-            options.group,
-            place,
-            committed.get(place),
-            policy,
-            positions.by_partition.get(TopicPartition(*place)),
-            now_ms,
-        )
-        for place in places
-    ]
-    write_rows([each.name for each in fields(StartingOffset)], map(astuple, rows), options.format_)
-    return 0
+    home = partition_for(options.group, reader.offsets_partitions) if group is None else group.log_partition
+    more = (
+        *([reader.cluster] if len(set(options.stores)) > 1 else []),
+        *(time_of_row(time, home) if options.format_ == "json" else ()),
+    )
+    found = []
+    for place in places:
+        position = positions.by_partition.get(TopicPartition(*place))
+        starts = starting_offset(options.group, place, committed.get(place), options.reset, position, now_ms)
+        found.append((*astuple(starts), *more))
+    return positions.source, found
 
 
-def _positions(
-    reader: StateReader, options: FetchOptions, settings: Settings, policy: ResetPolicy, now_ms: int
-) -> Positions:
-    since_ms = now_ms - policy.duration_ms if policy.strategy is Strategy.BY_DURATION else None
+def _positions(store: str, reader: StateReader, options: FetchOptions, settings: Settings, now_ms: int) -> Positions:
+    policy = options.reset
+    # a broker gives times before 1970 other meanings
+    since_ms = max(0, now_ms - policy.duration_ms) if policy.strategy is Strategy.BY_DURATION else None
     of_positions = options.of_positions
     if of_positions.bootstrap_server is not None:
         # a broker's client takes long to import
@@ -88,7 +106,7 @@ def _positions(
     if of_positions.positions is not None:
         rows = read_sample_file(of_positions.positions, now_ms, [options.topic])
         return _of_samples(PositionSamples(rows), of_positions.positions, since_ms)
-    return _of_samples(read_samples(table_of(reader.location), [options.topic]), options.store, since_ms)
+    return _of_samples(read_samples(table_of(reader.location), [options.topic]), store, since_ms)
 
 
 def _of_samples(samples: PositionSamples, source: str, since_ms: int | None) -> Positions:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of
+from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
@@ -69,8 +69,7 @@ def groups(stores: Sequence[str], settings: Settings, chosen: GroupFilter, forma
     with LiveCluster(chosen.bootstrap_server, chosen.options, settings) as live:
         listed, times = _listed(stores, settings, chosen, live)
     if format_ == "json":
-        as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
-        write_json({"groups": listed, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
+        write_json({"groups": listed, **time_fields(times)})
     else:
         names = _names(stores)
         write_rows(names, [[getattr(each, name) for name in names] for each in listed], format_)
@@ -97,7 +96,7 @@ def top(
             size = shutil.get_terminal_size()
             is_terminal = sys.stdout.isatty()
             shown = listed[: limit or (max(1, size.lines - _HEAD_LINES) if is_terminal else None)]
-            as_of = min((each.as_of for each in times if each.as_of is not None), default="-")
+            as_of = time_fields(times)["as_of"] or "-"
             sys.stdout.write(f"{_CLEAR if is_terminal else ''}{len(listed)} groups, as of {as_of}\n")
             write_rows(names, [[getattr(each, name) for name in names] for each in shown], "table")
             sys.stdout.flush()
@@ -112,11 +111,12 @@ def _names(stores: Sequence[str]) -> list[str]:
 
 def _listed(
     stores: Sequence[str], settings: Settings, chosen: GroupFilter, live: LiveCluster
-) -> tuple[list[GroupListing], list[AnswerTime]]:
+) -> tuple[list[GroupListing], list[tuple[str, AnswerTime]]]:
+    """The groups, and the time that they are as of for each cluster."""
     found: list[GroupListing] = []
     times = []
     for store, reader in open_readers(stores, settings).items():
-        times.append(answer_time_of(reader, store, settings))
+        times.append((reader.cluster, answer_time_of(reader, store, settings)))
         ends = live.topic_ends(topics_of(reader)) if live.is_given else newest_ends(table_of(reader.location))
         listed = list_groups(reader, ends)
         if chosen.patterns:

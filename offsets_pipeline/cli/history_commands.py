@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.describe_command import show_groups
-from offsets_pipeline.cli.opened import open_folder
-from offsets_pipeline.cli.output import write_json, write_rows
-from offsets_pipeline.clock import parse_time_ms, shown_time
+from offsets_pipeline.cli.answer_times import log_answer_time_of
+from offsets_pipeline.cli.describe_command import StoreAnswer, show_groups
+from offsets_pipeline.cli.opened import open_logs
+from offsets_pipeline.cli.output import write_documents, write_rows
+from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import TimelineEvent, group_timeline
+from offsets_pipeline.history.group_timeline import TimelineEvent, WhyAnswer, group_timeline
 from offsets_pipeline.history.group_timeline import why as why_of
-from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.printable import printable
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.semantics.retention import MS_PER_MINUTE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.as_of import AsOfAnswer
 
 _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name != "time_ms"]
@@ -27,9 +32,9 @@ _EVENT_COLUMNS = [name for name in TimelineEvent.__dataclass_fields__ if name !=
 
 @dataclass(frozen=True)
 class AsOfOptions:
-    """The options of `as-of`. ``positions`` has a record offset for each log partition."""
+    """The options of `as-of`: a time in ms since 1970, or a record offset for each log partition."""
 
-    time_: str | None
+    time_: int | None
     positions: dict[int, int] | None
     groups: tuple[str, ...]
     members: bool
@@ -38,13 +43,13 @@ class AsOfOptions:
 
 @dataclass(frozen=True)
 class HistoryOptions:
-    """The options of `history`."""
+    """The options of `history`; times in ms since 1970."""
 
     group: str
     topic: str | None
     partition: int | None
-    since: str | None
-    until: str | None
+    since: int | None
+    until: int | None
     retention_minutes: int | None
     format_: str
 
@@ -60,75 +65,103 @@ class WhyOptions:
     format_: str
 
 
-def as_of(store: str, settings: Settings, options: AsOfOptions) -> int:
+def as_of(stores: Sequence[str], settings: Settings, options: AsOfOptions) -> int:
     """Show groups of the past; returns the exit status.
 
-    Raises InvalidTime, and NoSuchGroup for named groups that did not exist, after the others are shown.
+    Raises NoSuchGroup for named groups that did not exist in any store, after the others are shown.
     """
-    time_ms = None if options.time_ is None else parse_time_ms(options.time_)
-    location = open_folder(store, settings)
-    answer = offsets_as_of(location, time_ms=time_ms, positions=options.positions, group_ids=options.groups or None)
-    if not answer.is_complete:
-        warn(f"the answers may lack offsets: older records were cleaned or compacted away; {_since(answer)}")
-    missing = [group_id for group_id in dict.fromkeys(options.groups) if group_id not in answer.groups]
+    time_ms, positions = options.time_, options.positions
+    missing = dict.fromkeys(options.groups)
+    shown: list[StoreAnswer] = []
+    documents = []
+    logs = open_logs(stores, settings)
+    for store, log in logs.items():
+        answer = offsets_as_of(log, time_ms=time_ms, positions=positions, group_ids=options.groups or None)
+        time = log_answer_time_of(log, store, settings, time_ms, positions)
+        if not answer.is_complete:
+            warn(
+                f"the answers of {store} may lack offsets: older records were cleaned or compacted away; "
+                f"{_since(answer)}"
+            )
+        missing = {group_id: None for group_id in missing if group_id not in answer.groups}
+        shown.append(StoreAnswer(store, log.cluster, answer.groups, time))
+        documents.append({"groups": answer.groups, "cluster": log.cluster, **vars(time), **_replayed(answer)})
     if options.format_ == "json":
-        write_json({"groups": answer.groups, **_told(answer, time_ms)})
-    elif answer.groups or not missing:
-        show_groups(answer.groups, options.format_, members=options.members)
+        write_documents(documents)
+    elif any(each.groups for each in shown) or not missing:
+        show_groups(shown, options.format_, members=options.members)
     if missing:
-        raise NoSuchGroup.of(missing, f"{location} as of then")
+        raise NoSuchGroup.of(list(missing), f"{_named(logs)} as of then")
     return 0
 
 
-def history(store: str, settings: Settings, options: HistoryOptions) -> int:
-    """Show the events of a group; returns the exit status. Raises InvalidTime, and NoSuchGroup for an unknown group."""
-    since_ms, until_ms = (None if text is None else parse_time_ms(text) for text in (options.since, options.until))
-    log = LogHistory(open_folder(store, settings))
-    found = group_timeline(
-        log,
-        _retention(log, settings, options.retention_minutes),
-        options.group,
-        topic=options.topic,
-        partition=options.partition,
-        since_ms=since_ms,
-        until_ms=until_ms,
-    )
-    if (
-        not found.events
-        and options.topic is None
-        and since_ms is None
-        and until_ms is None
-        and options.partition is None
-    ):
-        raise NoSuchGroup(f"the log of {log.location} has no record of group {options.group!r} (GROUP_ID_NOT_FOUND)")
-    rows = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found.events]
-    if options.format_ == "json":
-        since = None if found.complete_since_ms is None else shown_time(found.complete_since_ms)
-        events = [dict(zip(_EVENT_COLUMNS, row, strict=True)) for row in rows]
-        write_json({"group": options.group, "complete_since": since, "history": events})
-        return 0
-    if found.complete_since_ms is not None:
-        warn(
-            "older records were cleaned or compacted away: the history is complete since "
-            f"{shown_time(found.complete_since_ms)}"
+def history(stores: Sequence[str], settings: Settings, options: HistoryOptions) -> int:
+    """Show the events of a group; returns the exit status. Raises NoSuchGroup for a group that no log knows."""
+    rows: list[list[Any]] = []
+    documents = []
+    logs = open_logs(stores, settings)
+    for store, log in logs.items():
+        found = group_timeline(
+            log,
+            _retention(log, settings, options.retention_minutes),
+            options.group,
+            topic=options.topic,
+            partition=options.partition,
+            since_ms=options.since,
+            until_ms=options.until,
         )
-    write_rows(_EVENT_COLUMNS, rows, options.format_)
-    return 0
-
-
-def why(store: str, settings: Settings, options: WhyOptions) -> int:
-    """Tell why an offset is what it is; returns the exit status."""
-    log = LogHistory(open_folder(store, settings))
-    retention = _retention(log, settings, options.retention_minutes)
-    answer = why_of(log, retention, options.group, options.topic, options.partition)
+        time = log_answer_time_of(log, store, settings, options.until)
+        since = None if found.complete_since_ms is None else shown_time(found.complete_since_ms)
+        if since is not None and options.format_ != "json":
+            warn(f"older records of {store} were cleaned or compacted away: the history is complete since {since}")
+        events = [[getattr(each, name) for name in _EVENT_COLUMNS] for each in found.events]
+        rows += [[*event, log.cluster] for event in events]
+        documents.append(
+            {
+                "group": options.group,
+                "cluster": log.cluster,
+                **vars(time),
+                "complete_since": since,
+                "history": [dict(zip(_EVENT_COLUMNS, event, strict=True)) for event in events],
+            }
+        )
+    limits = (options.topic, options.partition, options.since, options.until)
+    if not rows and all(each is None for each in limits):
+        raise NoSuchGroup(f"the log of {_named(logs)} has no record of group {options.group!r} (GROUP_ID_NOT_FOUND)")
     if options.format_ == "json":
-        write_json(asdict(answer))
-    elif options.format_ == "csv":
-        row = {name: value for name, value in asdict(answer).items() if name not in {"deletions", "candidates"}}
-        write_rows(list(row), [list(row.values())], options.format_)
+        write_documents(documents)
+    elif len(logs) > 1:
+        write_rows([*_EVENT_COLUMNS, "cluster"], rows, options.format_)
     else:
-        print(f"{answer.group} {answer.topic}-{answer.partition}: {answer.text}")
+        write_rows(_EVENT_COLUMNS, [row[:-1] for row in rows], options.format_)
     return 0
+
+
+def why(stores: Sequence[str], settings: Settings, options: WhyOptions) -> int:
+    """Tell why an offset is what it is; returns the exit status."""
+    documents = []
+    logs = open_logs(stores, settings)
+    for store, log in logs.items():
+        retention = _retention(log, settings, options.retention_minutes)
+        answer = why_of(log, retention, options.group, options.topic, options.partition)
+        time = log_answer_time_of(log, store, settings)
+        documents.append({**vars(answer), "cluster": log.cluster, **vars(time)})
+    if options.format_ == "json":
+        write_documents(documents)
+    elif options.format_ == "csv":
+        names = [name for name in WhyAnswer.__dataclass_fields__ if name not in {"deletions", "candidates"}]
+        names += ["cluster"] if len(logs) > 1 else []
+        write_rows(names, [[each[name] for name in names] for each in documents], options.format_)
+    else:
+        for each in documents:
+            in_cluster = f" in {each['cluster']}" if len(logs) > 1 else ""
+            text = f"{each['group']} {each['topic']}-{each['partition']}{in_cluster}: {each['text']}"
+            sys.stdout.write(f"{printable(text)}\n")
+    return 0
+
+
+def _named(logs: Mapping[str, LogHistory]) -> str:
+    return ", ".join(log.location for log in logs.values())
 
 
 def _retention(log: LogHistory, settings: Settings, minutes: int | None) -> Retention:
@@ -138,10 +171,10 @@ def _retention(log: LogHistory, settings: Settings, minutes: int | None) -> Rete
     return Retention(retention_ms, settings.coordinator.offsets_retention_check_interval_ms, is_known)
 
 
-def _told(answer: AsOfAnswer, time_ms: int | None) -> dict[str, Any]:
+def _replayed(answer: AsOfAnswer) -> dict[str, Any]:
+    """What was replayed, and whether that is complete, for JSON."""
     since_ms = answer.complete_since_ms
     return {
-        "as_of": None if time_ms is None else shown_time(time_ms),
         "complete": answer.is_complete,
         "complete_since": None if since_ms is None else shown_time(since_ms),
         "log_incarnation": answer.log_incarnation,

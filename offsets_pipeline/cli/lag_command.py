@@ -8,11 +8,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import answer_time_of
+import pyarrow as pa
+
+from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, log_answer_time_of, time_of_row
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
+from offsets_pipeline.clock import SystemClock, shown_time
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, lag_rows, topics_of
 from offsets_pipeline.lag.logged_commits import last_commits
 from offsets_pipeline.lag.position_sources import SampledPositions
@@ -47,11 +50,11 @@ class PositionOptions:
 
 @dataclass(frozen=True)
 class LagOptions:
-    """The options of the command."""
+    """The options of the command; ``at`` in ms since 1970."""
 
     stores: tuple[str, ...]
     groups: tuple[str, ...]
-    at: str | None
+    at: int | None
     summary: bool
     format_: str
     of_positions: PositionOptions
@@ -62,26 +65,35 @@ def lag(options: LagOptions, settings: Settings) -> int:
 
     Raises NoSuchGroup for named groups that do not exist, and for patterns that match none, after the others are shown.
     """
-    with _no_collections():
+    with _for_many_rows():
         return _lag(options, settings)
 
 
 def _lag(options: LagOptions, settings: Settings) -> int:
-    at_ms = None if options.at is None else parse_time_ms(options.at)
     kind = GroupLag if options.summary else LagRow
-    columns = list(kind._fields)
     readers = open_readers(options.stores, settings)
+    columns = [*kind._fields, *(["cluster"] if len(readers) > 1 else [])]
     missing = dict.fromkeys(options.groups)
     shown: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
-        groups = _groups(reader, options.groups, at_ms)
-        if at_ms is None:
-            answer_time_of(reader, store, settings)
-        shown += _of_store(store, reader, groups, options, settings, at_ms)
+        if options.at is None:
+            groups = _groups(reader, options.groups)
+            time = answer_time_of(reader, store, settings)
+        else:
+            log = LogHistory(reader.location)
+            groups = _past_groups(log, options.groups, options.at)
+            time = log_answer_time_of(log, store, settings, options.at)
+        rows = _of_store(store, reader, groups, options, settings)
+        if len(readers) > 1:
+            rows = [(*row, reader.cluster) for row in rows]
+        if options.format_ == "json":
+            times = {name: time_of_row(time, group.log_partition) for name, group in groups.items()}
+            rows = [(*row, *times[row[0]]) for row in rows]
+        shown += rows
         for name in [each for each in missing if matching(groups, [each])]:
             del missing[name]
-    if len(readers) > 1:
-        columns.append("cluster")
+    if options.format_ == "json":
+        columns += TIME_COLUMNS
     if shown or not missing:
         write_rows(columns, shown, options.format_)
     if missing:
@@ -95,39 +107,47 @@ def _of_store(
     groups: dict[str, GroupAnswer],
     options: LagOptions,
     settings: Settings,
-    at_ms: int | None,
 ) -> Sequence[tuple[Any, ...]]:
-    """The rows of one store; of several with the name of its cluster."""
+    """The rows of one store."""
+    at_ms = options.at
     with ExitStack() as opened:
         source = position_source(
             reader, options.of_positions, settings, topics_of(groups), opened, SystemClock(), at_ms, store
         )
         rows = lag_rows(groups, source, lambda behind: last_commits(reader, behind, settings.lag.window_commits, at_ms))
-    shown: Sequence[tuple[Any, ...]] = group_lags(groups, rows) if options.summary else rows
-    return shown if len(set(options.stores)) == 1 else [(*row, reader.cluster) for row in shown]
+    return group_lags(groups, rows) if options.summary else rows
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Stop the garbage collector: it takes a second to look at the rows of 200,000 offsets, and finds nothing."""
-    was_enabled = gc.isenabled()
+def _for_many_rows() -> Iterator[None]:
+    """Stop the garbage collector, and let Arrow allocate as the C library does.
+
+    The collector takes a second to look at the rows of 200,000 offsets, and finds nothing. Arrow's own allocator gives
+    memory back after each block of the log, and takes a second to get it again.
+    """
+    was_enabled, pool = gc.isenabled(), pa.default_memory_pool()
     gc.disable()
+    pa.set_memory_pool(pa.system_memory_pool())
     try:
         yield
     finally:
+        pa.set_memory_pool(pool)
         if was_enabled:
             gc.enable()
 
 
-def _groups(reader: StateReader, patterns: Sequence[str], at_ms: int | None) -> dict[str, GroupAnswer]:
-    """The groups with these names or patterns, or all, now or at a past time."""
-    if not any(map(is_pattern, patterns)):
-        if at_ms is None:
-            return describe_groups(reader, patterns or None)
-        return offsets_as_of(reader.location, time_ms=at_ms, group_ids=patterns or None).groups
-    if at_ms is None:
+def _groups(reader: StateReader, patterns: Sequence[str]) -> dict[str, GroupAnswer]:
+    """The groups with these names or patterns, or all."""
+    if any(map(is_pattern, patterns)):
         return describe_groups(reader, matching(group_names(reader), patterns))
-    groups = offsets_as_of(reader.location, time_ms=at_ms).groups
+    return describe_groups(reader, patterns or None)
+
+
+def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:
+    """The groups with these names or patterns, or all, at a past time."""
+    if not any(map(is_pattern, patterns)):
+        return offsets_as_of(log, time_ms=at_ms, group_ids=patterns or None).groups
+    groups = offsets_as_of(log, time_ms=at_ms).groups
     return {name: groups[name] for name in matching(groups, patterns)}
 
 

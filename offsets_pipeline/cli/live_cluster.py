@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
+from offsets_pipeline.cli.values import OPTION, SERVERS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -20,6 +22,7 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
     option = click.option(
         "--option",
         "options",
+        type=OPTION,
         multiple=True,
         metavar="NAME=VALUE",
         help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH "
@@ -27,6 +30,7 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
     )
     server = click.option(
         "--bootstrap-server",
+        type=SERVERS,
         metavar="HOST:PORT",
         help="Live brokers with the topics, separated by commas.",
     )

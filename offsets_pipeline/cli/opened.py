@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.coordinator.owned_store import OwnedStore
+    from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.store import Store
 
@@ -78,6 +79,15 @@ def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, Stat
     readers = {location: open_reader(location, settings) for location in dict.fromkeys(locations)}
     require_different_clusters({location: reader.cluster for location, reader in readers.items()})
     return readers
+
+
+def open_logs(locations: Sequence[str], settings: Settings) -> dict[str, LogHistory]:
+    """Open the logs of stores, by location. Raises as `LogHistory`, StoreMismatch if two have one cluster name."""
+    from offsets_pipeline.history.log_history import LogHistory
+
+    logs = {location: LogHistory(open_folder(location, settings)) for location in dict.fromkeys(locations)}
+    require_different_clusters({location: log.cluster for location, log in logs.items()})
+    return logs
 
 
 def open_beside(location: str, reader: StateReader, settings: Settings) -> list[StateReader]:

@@ -16,6 +16,7 @@ from dataclasses import is_dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import chain
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -23,11 +24,12 @@ import click
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FORMATS = ("table", "json", "csv")
 _NOTHING = "-"
 _TEXTS_KEPT = 10_000
+_ROWS_AT_ONCE = 10_000  # of JSON
 _CELL_CHARACTERS = 100  # of a table
 _CUT = "…"
 _GAP = "  "  # between columns
@@ -49,9 +51,8 @@ def format_option(help_: str = "Output format.") -> Callable[[Callable[..., int]
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], format_: str) -> None:
     """Write rows to stdout in one of FORMATS; JSON is one object a line, on a terminal indented."""
     if format_ == "json":
-        line = _json_line(columns)
-        for row in rows:  # one by one: rows may come while a command runs
-            sys.stdout.write(_ESCAPED_IN_JSON.sub(_escaped, line(row)))
+        for text in _json_of_all(columns, rows) if isinstance(rows, list) else map(_json_line(columns), rows):
+            sys.stdout.write(_ESCAPED_IN_JSON.sub(_escaped, text))
     elif format_ == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([_in_csv(value) for value in row] for row in chain([columns], rows))
@@ -64,14 +65,19 @@ def write_json(value: object) -> None:
     print(_ESCAPED_IN_JSON.sub(_escaped, _encoder(_plain).encode(value)))
 
 
+def write_documents(documents: Sequence[object]) -> None:
+    """Write one JSON document: that of one store, or those of several as the list `clusters`."""
+    write_json(documents[0] if len(documents) == 1 else {"clusters": documents})
+
+
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines of text to stdout, each escaped as a cell of a table."""
     _page([_shown(line) for line in lines])
 
 
 def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
-    """Return what makes a line of JSON of a row."""
-    encode = _encoder(str).encode
+    """Return what makes a line of JSON of one row: rows may come one by one while a command runs."""
+    encode = _encoder(_plain).encode
     if is_terminal():
         return lambda row: f"{encode(dict(zip(columns, row, strict=True)))}\n"
     of_text = lru_cache(_TEXTS_KEPT)(encode)  # most texts repeat
@@ -84,6 +90,32 @@ def _json_line(columns: Sequence[str]) -> Callable[[Sequence[Any]], str]:
         return str(value) if kind is int else "null" if value is None else encode(value)
 
     return lambda row: f"{{{', '.join([key + cell(value) for key, value in zip(keys, row, strict=True)])}}}\n"
+
+
+def _json_of_all(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Lines of JSON of rows that are all there, encoded column by column: twice as fast as `_json_line`."""
+    if is_terminal():
+        yield from map(_json_line(columns), rows)
+        return
+    encode = _encoder(_plain).encode
+    fields = ", ".join([f"{encode(name)}: ".replace("%", "%%") + "%s" for name in columns])
+    line = f"{{{fields}}}\n"
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        cells = [_json_cells(each, encode) for each in zip(*rows[start : start + _ROWS_AT_ONCE], strict=True)]
+        yield "".join([line % row for row in zip(*cells, strict=True)])
+
+
+def _json_cells(column: Sequence[Any], encode: Callable[[Any], str]) -> list[str]:
+    """The values of a column in JSON."""
+    kinds = set(map(type, column))
+    if kinds <= {str, NoneType}:
+        texts = {value: encode(value) for value in set(column)}
+        return [texts[value] for value in column]
+    if kinds <= {int, float, bool, NoneType}:
+        return encode(column)[1:-1].split(", ")
+    if kinds == {tuple} and not any(column):
+        return [encode(())] * len(column)
+    return [encode(value) for value in column]
 
 
 def _encoder(default: Callable[[Any], Any]) -> json.JSONEncoder:

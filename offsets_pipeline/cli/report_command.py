@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.lag_command import PositionOptions, position_source
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
+from offsets_pipeline.clock import FixedClock, SystemClock
 from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.lag.lag_rows import topics_of
 from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
@@ -42,9 +42,8 @@ class CoverageOptions:
         return ReportOptions(self.rows, self.hours, self.stale_hours, self.within, minutes, window)
 
 
-def report(store: str, settings: Settings, html: Path, at: str | None, coverage: CoverageOptions) -> int:
-    """Write the page; returns the exit status. Raises TargetNotWritable, InvalidTime, and as `collect_report`."""
-    at_ms = None if at is None else parse_time_ms(at)
+def report(store: str, settings: Settings, html: Path, at_ms: int | None, coverage: CoverageOptions) -> int:
+    """Write the page; returns the exit status. Raises TargetNotWritable, and as `collect_report`."""
     write_page(html, page(collected(store, settings, SystemClock().now_ms(), coverage, at_ms)))
     sys.stdout.write(f"report of {store} written to {html}\n")
     return 0

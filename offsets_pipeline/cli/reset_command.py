@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
+from offsets_pipeline.clock import SystemClock, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.errors import InvalidReset, NonEmptyGroup, NotCoordinator, OffsetsError
+from offsets_pipeline.errors import NonEmptyGroup, NotCoordinator, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import owned_group_offsets
 from offsets_pipeline.offset_reset.mirrored_group_offsets import mirrored_group_offsets
@@ -52,7 +52,7 @@ _NAMED_GROUPS = 5
 
 @dataclass(frozen=True)
 class ResetOptions:
-    """The options of the command."""
+    """The options of the command; ``to_datetime`` in ms since 1970."""
 
     store: str
     groups: tuple[str, ...]
@@ -64,7 +64,7 @@ class ResetOptions:
     to_current: bool
     to_offset: int | None
     shift_by: int | None
-    to_datetime: str | None
+    to_datetime: int | None
     by_duration: str | None
     from_file: str | None
     bootstrap_server: str | None
@@ -79,9 +79,9 @@ class ResetOptions:
 def reset_offsets(options: ResetOptions, settings: Settings) -> int:
     """Show the plan of a reset, or commit it; returns the exit status.
 
-    Raises InvalidReset, NotCoordinator, and the error of groups that cannot be reset after the others are reset.
+    Raises NotCoordinator and the errors of `plan_reset`. After the others are reset, raises the error of the groups
+    that cannot be.
     """
-    _validate_scope(options)
     named = list(dict.fromkeys(options.groups))
     scenario = _scenario(options, named, SystemClock())
     group_ids = list(scenario.offsets) if isinstance(scenario, FromFile) else named or None
@@ -108,21 +108,6 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
     return 0
 
 
-def _validate_scope(options: ResetOptions) -> None:
-    if options.command_config is not None and options.bootstrap_server is None:
-        raise InvalidReset("--command-config needs --bootstrap-server; add it")
-    if options.from_file is not None:
-        if options.topics or options.all_topics:
-            raise InvalidReset("cannot combine --from-file with --topic or --all-topics: the file names the partitions")
-        return
-    if not (options.groups or options.all_groups):
-        raise InvalidReset("cannot plan a reset: no group is named; add --group G (may be repeated) or --all-groups")
-    if not (options.topics or options.all_topics):
-        raise InvalidReset(
-            "cannot plan a reset: no partition is named; add --topic T[:P,P...] (may be repeated) or --all-topics"
-        )
-
-
 def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> Scenario:
     plain: tuple[tuple[bool, Scenario], ...] = (
         (options.to_earliest, ToEarliest()),
@@ -137,7 +122,7 @@ def _scenario(options: ResetOptions, group_ids: Sequence[str], clock: Clock) -> 
     if options.shift_by is not None:
         return ShiftBy(options.shift_by)
     if options.to_datetime is not None:
-        return _to_time(parse_time_ms(options.to_datetime))
+        return _to_time(options.to_datetime)
     if options.by_duration is not None:
         return _to_time(time_before_ms(clock.now_ms(), options.by_duration))
     if options.from_file is not None:

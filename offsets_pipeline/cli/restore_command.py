@@ -16,7 +16,7 @@ from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.reset_command import raise_errors
-from offsets_pipeline.clock import ms_of, parse_time_ms, shown_time
+from offsets_pipeline.clock import ms_of, shown_time
 from offsets_pipeline.errors import InvalidReset, NoSuchGroup, OffsetsError
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.offset_reset.group_offsets import PROTOCOL_TYPES
@@ -40,10 +40,10 @@ _COLUMNS = ("group", "topic", "partition", "past_offset", "new_offset", "current
 
 @dataclass(frozen=True)
 class RestoreOptions:
-    """The options of the command."""
+    """The options of the command; ``as_of`` in ms since 1970."""
 
     store: str
-    as_of: str
+    as_of: int
     bootstrap_server: str
     groups: tuple[str, ...]
     source_bootstrap_server: str | None
@@ -61,7 +61,7 @@ def restore(options: RestoreOptions, settings: Settings) -> int:
     Raises NoSuchGroup for a named group without offsets at the time, NonEmptyGroup for groups with members after the
     others are restored, and the errors of `Cluster`.
     """
-    at_ms = parse_time_ms(options.as_of)
+    at_ms = options.as_of
     reader = open_reader(options.store, settings)
     past = _past_offsets(reader, options.groups, at_ms)
     if not past:

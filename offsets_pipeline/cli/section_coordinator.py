@@ -8,10 +8,23 @@ import click
 
 from offsets_pipeline.cli.command import COORDINATOR, PATH, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import COMMIT, HOURS, PLACE, TOPIC, every_option
+from offsets_pipeline.cli.values import (
+    COMMIT,
+    DURATION,
+    HOURS,
+    INT32_MAX,
+    OPTION,
+    PLACE,
+    SERVERS,
+    TIME,
+    TOPIC,
+    every_option,
+)
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
+
+_RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
 
 
 @command(
@@ -24,9 +37,14 @@ if TYPE_CHECKING:
 )
 @click.option("--group", required=True, metavar="G", help="Group; it must have no members.")
 @click.option("--metadata", default="", metavar="TEXT", help="Metadata of each commit.")
-@click.option("--leader-epoch", type=int, metavar="N", help="Leader epoch of the last consumed record.")
 @click.option(
-    "--retention-ms", type=int, metavar="MS", help="Time until the offsets expire (default: -1, the store's retention)."
+    "--leader-epoch", type=click.IntRange(0, INT32_MAX), metavar="N", help="Leader epoch of the last consumed record."
+)
+@click.option(
+    "--retention-ms",
+    type=click.IntRange(-1, _RETENTION_MAX_MS),
+    metavar="MS",
+    help="Time until the offsets expire (default: -1, the store's retention).",
 )
 def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - CommitOptions
     """Commit offsets of a group to an owned store."""
@@ -63,6 +81,7 @@ _SCENARIOS = (
         ("--format", "--export"),
     ],
     required=[_SCENARIOS],
+    needs={"--command-config": "--bootstrap-server"},
 )
 @click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
 @click.option("--all-groups", is_flag=True, help="Every consumer group.")
@@ -80,10 +99,12 @@ _SCENARIOS = (
 @click.option("--to-current", is_flag=True, help="To the committed offset, or else to the end of the partition.")
 @click.option("--to-offset", type=int, metavar="N", help="To an offset, limited to the partition's start and end.")
 @click.option("--shift-by", type=int, metavar="N", help="By N, backwards if negative; limited in the same way.")
-@click.option("--to-datetime", metavar="T", help="To the first record at or after a time: ISO 8601.")
-@click.option("--by-duration", metavar="D", help="To the first record of the last D: ISO 8601, such as PT1H30M.")
+@click.option("--to-datetime", type=TIME, metavar="T", help="To the first record at or after a time: ISO 8601.")
+@click.option(
+    "--by-duration", type=DURATION, metavar="D", help="To the first record of the last D: ISO 8601, such as PT1H30M."
+)
 @click.option("--from-file", type=PATH, metavar="FILE", help="To the offsets that --export wrote, here or in Kafka.")
-@click.option("--bootstrap-server", metavar="HOST:PORT", help="Broker that has the topics.")
+@click.option("--bootstrap-server", type=SERVERS, metavar="HOST:PORT", help="Broker that has the topics.")
 @click.option(
     "--positions",
     type=PATH,
@@ -105,7 +126,20 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
     """
     from offsets_pipeline.cli import reset_command
 
+    _require_scope(options)
     return reset_command.reset_offsets(reset_command.ResetOptions(store, **options), settings)
+
+
+def _require_scope(options: dict[str, Any]) -> None:
+    """Raise click.UsageError if the command line names no groups or no partitions, or partitions twice."""
+    names_partitions = options["topics"] or options["all_topics"]
+    if options["from_file"] is not None:
+        if names_partitions:
+            raise click.UsageError("--from-file is not allowed with --topic or --all-topics: it names the partitions")
+    elif not (options["groups"] or options["all_groups"]):
+        raise click.UsageError("no group is named: add --group G (may be repeated) or --all-groups")
+    elif not names_partitions:
+        raise click.UsageError("no partition is named: add --topic T[:P,P...] (may be repeated) or --all-topics")
 
 
 @command(
@@ -116,13 +150,16 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
     "--source-bootstrap-server localhost:9092",
     exclusive=[("--source-bootstrap-server", "--same-offsets")],
 )
-@click.option("--as-of", required=True, metavar="T", help="Time: ISO 8601, or milliseconds since 1970.")
-@click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers of the cluster to commit to.")
+@click.option("--as-of", required=True, type=TIME, metavar="T", help="Time: ISO 8601, or milliseconds since 1970.")
+@click.option(
+    "--bootstrap-server", required=True, type=SERVERS, metavar="HOST:PORT", help="Brokers of the cluster to commit to."
+)
 @click.option(
     "--group", "groups", multiple=True, metavar="G", help="This group (default: every consumer group). May be repeated."
 )
 @click.option(
     "--source-bootstrap-server",
+    type=SERVERS,
     metavar="HOST:PORT",
     help="Brokers of the store's cluster, if the topics are mirrored to another one: offsets are translated by the "
     "timestamps of their records.",
@@ -130,12 +167,18 @@ def reset_offsets(store: str, settings: Settings, **options: Any) -> int:  # noq
 @click.option(
     "--option",
     "options",
+    type=OPTION,
     multiple=True,
     metavar="NAME=VALUE",
     help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",
 )
 @click.option(
-    "--source-option", "source_options", multiple=True, metavar="NAME=VALUE", help="The same for the store's cluster."
+    "--source-option",
+    "source_options",
+    type=OPTION,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The same for the store's cluster.",
 )
 @click.option(
     "--same-offsets", is_flag=True, help="Another cluster has the same records at the same offsets: do not translate."
@@ -189,15 +232,18 @@ def delete_group(store: str, settings: Settings, groups: tuple[str, ...]) -> int
     "offsets expire-offsets --store owned --every PT10M",
     "offsets expire-offsets --store store --dry-run --within 168",
     exclusive=[("--dry-run", "--every")],
+    needs=dict.fromkeys(("--at", "--within", "--retention-minutes"), "--dry-run: only a forecast takes it"),
 )
 @click.option("--dry-run", is_flag=True, help="Only forecast what expires, when, and by which rule; for any store.")
 @every_option(default="offsets_retention_check_interval_ms")
 @format_option()
 @click.option("--within", type=HOURS, metavar="HOURS", help="Forecast: include offsets that expire within this time.")
-@click.option("--at", metavar="T", help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970.")
+@click.option(
+    "--at", type=TIME, metavar="T", help="Forecast: as if now were this time, ISO 8601 or milliseconds since 1970."
+)
 @click.option(
     "--retention-minutes",
-    type=int,
+    type=click.IntRange(1, INT32_MAX),
     metavar="N",
     help="Forecast: the broker's offsets.retention.minutes (default: settings).",
 )

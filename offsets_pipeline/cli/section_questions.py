@@ -10,18 +10,40 @@ import click
 from offsets_pipeline.cli.command import FILE, PATH, QUESTIONS, command
 from offsets_pipeline.cli.live_cluster import live_options
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import ADDRESS, HOURS, INTERVAL, position_options
+from offsets_pipeline.cli.values import (
+    ADDRESS,
+    HOURS,
+    INT32_MAX,
+    INTERVAL,
+    PARTITION,
+    RESET,
+    SCHEMA,
+    TIME,
+    position_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from offsets_pipeline.cli.lag_command import PositionOptions
     from offsets_pipeline.cli.report_command import CoverageOptions
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.starting_offset import ResetPolicy
 
 
-def _several(option: str, name: str, metavar: str, help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    return click.option(option, name, multiple=True, metavar=metavar, help=f"{help_} May be repeated.")
+#: States and types of groups, of all that Kafka has.
+_STATES = (
+    *("Stable", "Empty", "Dead", "Assigning", "Reconciling", "NotReady"),
+    *("PreparingRebalance", "CompletingRebalance"),
+)
+_TYPES = ("Classic", "Consumer", "Share", "Streams")
+
+
+def _several(
+    option: str, name: str, metavar: str, help_: str, type_: click.ParamType[str] = click.STRING
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option(option, name, type=type_, multiple=True, metavar=metavar, help=f"{help_} May be repeated.")
 
 
 def group_filters(run: Callable[..., int]) -> Callable[..., int]:
@@ -29,8 +51,8 @@ def group_filters(run: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(
         (
             _several("--group", "patterns", "G", "A group, or a pattern with * and ?."),
-            _several("--state", "states", "S", "State, such as Empty."),
-            _several("--type", "types", "T", "Type, such as Consumer."),
+            _several("--state", "states", "S", "State, such as Empty.", click.Choice(_STATES, case_sensitive=False)),
+            _several("--type", "types", "T", "Type, such as Consumer.", click.Choice(_TYPES, case_sensitive=False)),
             _several("--topic", "topics", "T", "Groups with offsets of this topic."),
             click.option("--idle", type=INTERVAL, metavar="DURATION", help="Without a commit for this time: P7D."),
             click.option(
@@ -142,14 +164,14 @@ def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # 
     help="This group, or a pattern with * and ? (default: all). May be repeated.",
 )
 @position_options
-@click.option("--at", metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
+@click.option("--at", type=TIME, metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
 @click.option("--summary", is_flag=True, help="One row per group.")
 @format_option()
 def lag(
     stores: tuple[str, ...],
     settings: Settings,
     groups: tuple[str, ...],
-    at: str | None,
+    at: int | None,
     summary: bool,  # noqa: FBT001
     format_: str,
     **of_positions: Any,  # noqa: ANN401 - PositionOptions
@@ -158,9 +180,14 @@ def lag(
     from offsets_pipeline.cli import lag_command
 
     where = lag_command.PositionOptions(**of_positions)
+    _require_one_store(stores, where)
+    return lag_command.lag(lag_command.LagOptions(stores, groups, at, summary, format_, where), settings)
+
+
+def _require_one_store(stores: tuple[str, ...], where: PositionOptions) -> None:
+    """Raise click.UsageError for positions of one cluster and several stores."""
     if len(set(stores)) > 1 and (where.bootstrap_server is not None or where.positions is not None):
         raise click.UsageError("--bootstrap-server and --positions are of one cluster: give one --store with them")
-    return lag_command.lag(lag_command.LagOptions(stores, groups, at, summary, format_, where), settings)
 
 
 @command(
@@ -168,12 +195,14 @@ def lag(
     "offsets fetch --store store --group billing --topic orders",
     "offsets fetch --store store --group new --topic orders --reset by_duration:PT1H --bootstrap-server localhost:9092",
     exclusive=[("--bootstrap-server", "--positions")],
+    several_stores=True,
 )
 @click.option("--group", required=True, metavar="G", help="The consumer's group.")
 @click.option("--topic", required=True, metavar="T", help="The topic.")
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="This partition (default: all known ones).")
+@click.option("--partition", type=PARTITION, metavar="P", help="This partition (default: all known ones).")
 @click.option(
     "--reset",
+    type=RESET,
     default="latest",
     show_default=True,
     metavar="POLICY",
@@ -182,12 +211,12 @@ def lag(
 @position_options
 @format_option()
 def fetch(
-    store: str,
+    stores: tuple[str, ...],
     settings: Settings,
     group: str,
     topic: str,
     partition: int | None,
-    reset: str,
+    reset: ResetPolicy,
     format_: str,
     **of_positions: Any,  # noqa: ANN401 - PositionOptions
 ) -> int:
@@ -195,17 +224,18 @@ def fetch(
     from offsets_pipeline.cli import fetch_command, lag_command
 
     where = lag_command.PositionOptions(**of_positions)
-    options = fetch_command.FetchOptions(store, group, topic, partition, reset, format_, where)
+    _require_one_store(stores, where)
+    options = fetch_command.FetchOptions(stores, group, topic, partition, reset, format_, where)
     return fetch_command.fetch(options, settings)
 
 
-@command(QUESTIONS, "offsets log-info --store store")
+@command(QUESTIONS, "offsets log-info --store store", several_stores=True)
 @format_option()
-def log_info(store: str, settings: Settings, format_: str) -> int:
+def log_info(stores: tuple[str, ...], settings: Settings, format_: str) -> int:
     """Show log partitions: start, end, folded to, records, quarantined records. Starts no Spark."""
     from offsets_pipeline.cli import answers
 
-    return answers.show_log(store, settings, format_)
+    return answers.show_log(stores, settings, format_)
 
 
 @command(
@@ -238,7 +268,9 @@ def sql(stores: tuple[str, ...], settings: Settings, query: str, spark: bool, fo
     "offsets create-views --store prod --store test --schema ops",
     several_stores=True,
 )
-@click.option("--schema", required=True, metavar="NAME", help="Schema for the views; created if it is missing.")
+@click.option(
+    "--schema", required=True, type=SCHEMA, metavar="NAME", help="Schema for the views; created if it is missing."
+)
 def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> int:
     """Create the views in a catalog, for every session that uses it."""
     from offsets_pipeline.cli import spark_commands
@@ -254,11 +286,12 @@ def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> in
 @click.option("--to", required=True, metavar="DIR", type=PATH, help="New or empty folder to write to.")
 @click.option(
     "--as-of",
+    type=TIME,
     metavar="T",
     help="End each log partition before its first record younger than this time: ISO 8601, or milliseconds since 1970.",
 )
 @click.option("--codec", type=click.Choice(("none", "zstd")), default="none", help="Compression of the batches.")
-def export_segments(store: str, settings: Settings, to: str, as_of: str | None, codec: str) -> int:
+def export_segments(store: str, settings: Settings, to: str, as_of: int | None, codec: str) -> int:
     """Write the log as segment files that a broker loads. Starts no Spark."""
     from offsets_pipeline.cli import export_command
 
@@ -292,7 +325,7 @@ def _coverage_options(run: Callable[..., int]) -> Callable[..., int]:
             ),
             click.option(
                 "--retention-minutes",
-                type=click.IntRange(1),
+                type=click.IntRange(1, INT32_MAX),
                 metavar="N",
                 help="The broker's offsets.retention.minutes (default: settings).",
             ),
@@ -318,9 +351,9 @@ def _coverage(options: dict[str, Any]) -> CoverageOptions:
     "offsets report --store store --html report.html --at 2026-11-20T19:10:00Z --hours 1",
 )
 @click.option("--html", required=True, type=FILE, metavar="FILE", help="File for the page; - is stdout.")
-@click.option("--at", metavar="T", help="As if now were this time: ISO 8601, or milliseconds since 1970.")
+@click.option("--at", type=TIME, metavar="T", help="As if now were this time: ISO 8601, or milliseconds since 1970.")
 @_coverage_options
-def report(store: str, settings: Settings, html: Path, at: str | None, **coverage: Any) -> int:  # noqa: ANN401
+def report(store: str, settings: Settings, html: Path, at: int | None, **coverage: Any) -> int:  # noqa: ANN401
     """Write a web page about groups: lag, commit rates, rewinds, stale groups, what expires soon. Starts no Spark.
 
     The page is one file that needs no other.

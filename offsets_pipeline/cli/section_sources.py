@@ -11,7 +11,11 @@ from offsets_pipeline.cli.output import format_option
 from offsets_pipeline.cli.values import (
     ADDRESS,
     INTERVAL,
+    OPTION,
+    PATTERN,
     SEMANTICS_OF_NEW_STORE,
+    SERVERS,
+    ZOOKEEPER,
     every_option,
     partitions_option,
     position_options,
@@ -63,6 +67,7 @@ PARTITIONS_OF_NEW_STORE = partitions_option("Number of log partitions of a new s
 KAFKA_OPTION = click.option(
     "--option",
     "options",
+    type=OPTION,
     multiple=True,
     metavar="NAME=VALUE",
     help="Option of Kafka's clients, such as security.protocol=SASL_SSL. A value env:NAME or file:PATH names a secret. "
@@ -74,7 +79,11 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(
         (
             click.option(
-                "--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers, separated by commas."
+                "--bootstrap-server",
+                required=True,
+                type=SERVERS,
+                metavar="HOST:PORT",
+                help="Brokers, separated by commas.",
             ),
             click.option("--topic", metavar="T", help="Topic (default: settings, __consumer_offsets)."),
             SEMANTICS_OF_NEW_STORE,
@@ -138,6 +147,7 @@ def follow(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
 )
 @click.option(
     "--zookeeper",
+    type=ZOOKEEPER,
     metavar="HOST:PORT[/CHROOT]",
     help="Servers of ZooKeeper, separated by commas. The section [zookeeper] of the settings has digest and TLS.",
 )
@@ -166,7 +176,12 @@ def import_zookeeper(store: str, settings: Settings, **options: Any) -> int:  # 
     required=[("--bootstrap-server", "--positions")],
 )
 @position_options
-@click.option("--topics", metavar="PATTERN", help="Regular expression of topics (default: setting sample_topics).")
+@click.option(
+    "--topics",
+    type=PATTERN,
+    metavar="PATTERN",
+    help="Regular expression of topics (default: setting sample_topics).",
+)
 @every_option()
 def sample_topic_offsets(
     store: str,
@@ -219,7 +234,9 @@ def import_checkpoint(store: str, settings: Settings, **options: Any) -> int:  #
     "offsets snapshot --bootstrap-server localhost:9092 --store groups --once",
     exclusive=[("--interval", "--available-now")],
 )
-@click.option("--bootstrap-server", required=True, metavar="HOST:PORT", help="Brokers, separated by commas.")
+@click.option(
+    "--bootstrap-server", required=True, type=SERVERS, metavar="HOST:PORT", help="Brokers, separated by commas."
+)
 @click.option(
     "--interval",
     "interval_ms",

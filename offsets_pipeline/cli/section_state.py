@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline.cli.command import PATH, STATE, command
-from offsets_pipeline.cli.values import semantics_option
+from offsets_pipeline.cli.values import PARTITION, semantics_option
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -36,7 +36,12 @@ def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | 
     exclusive=[("--partition", "--coordinator-semantics")],
 )
 @click.option(
-    "--partition", "partitions", type=int, multiple=True, metavar="N", help="Only this log partition. May be repeated."
+    "--partition",
+    "partitions",
+    type=PARTITION,
+    multiple=True,
+    metavar="N",
+    help="Only this log partition. May be repeated.",
 )
 @semantics_option(
     "Coordinator to reproduce from now on: modern of Kafka 4.x, classic of brokers up to 3.9 (default: unchanged)."

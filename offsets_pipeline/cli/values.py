@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.clock import duration_ms
-from offsets_pipeline.config.sections import HOURS_MAX
-from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, parse_options
+from offsets_pipeline.clock import EPOCH, duration_ms, parse_time_ms
+from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
+from offsets_pipeline.errors import InvalidTime, OffsetsError
+from offsets_pipeline.lag.starting_offset import parse_reset
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -23,11 +26,12 @@ _PLACE = re.compile(r"(?P<topic>[^:]+)(:(?P<partition>\d+))?")
 _TOPIC = re.compile(r"(?P<topic>[^:]+)(:(?P<partitions>\d+(,\d+)*))?")
 _CLUSTER = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _POSITION = re.compile(r"(?P<partition>\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
+_SCHEMA = re.compile(r"\w+(\.\w+)*")
 _PORT_MAX = 65_535
 
 
 class Written(click.ParamType[Any]):
-    """A value that a function reads; the function raises ValueError with the reason for a text that is wrong."""
+    """A value that a function reads; it raises ValueError or OffsetsError with the reason for a text that is wrong."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
@@ -39,7 +43,7 @@ class Written(click.ParamType[Any]):
             return value
         try:
             return self._read(value)
-        except ValueError as error:
+        except (ValueError, OffsetsError) as error:
             self.fail(str(error), param, ctx)
 
 
@@ -86,6 +90,56 @@ def read_interval(text: str) -> int:
     return every_ms
 
 
+def read_time(text: str) -> int:
+    """A point in time in ms since 1970, of the years 1 to 9999. Raises ValueError, InvalidTime."""
+    time_ms = parse_time_ms(text)
+    try:
+        EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        raise ValueError(f"{text!r} is not a time in milliseconds since 1970: its year is not from 1 to 9999") from None
+    return time_ms
+
+
+def read_duration(text: str) -> str:
+    """A duration in ISO 8601, unchanged: a command counts it back from its own time. Raises InvalidTime."""
+    duration_ms(text)
+    return text
+
+
+def read_option(text: str) -> str:
+    """NAME=VALUE, unchanged: the value may be a secret. Raises ConfigError."""
+    parse_options([text])
+    return text
+
+
+def read_servers(text: str) -> str:
+    """HOST:PORT, or several separated by commas. Raises ValueError."""
+    if not are_bootstrap_servers(text):
+        raise ValueError(f"{text!r} is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for several brokers")
+    return text
+
+
+def read_pattern(text: str) -> str:
+    """A regular expression. Raises ValueError."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}; write it like orders.*") from None
+    return text
+
+
+def read_zookeeper(text: str) -> str:
+    """HOST:PORT, or several separated by commas, and maybe a chroot. Raises ConfigError."""
+    return ZooKeeperSettings(connect=text).connect
+
+
+def read_schema(text: str) -> str:
+    """The name of a schema. Raises ValueError."""
+    if not _SCHEMA.fullmatch(text):
+        raise ValueError(f"{text!r} is not a valid name of a schema: use letters, digits, _ and dots")
+    return text
+
+
 def read_address(text: str) -> tuple[str, int]:
     """PORT or HOST:PORT; the host is 127.0.0.1 by default. Raises ValueError."""
     host, _, port = text.rpartition(":")
@@ -119,6 +173,14 @@ PLACE = Written("place", read_place)
 TOPIC = Written("topic", read_topic)
 HOURS = Written("hours", read_hours)
 ADDRESS = Written("address", read_address)
+TIME = Written("time", read_time)
+DURATION = Written("duration", read_duration)
+RESET = Written("reset", parse_reset)
+OPTION = Written("option", read_option)
+SERVERS = Written("servers", read_servers)
+PATTERN = Written("pattern", read_pattern)
+SCHEMA = Written("schema", read_schema)
+ZOOKEEPER = Written("zookeeper", read_zookeeper)
 
 
 class _Interval(Written):
@@ -131,6 +193,11 @@ class _Interval(Written):
 
 _NO_DURATION = "as set"
 INTERVAL = _Interval("duration", read_interval)
+
+
+INT32_MAX = 2**31 - 1
+#: Number of a partition.
+PARTITION = click.IntRange(0, INT32_MAX)
 
 
 def semantics_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -152,7 +219,7 @@ SEMANTICS_OF_NEW_STORE = semantics_option(
 def partitions_option(help_: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """The option `--offsets-partitions`, which has Kafka's name `--offsets.topic.num.partitions`, too."""
     names = ("--offsets-partitions", "--offsets-topic-num-partitions", "--offsets.topic.num.partitions")
-    return click.option(*names, "offsets_partitions", type=int, metavar="N", help=help_)
+    return click.option(*names, "offsets_partitions", type=click.IntRange(1, INT32_MAX), metavar="N", help=help_)
 
 
 def every_option(default: str | None = None) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -173,7 +240,7 @@ def every_option(default: str | None = None) -> Callable[[Callable[..., int]], C
 def position_options(run: Callable[..., int]) -> Callable[..., int]:
     """The options that say where positions of topics come from: `--bootstrap-server`, `--positions`, `--option`."""
     for option in reversed((
-        click.option("--bootstrap-server", metavar="HOST:PORT", help="Brokers that have the topics."),
+        click.option("--bootstrap-server", type=SERVERS, metavar="HOST:PORT", help="Brokers that have the topics."),
         click.option(
             "--positions",
             type=click.Path(readable=False),
@@ -184,6 +251,7 @@ def position_options(run: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--option",
             "options",
+            type=OPTION,
             multiple=True,
             metavar="NAME=VALUE",
             help="Option of Kafka's clients, as in `offsets follow`. May be repeated.",

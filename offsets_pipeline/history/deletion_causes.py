@@ -24,6 +24,7 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Basis, Expiry, R
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from offsets_pipeline.history.lost_commits import LostCommit
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.group import Group
     from offsets_pipeline.semantics.partition_state import CommittedOffset, TopicPartition
@@ -125,9 +126,21 @@ class Causes:
             found |= dict.fromkeys((where for where in deletion.offsets if where not in deletion.deleted), left)
         return found
 
+    def of_lost(self, lost: LostCommit) -> Cause:
+        """The cause of a deletion whose commit is no longer in the log: only a note can tell it."""
+        noted = self._note(lost.source)
+        if noted is not None:
+            return Cause(noted, f"the coordinator noted {_NAMES[noted]}", [noted])
+        possible = [each for each in _CANDIDATES if each != TOPIC_GONE or self._kind != OWNED]
+        listed = _listed([_CANDIDATES[each] for each in possible])
+        return Cause(UNKNOWN, f"{listed}: the records that could tell are no longer in the log", possible)
+
+    def _note(self, source: str) -> str | None:
+        return _CAUSE_OF_REQUEST.get(source.rpartition(" ")[2]) if self._kind == OWNED else None
+
     def _noted(self, deletion: GroupDeletion, where: TopicPartition) -> Cause | None:
         """The cause that our coordinator noted with a tombstone; None without a note."""
-        cause = _CAUSE_OF_REQUEST.get(deletion.sources[where].rpartition(" ")[2]) if self._kind == OWNED else None
+        cause = self._note(deletion.sources[where])
         if cause is None:
             return None
         expiry = self._expiries(deletion).get(where) if cause == EXPIRED else None

@@ -26,6 +26,7 @@ _BY = {
     TOPIC_GONE: "with its topic",
     UNKNOWN: "for an unknown cause",
 }
+_LOST = "the commit itself is no longer in the log"
 _Row = dict[str, Any]
 
 
@@ -135,7 +136,8 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         return [row for row in found[view] if (row["topic"], row["partition"]) == (topic, partition)]
 
     commits = [row for row in of_offset(OFFSET_HISTORY.name) if not row["superseded"]]
-    deletions = of_offset(DELETED_OFFSETS.name)
+    deletions = _once(of_offset(DELETED_OFFSETS.name))
+    deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
     since = None if complete_since_ms is None else shown_time(complete_since_ms)
     common: dict[str, Any] = {
         "group": group_id,
@@ -144,11 +146,19 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
         "complete_since": since,
         "deletions": [_told_deletion(row) for row in deletions],
     }
-    if not commits:
+    last = max(commits, key=lambda row: (row["log_incarnation"], row["visible_offset"]), default=None)
+    if deletion is not None and _is_lost(deletion) and (last is None or _is_after(deletion, last)):
+        return WhyAnswer(
+            status="deleted",
+            text=f"{_deleted(deletion)}; {_LOST}",
+            log_partition=deletion["log_partition"],
+            **_of_deletion(deletion),
+            **common,
+        )
+    if last is None:
         known = "" if since is None else f"; older records may be gone, the log is complete since {since}"
         text = f"the log has no commit of {topic}-{partition} by group {group_id!r}{known}"
         return WhyAnswer(status="never committed", text=text, **common)
-    last = max(commits, key=lambda row: (row["log_incarnation"], row["visible_offset"]))
     committed_at = _shown(last["commit_timestamp"])
     told: dict[str, Any] = {
         "committed_offset": last["committed_offset"],
@@ -158,22 +168,9 @@ def why(history: LogHistory, retention: Retention, group_id: str, topic: str, pa
     }
     by = "" if last["committed_by"] == UNKNOWN_MEMBER else f", probably by member {last['committed_by']}"
     text = f"committed {last['committed_offset']} at {committed_at}{by}"
-    deletion = max(deletions, key=lambda row: (row["log_incarnation"], row["record_offset"]), default=None)
-    if deletion is not None and _place(deletion, "record_offset") > _place(last, "visible_offset"):
-        because = "" if deletion["cause"] == UNKNOWN else "because "
-        joined = ": " if deletion["cause"] == UNKNOWN else ", "
-        text += f", deleted at {_shown(deletion['deleted_timestamp'])} {_BY[deletion['cause']]}"
-        return WhyAnswer(
-            status="deleted",
-            text=f"{text}{joined}{because}{deletion['reason']}",
-            deleted_at=_shown(deletion["deleted_timestamp"]),
-            cause=deletion["cause"],
-            reason=deletion["reason"],
-            candidates=deletion["candidates"],
-            record_offset=deletion["record_offset"],
-            **told,
-            **common,
-        )
+    if deletion is not None and _is_after(deletion, last):
+        text += f", {_deleted(deletion)}"
+        return WhyAnswer(status="deleted", text=text, **_of_deletion(deletion), **told, **common)
     newest = history.current.number
     if last["log_incarnation"] < newest:
         reason = f"the log was read again (incarnation {newest}) and has no commit of it; the deletion was not read"
@@ -231,7 +228,8 @@ def _commit_event(row: _Row) -> TimelineEvent:
 
 def _deletion_event(row: _Row) -> TimelineEvent:
     of_offset = row["topic"], row["partition"], row["committed_offset"], None
-    return _event(row, row["deleted_timestamp"], "deleted", of_offset, row["cause"], [row["reason"]])
+    details = [row["reason"], *([_LOST] if _is_lost(row) else [])]
+    return _event(row, row["deleted_timestamp"], "deleted", of_offset, row["cause"], details)
 
 
 def _group_event(row: _Row) -> TimelineEvent:
@@ -262,6 +260,34 @@ def _begins(row: _Row) -> list[str]:
     if not row["begins_incarnation"]:
         return []
     return [f"log incarnation {row['log_incarnation']} begins"]
+
+
+def _once(deletions: list[_Row]) -> list[_Row]:
+    """Leave out tombstones without a commit that an earlier log incarnation has with it."""
+    told = {row["record_offset"] for row in deletions if not _is_lost(row)}
+    return [row for row in deletions if not _is_lost(row) or row["record_offset"] not in told]
+
+
+def _is_lost(deletion: _Row) -> bool:
+    """Whether the commit of a deleted offset is no longer in the log."""
+    return deletion["committed_offset"] is None
+
+
+def _is_after(deletion: _Row, commit: _Row) -> bool:
+    return _place(deletion, "record_offset") > _place(commit, "visible_offset")
+
+
+def _deleted(deletion: _Row) -> str:
+    joined = ": " if deletion["cause"] == UNKNOWN else ", because "
+    at = _shown(deletion["deleted_timestamp"])
+    return f"deleted at {at} {_BY[deletion['cause']]}{joined}{deletion['reason']}"
+
+
+def _of_deletion(deletion: _Row) -> dict[str, Any]:
+    return {
+        "deleted_at": _shown(deletion["deleted_timestamp"]),
+        **{name: deletion[name] for name in ("cause", "reason", "candidates", "record_offset")},
+    }
 
 
 def _told_deletion(row: _Row) -> dict[str, Any]:

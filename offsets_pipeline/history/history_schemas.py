@@ -118,7 +118,7 @@ GROUP_HISTORY = Table(
 
 DELETED_OFFSETS = Table(
     "deleted_offsets",
-    "Every visible offset that a tombstone deleted, with the cause.",
+    "Every visible offset that a tombstone deleted, with the cause; also offsets whose commits the log no longer has.",
     (
         _GROUP_ID,
         _TOPIC,
@@ -127,9 +127,9 @@ DELETED_OFFSETS = Table(
         Column("cause", _TEXT, "expired, deleted, group removed, topic gone or unknown", nullable=False),
         Column("reason", _TEXT, "the cause in a sentence; of unknown: the evidence for each candidate", nullable=False),
         Column("candidates", _TEXTS, "all causes that could have written these records", nullable=False),
-        Column("committed_offset", _LONG, "the offset that was deleted", nullable=False),
-        Column("commit_timestamp", _TIME, "when it was committed", nullable=False),
-        Column("commit_record_offset", _LONG, "record offset of its commit", nullable=False),
+        Column("committed_offset", _LONG, "the offset that was deleted; null: its commit is no longer in the log"),
+        Column("commit_timestamp", _TIME, "when it was committed; null as committed_offset"),
+        Column("commit_record_offset", _LONG, "record offset of its commit; null as committed_offset"),
         *_PLACE,
         _MISPLACED,
     ),

@@ -125,7 +125,7 @@ def histories(
     for incarnation in history.incarnations:
         watched: dict[int, PartitionHistory] = {}
         waiting = 0
-        homes = _chosen(history.homes(group_ids, incarnation), partitions)
+        homes = partitions_of(history, incarnation, group_ids, partitions)
         for partition, rows in history.read(incarnation, partitions=homes).runs():
             if partition not in watched:
                 watched[partition] = PartitionHistory(
@@ -153,8 +153,14 @@ def histories(
             yield each.take()
 
 
-def _chosen(homes: Collection[int] | None, partitions: Collection[int] | None) -> Collection[int] | None:
-    """The log partitions to read: homes of groups, those asked for, or both."""
+def partitions_of(
+    history: LogHistory,
+    incarnation: Incarnation,
+    group_ids: Collection[str] | None,
+    partitions: Collection[int] | None,
+) -> Collection[int] | None:
+    """The log partitions to read for groups (R1), of ``partitions``; None: all."""
+    homes = history.homes(group_ids, incarnation)
     if homes is None or partitions is None:
         return partitions if homes is None else homes
     return set(homes) & set(partitions)
@@ -164,7 +170,7 @@ def _records(
     history: LogHistory, group_ids: Collection[str] | None, partitions: Collection[int] | None
 ) -> Iterator[pa.Table]:
     for incarnation in history.incarnations:
-        homes = _chosen(history.homes(group_ids, incarnation), partitions)
+        homes = partitions_of(history, incarnation, group_ids, partitions)
         outcomes = _outcomes(history, incarnation, homes)
         for partition, rows in history.read(incarnation, partitions=homes).runs():
             known = with_outcome(rows, *outcomes[partition]) if partition in outcomes else _without_outcome(rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline.clock import Clock, SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import OWNED, StoreProperties
 from offsets_pipeline.delta.reader import quoted
@@ -29,6 +30,8 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    import pyarrow as pa
 
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
@@ -60,11 +63,14 @@ class LogHistory:
     topic of Kafka Connect, DamagedTable, UnsupportedTable.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, clock: Clock = SystemClock()) -> None:  # noqa: B008 - immutable
         self.location = location.rstrip("/")
+        #: when the log was opened, in milliseconds since 1970
+        self.opened_ms = clock.now_ms()
         self._folder = arrow_folder(self.location)
         # read the bounds first: an ingest appends records before it writes their bounds
-        noted = self._noted()
+        #: the table `log_partitions`; None in a store without it
+        self.notes = self._read_notes()
         try:
             self.log = self._table(LOG)
         except NoSuchTable:
@@ -76,7 +82,12 @@ class LogHistory:
             (CoordinatorSemantics(row["coordinator_semantics"]) for row in progress),
             self.properties.coordinator_semantics,
         )
-        self.incarnations = self._incarnations(noted)
+        self.incarnations = self._incarnations()
+
+    @property
+    def cluster(self) -> str:
+        """The name of the store's cluster: by default the name of its folder."""
+        return self.properties.cluster(self.location)
 
     @property
     def current(self) -> Incarnation:
@@ -126,7 +137,8 @@ class LogHistory:
         cleaned_to, end = incarnation.cleaned_to.get(partition), incarnation.ends.get(partition, 0)
         return Completeness(cleaned_to, end, is_owned=self.is_owned)
 
-    def _incarnations(self, noted: list[dict[str, Any]]) -> list[Incarnation]:
+    def _incarnations(self) -> list[Incarnation]:
+        noted = self._noted()
         found = []
         for number in sorted({row["log_incarnation"] for row in noted} | {LOG_INCARNATION}):
             rows = [row for row in noted if row["log_incarnation"] == number]
@@ -141,14 +153,19 @@ class LogHistory:
             )
         return found
 
-    def _noted(self) -> list[dict[str, Any]]:
+    def _read_notes(self) -> pa.Table | None:
         try:
-            rows = self._table(LOG_PARTITIONS).rows()
+            return self._table(LOG_PARTITIONS).rows()
         except NoSuchTable:
+            return None
+
+    def _noted(self) -> list[dict[str, Any]]:
+        if self.notes is None:
             return []
         # no timestamp becomes a Python object: Arrow imports pandas for that
-        known = rows.select(["log_partition", "log_incarnation", "end_offset", "cleaned_to"])
-        listed: list[dict[str, Any]] = known.append_column("is_followed", rows["complete_since"].is_valid()).to_pylist()
+        known = self.notes.select(["log_partition", "log_incarnation", "end_offset", "cleaned_to"])
+        is_followed = self.notes["complete_since"].is_valid()
+        listed: list[dict[str, Any]] = known.append_column("is_followed", is_followed).to_pylist()
         return listed
 
     def _is_folded(self, incarnation: Incarnation) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offsets_pipeline.history.deletion_causes import GroupDeletion
+from offsets_pipeline.history.lost_commits import LostCommit
 from offsets_pipeline.history.partition_owners import PartitionOwners
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import COMMIT_RECORD_TYPE
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from offsets_pipeline.history.group_writes import GroupWrites
+    from offsets_pipeline.history.lost_commits import LostCommits
     from offsets_pipeline.history.topic_holders import TopicHolders
     from offsets_pipeline.record.decode import DecodedKey
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -81,15 +83,22 @@ class ObservedPartition(PartitionState):
         offsets_partitions: int,
         semantics: CoordinatorSemantics,
         writes: GroupWrites,
+        lost: LostCommits,
         holders: TopicHolders | None = None,
         topic_names: Mapping[str, str] | None = None,
     ) -> None:
-        """``holders`` gets all commits; None: another pass feeds it. ``topic_names``: names from outside of the log."""
+        """Watch one log partition.
+
+        ``lost`` knows the gaps of the log partition, also among the records that are left out here. ``holders`` gets
+        all commits; None: another pass feeds it. ``topic_names``: names from outside of the log.
+        """
         super().__init__(log_partition, offsets_partitions, semantics=semantics)
         self.commits: list[SeenCommit] = []
         self.changes: list[SeenGroup] = []
         self.deletions: list[GroupDeletion] = []
+        self.lost: list[LostCommit] = []
         self._writes = writes
+        self._lost = lost
         self._holders = holders
         self._owners = PartitionOwners(topic_names or {})
         self._origins: dict[int, _Origin] = {}
@@ -133,6 +142,7 @@ class ObservedPartition(PartitionState):
 
     def _commit(self, group_id: str, where: TopicPartition, offset: CommittedOffset, producer_id: int | None) -> None:
         self._follow(group_id, converts=False)
+        self._lost.meet(group_id, where, self._offset)
         if offset.topic_id is not None:
             self._owners.name(group_id, offset.topic_id, where.topic)
         self._is_new = group_id not in self.groups
@@ -183,6 +193,8 @@ class ObservedPartition(PartitionState):
         group = self.groups.get(group_id)
         held = self._held(group_id, where)
         deletion = self._deletion(group_id, group) if group is not None and any(held) else None
+        if self._lost.meet(group_id, where, self._offset) and not any(held):
+            self.lost.append(LostCommit(group_id, where, self._offset, self._now_ms, self._source))
         if self._holders is not None:
             self._holders.release(group_id, where, self._now_ms)
         super()._delete(group_id, where, producer_id)

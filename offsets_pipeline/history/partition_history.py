@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.history.group_writes import GroupWrites
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
+from offsets_pipeline.history.lost_commits import LostCommits
 from offsets_pipeline.history.observed_partition import ObservedPartition
 from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.topic_holders import TopicHolders
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.history.deletion_causes import Causes, GroupDeletion
+    from offsets_pipeline.history.lost_commits import LostCommit
     from offsets_pipeline.history.observed_partition import SeenCommit, SeenGroup
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -67,12 +70,14 @@ class PartitionHistory:
         self._group_ids = group_ids
         self._writes = GroupWrites(keep_all=group_ids is not None)
         self._holders = TopicHolders()
+        self._lost = LostCommits()
         self._evidence: list[pa.Table] = []
         self._state = ObservedPartition(
             log_partition,
             offsets_partitions,
             semantics,
             self._writes,
+            self._lost,
             self._holders if group_ids is None else None,
             topic_names,
         )
@@ -81,6 +86,7 @@ class PartitionHistory:
 
     def add(self, rows: pa.Table) -> None:
         """Take the next rows, in record-offset order, with the columns of `log_history.COLUMNS`."""
+        self._lost.look_for_gaps(rows)
         rows = self._writes.numbered(rows)
         if self._group_ids is not None:
             self._evidence.append(rows.select(_EVIDENCE))
@@ -104,10 +110,14 @@ class PartitionHistory:
             OFFSET_HISTORY.name: self._table(OFFSET_HISTORY, map(self._commit_row, state.commits)),
             GROUP_HISTORY.name: self._table(GROUP_HISTORY, map(self._group_row, state.changes)),
             DELETED_OFFSETS.name: self._table(
-                DELETED_OFFSETS, (row for deletion in decided for row in self._deletion_rows(deletion))
+                DELETED_OFFSETS,
+                chain(
+                    (row for deletion in decided for row in self._deletion_rows(deletion)),
+                    map(self._lost_row, state.lost),
+                ),
             ),
         }
-        state.commits, state.changes = [], []
+        state.commits, state.changes, state.lost = [], [], []
         done = set(map(id, decided))
         state.deletions = [deletion for deletion in state.deletions if id(deletion) not in done]
         return found
@@ -193,6 +203,21 @@ class PartitionHistory:
                 "commit_record_offset": offset.record_offset,
                 "record_offset": record_offset,
             }
+
+    def _lost_row(self, lost: LostCommit) -> dict[str, Any] | None:
+        if self._is_shown("deletion", lost.group_id, *lost.where, lost.record_offset):
+            return None
+        cause = self._causes.of_lost(lost)
+        return {
+            "group_id": lost.group_id,
+            "topic": lost.where.topic,
+            "partition": lost.where.partition,
+            "deleted_timestamp": lost.time_ms,
+            "cause": cause.name,
+            "reason": cause.reason,
+            "candidates": cause.candidates,
+            "record_offset": lost.record_offset,
+        }
 
     def _is_shown(self, *what: Hashable) -> bool:
         if self._shown is None:

@@ -18,6 +18,7 @@ from offsets_pipeline.semantics.transactions import COMMITTED, endings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from offsets_pipeline.record.commit_columns import CommitColumns
     from offsets_pipeline.record.records import Bools, Int64s
 
 #: The columns of the log that windows are made from.
@@ -119,21 +120,31 @@ class CommitWindows:
             return WindowColumns.of({})
         table = pa.concat_tables(self._rows).combine_chunks()
         visible = _visible(table)
-        table = table.filter(pa.array(visible)).combine_chunks()
-        commits = parse_commits(table["key"].combine_chunks(), table["value"].combine_chunks())
-        valid = np.flatnonzero(commits.valid)
-        partition, record_offset = (_int64s(table[name])[valid] for name in ("log_partition", "record_offset"))
-        commits = commits.take(valid)
-        code = paired(codes_of(commits.identities()), partition)
+        if not visible.all():
+            table = table.filter(pa.array(visible)).combine_chunks()
+        keys = table["key"].combine_chunks()
+        commits = parse_commits(keys, table["value"].combine_chunks())
+        key_code, partition, record_offset = (
+            codes_of(keys),
+            *map(_int64s, (table["log_partition"], table["record_offset"])),
+        )
+        if not commits.valid.all():
+            valid = np.flatnonzero(commits.valid)
+            key_code, partition, record_offset = key_code[valid], partition[valid], record_offset[valid]
+            commits = commits.take(valid)
+        code = paired(_identity_codes(commits, key_code), partition)
         order = np.lexsort((record_offset, code))
         order = order[_since_tombstone(code[order], commits.tombstone[order])]
         order = order[_rank_from_end(code[order]) < self._size]
-        order = order[self._is_at_home(commits.group_ids(), partition)[order]]
         first = np.flatnonzero(np.diff(code[order], prepend=-1))
         named = commits.take(order[first])
+        is_at_home = self._is_at_home(named.group_ids(), partition[order[first]])
+        sizes = np.diff(np.append(first, len(order)))
+        order = order[np.repeat(is_at_home, sizes)]
+        named = named.take(np.flatnonzero(is_at_home))
         return WindowColumns(
             list(zip(named.group_ids().to_pylist(), named.topics().to_pylist(), named.partition.tolist(), strict=True)),
-            np.append(first, len(order)),
+            np.append(0, np.cumsum(sizes[is_at_home])),
             commits.committed_offset[order],
             commits.commit_timestamp_ms[order],
         )
@@ -146,6 +157,15 @@ class CommitWindows:
         home = partitions_for(groups.dictionary, self._offsets_partitions)
         is_at_home: Bools = home[_int64s(groups.indices)] == log_partition
         return is_at_home
+
+
+def _identity_codes(commits: CommitColumns, key_code: Int64s) -> Int64s:
+    """A small integer for each identity, from one for each key: only different keys have to be looked at."""
+    if not len(key_code):
+        return key_code
+    first = np.zeros(int(key_code.max()) + 1, dtype=np.int64)
+    first[key_code[::-1]] = np.arange(len(key_code))[::-1]  # of equal indices numpy keeps the last
+    return codes_of(commits.take(first).identities())[key_code]
 
 
 def of_groups(rows: pa.Table, group_ids: Collection[str] | None) -> Bools:

@@ -51,12 +51,12 @@ def parse_reset(text: str) -> ResetPolicy:
         try:
             back_ms = duration_ms(text.removeprefix(_BY_DURATION))
         except InvalidTime as error:
-            raise InvalidReset(f"--reset: {error}") from None
+            raise InvalidReset(f"{text!r} is not allowed: {error}") from None
         if back_ms < 0:
-            raise InvalidReset("--reset: the duration of by_duration is negative; name one that is not")
+            raise InvalidReset(f"{text!r} is not allowed: its duration is negative; write it like by_duration:PT1H")
         return ResetPolicy(Strategy.BY_DURATION, back_ms)
     if text not in (Strategy.EARLIEST, Strategy.LATEST, Strategy.NONE):
-        raise InvalidReset(f"--reset: {text!r} is not earliest, latest, none or by_duration:PT1H")
+        raise InvalidReset(f"{text!r} is not earliest, latest, none or by_duration:PT1H")
     return ResetPolicy(Strategy(text))
 
 

@@ -43,18 +43,18 @@ class AsOfAnswer:
 
 
 def offsets_as_of(
-    location: str,
+    store: str | LogHistory,
     *,
     time_ms: int | None = None,
     positions: Mapping[int, int] | None = None,
     group_ids: Collection[str] | None = None,
 ) -> AsOfAnswer:
-    """Return the groups and offsets of the store in a folder as they were at a time or at a position of the log.
+    """Return the groups and offsets of a store as they were at a time or at a position of the log.
 
     Reads the newest log incarnation, without Spark and without the state tables.
 
     Args:
-        location: the store's folder.
+        store: the store's folder, or its log as it was opened.
         time_ms: in ms since 1970. In each log partition the first record with a later timestamp, and all records after
             it, do not count (as in `export-segments --as-of`).
         positions: by log partition, the first record offset that does not count. Other log partitions do not answer.
@@ -66,7 +66,7 @@ def offsets_as_of(
     """
     if (time_ms is None) == (positions is None):
         raise InvalidTime("cannot tell the state as of a time and a position: give one of both")
-    history = LogHistory(location)
+    history = LogHistory(store) if isinstance(store, str) else store
     offsets_partitions = history.current.offsets_partitions
     for partition in positions or ():
         if not 0 <= partition < offsets_partitions:

@@ -1,13 +1,14 @@
 """The views of history in a Spark session: log_records, offset_history, group_history and deleted_offsets.
 
 Tasks replay whole log partitions with the functions of `history`. So these views are temporary views of a session: a
-catalog cannot keep them. A filter on a group does not spare a task any rows; `offsets history` reads one group alone.
+catalog cannot keep them. Spark does not tell a query's conditions to the tasks, so `Filters` do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,11 +19,14 @@ from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.history.decoded_log import COPIED, decoded_log
 from offsets_pipeline.history.deletion_causes import Causes, Retention
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS, LOG_RECORDS
+from offsets_pipeline.history.history_tables import partitions_of
 from offsets_pipeline.history.log_history import COLUMNS, LogHistory
+from offsets_pipeline.history.of_groups import of_groups
 from offsets_pipeline.history.partition_history import PartitionHistory, Shown
+from offsets_pipeline.query.filters import Filters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -33,10 +37,13 @@ _PLACE = ("log_partition", "log_incarnation", "record_offset")
 _TAKE_ROWS = 50_000  # rows of the log after which a task gives out what it found
 
 
-def history_views(store: Store, retention: Retention | None = None) -> dict[str, DataFrame]:
+def history_views(
+    store: Store, retention: Retention | None = None, filters: Mapping[str, Filters] = MappingProxyType({})
+) -> dict[str, DataFrame]:
     """The views of history by name. Each action reads the newest log.
 
     ``retention``: the coordinator's settings of retention, if they differ from Kafka's or are known for sure.
+    ``filters``: by view, the groups and log partitions whose rows suffice.
 
     Raises DamagedTable, UnsupportedTable.
     """
@@ -47,32 +54,34 @@ def history_views(store: Store, retention: Retention | None = None) -> dict[str,
         Causes(history.semantics, retention or Retention(), kind=history.properties.kind),
         history.topic_names(),
     )
-    rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({_complete(store)}) l")
-    # one task for each log partition: a replay needs all of its rows in order
-    in_order = rows.repartition("log_partition").sortWithinPartitions(*_PLACE)
     views = {}
     for name, view in HISTORY_VIEWS.items():
         schema = from_arrow_schema(view.arrow_schema())
+        wanted = filters.get(name, Filters())
+        log = _complete(store, _condition(history, wanted))
         if name == LOG_RECORDS.name:
-            views[name] = store.spark.sql(_with_outcomes(store)).mapInArrow(_decoded, schema)
-        else:
-            views[name] = in_order.mapInArrow(watch.of(name), schema)
+            views[name] = store.spark.sql(_with_outcomes(log)).mapInArrow(_Decoded(wanted.group_ids), schema)
+            continue
+        rows = store.spark.sql(f"SELECT {', '.join([*COLUMNS, 'log_incarnation'])} FROM ({log}) l")
+        # one task for each log partition: a replay needs all of its rows in order
+        in_order = rows.repartition("log_partition").sortWithinPartitions(*_PLACE)
+        views[name] = in_order.mapInArrow(replace(watch, view=name, group_ids=wanted.group_ids), schema)
     return views
 
 
 @dataclass(frozen=True)
 class _Watch:
-    """What tasks need to replay log partitions; picklable. ``partitions`` has R1's n by log incarnation."""
+    """What tasks need to replay log partitions for one view; picklable.
+
+    ``partitions`` has R1's n by log incarnation; ``group_ids``: these groups only.
+    """
 
     partitions: Mapping[int, int]
     semantics: CoordinatorSemantics
     causes: Causes
     names: Mapping[str, str]
     view: str = ""
-
-    def of(self, view: str) -> _Watch:
-        """The same for one view."""
-        return _Watch(self.partitions, self.semantics, self.causes, self.names, view)
+    group_ids: Sequence[str] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         at, watched, shown = (-1, -1), None, Shown()
@@ -103,6 +112,7 @@ class _Watch:
             known,
             self.semantics,
             self.causes,
+            group_ids=self.group_ids,
             topic_names=self.names,
             shown=shown if len(self.partitions) > 1 else None,
         )
@@ -116,20 +126,39 @@ def _parts(rows: pa.Table) -> Iterator[pa.Table]:
     yield from (rows.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
-def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from decoded_log(pa.Table.from_batches([batch])).to_batches()
+@dataclass(frozen=True)
+class _Decoded:
+    """Decodes rows in tasks; picklable. ``group_ids``: these groups only, and control records."""
+
+    group_ids: Sequence[str] | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            yield from decoded_log(rows if self.group_ids is None else of_groups(rows, self.group_ids)).to_batches()
 
 
-def _complete(store: Store) -> str:
-    """SQL of the rows of complete log incarnations."""
+def _condition(history: LogHistory, filters: Filters) -> str:
+    """SQL that holds for the log partitions which a view needs: Delta skips files by it."""
+    found = []
+    for each in history.incarnations:
+        partitions = partitions_of(history, each, filters.group_ids, filters.log_partitions)
+        if partitions is None:
+            return "TRUE"
+        listed = ", ".join(map(str, sorted(partitions))) or "NULL"
+        found.append(f"log_incarnation = {each.number} AND log_partition IN ({listed})")
+    return " OR ".join(found)
+
+
+def _complete(store: Store, condition: str) -> str:
+    """SQL of the rows of complete log incarnations that a condition holds for."""
     newest = f"SELECT max(log_incarnation) FROM {store.table_name(LOG_PARTITIONS.name)}"
     log = store.table_name(LOG.name)
-    return f"SELECT * FROM {log} WHERE log_incarnation <= coalesce(({newest}), {LOG_INCARNATION})"
+    return f"SELECT * FROM {log} WHERE log_incarnation <= coalesce(({newest}), {LOG_INCARNATION}) AND ({condition})"
 
 
-def _with_outcomes(store: Store) -> str:
-    """SQL of all rows with what became of a record of a transaction: its producer's next marker tells (R11)."""
+def _with_outcomes(log: str) -> str:
+    """SQL of all rows of the log with what became of a record of a transaction: the producer's next marker (R11)."""
     columns = ", ".join([*COPIED[:-1], "key", "value"])
     return f"""
         SELECT {columns}, CASE WHEN control_type IS NULL THEN
@@ -137,7 +166,7 @@ def _with_outcomes(store: Store) -> str:
                    PARTITION BY log_incarnation, log_partition, producer_id ORDER BY record_offset DESC
                    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
                ) WHEN 'COMMIT' THEN 'committed' WHEN 'ABORT' THEN 'aborted' ELSE 'open' END END AS outcome
-        FROM ({_complete(store)}) t WHERE producer_id IS NOT NULL
+        FROM ({log}) t WHERE producer_id IS NOT NULL
         UNION ALL
-        SELECT {columns}, CAST(NULL AS STRING) AS outcome FROM ({_complete(store)}) p WHERE producer_id IS NULL
+        SELECT {columns}, CAST(NULL AS STRING) AS outcome FROM ({log}) p WHERE producer_id IS NULL
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,20 @@ from pyspark.sql import functions as F
 from offsets_pipeline.delta.properties import require_different_clusters
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
-from offsets_pipeline.errors import NoSuchStore
+from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.connect_views import connect_views
+from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
+from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
 from offsets_pipeline.store import Store, sql_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pyspark.sql import DataFrame, SparkSession
@@ -35,15 +38,17 @@ def register_views(spark: SparkSession, *stores: str, query: str = "") -> None:
     stores have one cluster name.
 
     ``query``: SQL. Registers only the views and tables that it names, or all if it names none: Spark analyzes each.
+    The views of history then have only the groups and log partitions that its conditions allow, and read no others.
     """
     opened = _opened(spark, stores)
     queries = _queries(opened) | _sample_queries(opened)
     names = {table.name for store in opened for table in store.tables} | HISTORY_VIEWS.keys() | queries.keys()
     wanted = names & set(re.findall(r"\w+", query.lower())) or names
+    filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
     parts: dict[str, list[DataFrame]] = {}
     for store in opened:
         cluster = F.lit(store.properties.cluster(store.location))
-        for name, rows in _tables_and_history(store, wanted).items():
+        for name, rows in _tables_and_history(store, wanted, filters).items():
             parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
     for name, of_stores in parts.items():
         together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
@@ -52,11 +57,19 @@ def register_views(spark: SparkSession, *stores: str, query: str = "") -> None:
         spark.sql(queries[name]).createOrReplaceTempView(name)
 
 
-def _tables_and_history(store: Store, wanted: AbstractSet[str]) -> dict[str, DataFrame]:
+def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
+    """What a query needs of each view of history; nothing is known of what only Spark can parse."""
+    with suppress(QueryFailed):
+        tree = parsed(query)
+        return {name: filters_of(tree, [name]) for name in views}
+    return {}
+
+
+def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping[str, Filters]) -> dict[str, DataFrame]:
     """The tables of a store and its views of history, by name."""
     found = {table.name: store.read(table.name) for table in store.tables if table.name in wanted}
     if not store.properties.topic_kind.is_connect and wanted & HISTORY_VIEWS.keys():
-        found |= {name: rows for name, rows in history_views(store).items() if name in wanted}
+        found |= {name: rows for name, rows in history_views(store, filters=filters).items() if name in wanted}
     return found
 
 

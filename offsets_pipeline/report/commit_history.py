@@ -113,7 +113,7 @@ def lag_over_time(
     places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
     place_of = np.repeat(np.arange(len(places)), len(times))
     found = positions.ends_at(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places)))
-    ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), -1), strict=True)}
+    ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), len(times)), strict=True)}
     series = []
     for group in chosen:
         lags: list[float | None] = [0.0] * len(times)

@@ -107,8 +107,6 @@ OTHERS = [
             "found log partition 4, but a log of 4 partitions has 0 to 3"
         ),
         "ingest-segments|--store|{new}|{segments}|--offsets-partitions|50": "",
-        "ingest-segments|--store|{new}|{segments}|--offsets-partitions|0": "a log has at least 1 partition, not 0",
-        "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|open-sesame": "an --option has no =: write",
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|group.id=x": "cannot set the Kafka option group",
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|ssl.key.password=env:NO_SUCH_": (
             "cannot read the Kafka option ssl.key.password: the environment variable NO_SUCH_ is not set"
@@ -119,7 +117,6 @@ OTHERS = [
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
         "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
         "reload|--store|{store}|--partition|5": "no log partition 5 in {store}: its log has 5, 0 to 4",
-        "reload|--store|{store}|--partition|-1": "no log partition -1 in {store}",
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
         ),
@@ -127,8 +124,6 @@ OTHERS = [
         "export-segments|--store|{store}|--to|{photos}": "cannot export to {photos}: it is not empty; name a new",
         "export-segments|--store|{store}|--to|{file}": "cannot export to {file}: it is not a local folder; name a",
         "export-segments|--store|{store}|--to|s3://bucket/log": "cannot export to s3://bucket/log: it is not a local",
-        "export-segments|--store|{store}|--to|{new}|--as-of|yesterday": "'yesterday' is not a time: write it like 2026",
-        "export-segments|--store|{store}|--to|{new}|--as-of|2026-02-30": "'2026-02-30' is not a time",
         "describe|--store|{store}|--group|nobody": "no group 'nobody' in {store} (GROUP_ID_NOT_FOUND)",
         "verify|--store|{store}|--config|{nothing}": "cannot read the settings file {nothing}: No such file",
         "verify|--store|{store}|--config|{folder}/no.toml": "cannot read the settings file {folder}/no.toml: it is not",
@@ -150,8 +145,6 @@ OTHERS = [
             "cannot expire offsets of {store}: in a mirrored store only the broker expires offsets (R4); --dry-run"
         ),
         "expire-offsets|--store|{store}|--every": "cannot expire offsets of {store}: in a mirrored store",
-        "expire-offsets|--store|{store}|--at|0": "--at needs --dry-run: only a forecast takes it",
-        "expire-offsets|--store|{store}|--dry-run|--at|never": "'never' is not a time: write it like 2026-03-",
         "reset-offsets|--store|{store}|--group|k-reset|--all-topics|--to-offset|1|--execute": (
             "cannot reset offsets in {store}: in a mirrored store only the broker writes (R4); pass the"
         ),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.query.views import register_views
+from offsets_pipeline.semantics.partitioning import partition_for
+from tests.logs import capture_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,24 @@ def test_views_of_a_session_have_the_rows_of_the_tables(spark: SparkSession, fol
         assert expected.num_rows
         found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
         assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
+
+
+def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, folded: Callable[[str], Path]) -> None:
+    """It needs Spark, as above. The views are looked at without the conditions: other groups are not there."""
+    store, group = folded("4.2.0-txn-open"), "x-del"
+    home = partition_for(group, capture_partitions("4.2.0-txn-open"))
+    tables = history_tables(str(store), group_ids=[group])
+    session = spark.newSession()
+    named = (
+        f"SELECT * FROM deleted_offsets JOIN log_records USING (group_id) WHERE deleted_offsets.group_id = '{group}'"
+    )
+    register_views(session, str(store), query=f"{named} AND log_records.group_id IN ('{group}')")
+    for name in ("deleted_offsets", "log_records"):
+        expected = tables[name].read()
+        assert expected.num_rows
+        found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
+        assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
+        assert {row["log_partition"] for row in found.to_pylist()} == {home}
 
 
 def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:

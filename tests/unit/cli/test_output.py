@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import click
 import pytest
@@ -49,6 +51,30 @@ def test_json_is_exact_and_holds_nothing_that_a_terminal_obeys(capsys: pytest.Ca
     assert [json.loads(line) for line in lines] == [{"a": exact}] * 2
     assert all(line.isprintable() for line in lines)
     assert "ü" in lines[0]
+
+
+def test_rows_that_are_all_there_are_the_same_json_as_rows_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclass(frozen=True)
+    class Told:
+        at: int
+
+    columns = ["a%s", "b", "c", "d", "e", "f", "g"]
+    some = [HOSTILE, None, "100 %", "a, b"]
+    rows: list[tuple[Any, ...]] = [
+        (some[at % 4], at, at / 3, at if at % 2 else None, (), [at, "x, y"], some[at % 3] if at % 5 else at % 2 == 0)
+        for at in range(25_000)
+    ]
+    rows[7] = (*rows[7][:4], (Told(1),), {"k": [1]}, Decimal("1.50"))
+    write_rows(columns, rows, "json")
+    together = capsys.readouterr().out
+    write_rows(columns, iter(rows), "json")
+    assert together == capsys.readouterr().out
+    lines = [json.loads(line) for line in together.splitlines()]
+    for at, (row, line) in enumerate(zip(rows, lines, strict=True)):
+        values = [*row] if at != 7 else [*row[:4], [{"at": 1}], {"k": [1]}, "1.50"]
+        assert line == dict(zip(columns, [list(each) if each == () else each for each in values], strict=True))
+    write_rows(columns, [], "json")
+    assert capsys.readouterr().out == ""
 
 
 def test_long_cell_does_not_pad_every_row_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,115 @@ SAID = {
     "expire-offsets|--store|{store}|--dry-run|--retention-minutes|x": (
         "invalid value for '--retention-minutes': 'x' is not a valid integer"
     ),
+    "expire-offsets|--store|{store}|--at|0": "--at needs --dry-run: only a forecast takes it",
+    "expire-offsets|--store|{store}|--within|0": "--within needs --dry-run: only a forecast takes it",
+    "expire-offsets|--store|{store}|--retention-minutes|5|--every": "--retention-minutes needs --dry-run: only a fore",
+    **{
+        f"{line}|{value}": f"invalid value for '{line.rpartition('|')[2]}': {said}"
+        for line in (
+            "as-of|--store|{store}|--time",
+            "history|--store|{store}|--group|g|--since",
+            "history|--store|{store}|--group|g|--until",
+            "lag|--store|{store}|--at",
+            "report|--store|{store}|--html|{store}|--at",
+            "export-segments|--store|{store}|--to|{store}|--as-of",
+            "restore|--store|{store}|--bootstrap-server|b:1|--as-of",
+            "expire-offsets|--store|{store}|--dry-run|--at",
+            "reset-offsets|--store|{store}|--group|g|--all-topics|--to-datetime",
+        )
+        for value, said in {
+            "yesterday": "'yesterday' is not a time: write it like 2026-03-01T12:00:00Z, or in milliseconds since 1970",
+            "2026-02-30": "'2026-02-30' is not a time: write it like 2026-03-01T12:00:00Z, or in milliseconds since",
+            "99999999999999999999": "'99999999999999999999' is not a time in milliseconds since 1970: its year is not",
+        }.items()
+    },
+    **{
+        f"fetch|--store|{{store}}|--group|g|--topic|t|--reset|{value}": f"invalid value for '--reset': '{value}' {said}"
+        for value, said in {
+            "soon": "is not earliest, latest, none or by_duration:PT1H",
+            "by_duration:1h": "is not allowed: '1h' is not a duration: write it like P1DT12H30M or PT90S",
+            "by_duration:-PT1H": "is not allowed: its duration is negative; write it like by_duration:PT1H",
+        }.items()
+    },
+    **{
+        f"{line}|{value}": f"invalid value for '{option}': {said}"
+        for line, option, value, said in (
+            (
+                "reset-offsets|--store|{store}|--group|g|--all-topics|--by-duration",
+                "--by-duration",
+                "1h",
+                "'1h' is not a",
+            ),
+            ("groups|--store|{store}|--state", "--state", "Busy", "'Busy' is not one of 'stable', 'empty', 'dead', "),
+            ("groups|--store|{store}|--type", "--type", "Old", "'Old' is not one of 'classic', 'consumer', 'share', "),
+            ("top|--store|{store}|--idle", "--idle", "week", "'week' is not a duration: write seconds, or ISO 8601 "),
+            ("history|--store|{store}|--group|g|--partition", "--partition", "-1", "-1 is not in the range 0<=x<="),
+            (
+                "why|--store|{store}|--group|g|--topic|t|--partition",
+                "--partition",
+                "-1",
+                "-1 is not in the range 0<=x<",
+            ),
+            (
+                "fetch|--store|{store}|--group|g|--topic|t|--partition",
+                "--partition",
+                str(2**31),
+                f"{2**31} is not in the",
+            ),
+            ("reload|--store|{store}|--partition", "--partition", "-1", "-1 is not in the range 0<=x<="),
+            (
+                "commit|--store|{store}|--group|g|t:0=1|--leader-epoch",
+                "--leader-epoch",
+                str(2**31),
+                f"{2**31} is not in",
+            ),
+            (
+                "import-zookeeper|--store|{store}|--zookeeper",
+                "--zookeeper",
+                "zk:x/y",
+                'connect: "zk:x/y" is not allowed; ',
+            ),
+            ("create-views|--store|{store}|--schema", "--schema", "a b", "'a b' is not a valid name of a schema: use"),
+            ("lag|--store|{store}|--option", "--option", "open-sesame", "an --option has no =: write NAME=VALUE, such"),
+            (
+                "lag|--store|{store}|--bootstrap-server",
+                "--bootstrap-server",
+                "b",
+                "'b' is not of the form HOST:PORT, or",
+            ),
+            (
+                "describe|--store|{store}|--list|--bootstrap-server",
+                "--bootstrap-server",
+                "b",
+                "'b' is not of the form ",
+            ),
+            ("follow|--store|{store}|--bootstrap-server", "--bootstrap-server", "b,c:1", "'b,c:1' is not of the form "),
+            (
+                "sample-topic-offsets|--store|{store}|--bootstrap-server|b:1|--topics",
+                *("--topics", "(", "'(' is not a regular expression: missing ), unterminated subpattern at position 0"),
+            ),
+            ("commit|--store|{store}|--group|g|t:0=1|--retention-ms", "--retention-ms", "-2", "-2 is not in the range"),
+        )
+    },
+    "ingest-segments|--store|{store}|segments|--offsets-partitions|0": (
+        "invalid value for '--offsets-partitions' / '--offsets-topic-num-partitions' / "
+    ),
+    "reset-offsets|--store|{store}|--all-topics|--to-offset|1": "no group is named: add --group G (may be repeated)",
+    "reset-offsets|--store|{store}|--group|g|--to-offset|1": "no partition is named: add --topic T[:P,P...] (may be",
+    "reset-offsets|--store|{store}|--group|g|--all-topics|--from-file|f": "--from-file is not allowed with --topic or",
+    "reset-offsets|--store|{store}|--group|g|--all-topics|--to-latest|--command-config|f": (
+        "--command-config needs --bootstrap-server. "
+    ),
+    **{
+        f"{line}|--store|{{store}}|--store|other": (
+            f"invalid value for '--store': {line.partition('|')[0]} is about one store: give --store once"
+        )
+        for line in ("report|--html|{store}", "serve", "fold", "reset-offsets|--group|g|--all-topics|--to-latest")
+    },
+    "as-of|--store|{store}|--store|other|--position|0:1": "--position is of one log: give one --store with it",
+    "fetch|--store|{store}|--store|other|--group|g|--topic|t|--positions|f": (
+        "--bootstrap-server and --positions are of one cluster: give one --store with them"
+    ),
 }
 
 

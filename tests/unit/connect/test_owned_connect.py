@@ -525,6 +525,28 @@ def test_a_client_reads_and_commits_offsets_of_its_cluster_only(backing: OffsetB
         client.commit_offsets("lab", "files", offsets)
 
 
+def test_connectors_of_two_clusters_are_listed_together(
+    backing: OffsetBackingStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flushed(backing, "files", (A, {"position": 1}))
+    ConnectLog.create(tmp_path / "other", "lab", 1)
+    with OffsetBackingStore(tmp_path / "other") as other:
+        flushed(other, "files", (A, {"position": 2}), (B, {"position": 3}))
+    capsys.readouterr()
+    both = ["connect", "list", "--store", str(tmp_path / "owned"), "--store", str(tmp_path / "other")]
+    assert main([*both, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    listed = [(each["name"], each["offsets"], each["cluster"]) for each in document["connectors"]]
+    assert listed == [("files", 1, "owned"), ("files", 2, "other")]
+    assert (document["as_of"][-1], document["stale"]) == ("Z", [])
+    assert main([*both, "--format", "csv"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.endswith(",cluster")
+    assert [row.rpartition(",")[2] for row in rows] == ["owned", "other"]
+    assert main([*both[:4]]) == 0  # one cluster has no column
+    assert "CLUSTER" not in capsys.readouterr().out
+
+
 def test_a_rebuilt_log_is_read_again(backing: OffsetBackingStore) -> None:
     flushed(backing, "files", (A, {"p": 1}))
     backing.log._load()

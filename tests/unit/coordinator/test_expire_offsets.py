@@ -210,26 +210,6 @@ def test_partition_that_does_not_load_is_reported_and_does_not_stop_the_others(
     assert {identity[0] for identity in held(filled)} & {"x", "y", "z"} == set()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--at", "0"), "--at needs --dry-run: only a forecast takes it"),
-        (("--within", "0"), "--within needs --dry-run: only a forecast takes it"),
-        (("--retention-minutes", "5", "--every"), "--retention-minutes needs --dry-run: only a forecast takes it"),
-        (("--dry-run", "--at", "soon"), "'soon' is not a time: write it like 2026-03-01T12:00:00Z, or in"),
-        (("--dry-run", "--retention-minutes", "0"), "offsets_retention_minutes: 0 is not allowed; it takes a whole"),
-    ],
-)
-def test_invalid_option_is_one_line(
-    filled: Path, offsets: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], said: str
-) -> None:
-    before = held(filled)
-    status, out, err = offsets(*arguments)
-    assert (status, out, len(err.splitlines())) == (1, "", 1)
-    assert err.startswith(f"offsets: error: {said}")
-    assert held(filled) == before
-
-
 WITHOUT_SPARK = """
 import sys
 

@@ -37,14 +37,14 @@ def times_of(partitions: Mapping[int, Sequence[LogRow]], chosen: Random) -> Time
     return times
 
 
-def table_of(rows: Sequence[LogRow], times: Times, log_incarnation: int = 0) -> pa.Table:
+def table_of(rows: Sequence[LogRow], times: Times, log_incarnation: int = 0, source: str = "a test") -> pa.Table:
     """Rows of the table `log`."""
     found = [
         row._asdict()
         | {
             "record_timestamp": None if (at := times[row.log_partition, row.record_offset]) is None else at * 1000,
             "producer_epoch": None if row.producer_id is None else 0,
-            "source": "a test",
+            "source": source,
             "appended_at": 0,
             "log_incarnation": log_incarnation,
             "backfill": False,
@@ -64,10 +64,11 @@ def random_store(
     semantics: CoordinatorSemantics = MODERN,
     cleaned_to: Mapping[int, int] | None = None,
     kind: str = "mirrored",
+    source: str = "a test",
 ) -> str:
     """A store with these rows in several files; ``cleaned_to`` is noted as a cleaning notes it."""
     rows = [row for of_one in partitions.values() for row in of_one]
-    appends = [table_of(rows[start : start + 40], times) for start in range(0, len(rows), 40)]
+    appends = [table_of(rows[start : start + 40], times, source=source) for start in range(0, len(rows), 40)]
     log_store(location, offsets_partitions, appends)
     properties = StoreProperties(kind, offsets_partitions, coordinator_semantics=semantics)
     DeltaTable(location / "log").alter.set_table_properties(properties.as_table_properties(), raise_if_not_exists=False)

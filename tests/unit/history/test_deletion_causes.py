@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.history.deletion_causes import Retention
-from offsets_pipeline.history.group_timeline import why
+from offsets_pipeline.history.group_timeline import group_timeline, why
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -242,6 +244,48 @@ def test_an_offset_that_was_committed_again_is_there(tmp_path: Path) -> None:
     committed(log, "g", "t", 0, START_MS + 5)
     answer = why(LogHistory(written(tmp_path, log, [START_MS, START_MS + 1, START_MS + 5])), Retention(), "g", "t", 0)
     assert (answer.status, answer.committed_offset, len(answer.deletions)) == ("committed", 120, 1)
+
+
+def compacted(tmp_path: Path, kind: str = "mirrored", source: str = "a test") -> LogHistory:
+    """A log of which a compaction took the commit of t-0 and kept its tombstone; t-1 has a commit."""
+    log = LogPartition(start=7)
+    log.delete(("g", "t", 0))
+    committed(log, "g", "t", 1, START_MS)
+    times = {(0, 7): START_MS + 5, (0, 8): START_MS + 6}
+    location = random_store(tmp_path / "store", {0: log.rows}, times, 1, kind=kind, source=source)
+    return LogHistory(location)
+
+
+def test_a_tombstone_tells_a_deletion_although_its_commit_was_compacted_away(tmp_path: Path) -> None:
+    history = compacted(tmp_path)
+    answer = why(history, Retention(), "g", "t", 0)
+    deleted_at = shown_time(START_MS + 5)
+    assert (answer.status, answer.deleted_at, answer.cause) == ("deleted", deleted_at, "unknown")
+    assert (answer.committed_offset, answer.committed_at, answer.record_offset) == (None, None, 7)
+    assert answer.candidates == ["expired", "deleted", "group removed", "topic gone"]
+    assert answer.text.startswith(f"deleted at {deleted_at} for an unknown cause: expired, deleted by an operator ")
+    assert answer.text.endswith("; the commit itself is no longer in the log")
+    (event,) = group_timeline(history, Retention(), "g", partition=0).events
+    assert (event.event, event.offset, event.by) == ("deleted", None, "unknown")
+    assert event.detail.endswith("; the commit itself is no longer in the log")
+    assert why(history, Retention(), "g", "t", 1).status == "committed"
+
+
+def test_a_noted_request_tells_the_cause_without_the_commit(tmp_path: Path) -> None:
+    answer = why(compacted(tmp_path, OWNED, "coordinator: OffsetDelete"), Retention(), "g", "t", 0)
+    assert (answer.cause, answer.candidates) == ("deleted", ["deleted"])
+    assert "by a request that deletes offsets, because the coordinator noted a request" in answer.text
+
+
+def test_a_later_tombstone_without_its_commit_does_not_take_an_older_commit(tmp_path: Path) -> None:
+    log = LogPartition()
+    committed(log, "g", "t", 0, START_MS)
+    log.delete(("g", "t", 0))
+    log.skip(1)  # the second commit is gone
+    log.delete(("g", "t", 0))
+    answer = why(LogHistory(written(tmp_path, log, [START_MS, START_MS + 1, START_MS + 5])), Retention(), "g", "t", 0)
+    assert (answer.deleted_at, answer.committed_offset) == (shown_time(START_MS + 5), None)
+    assert [each["committed_offset"] for each in answer.deletions] == [120, None]
 
 
 def test_an_offset_that_the_log_never_had(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +14,15 @@ from deltalake import write_deltalake
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG_PARTITIONS
 from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.history.deletion_causes import Retention
+from offsets_pipeline.history.group_timeline import why
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, HISTORY_VIEWS, OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.log_history import LogHistory
+from offsets_pipeline.record.corrupt import CorruptRecord, UnknownRecordType
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
-from offsets_pipeline.semantics.partition_state import PartitionState
+from offsets_pipeline.semantics.partition_state import PartitionState, TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.transactions import COMMITTED, OPEN, outcomes
 from tests.logs import CAPTURE_NAMES, LogPartition, capture_partitions, capture_rows, capture_semantics, input_table
@@ -45,11 +49,24 @@ class Seen:
         self.gone: set[tuple[Identity, int]] = set()
         self.came_back: set[tuple[Identity, int]] = set()
         self.hidden: set[tuple[Identity, int]] = set()  # a marker made them visible when their group was removed
+        self.lost: set[tuple[Identity, int]] = set()  # tombstones of nothing, where records are missing before them
         for at, rows in partitions.items():
             state = PartitionState(at, n, semantics=semantics)
+            last: dict[Identity, int] = {}
+            offsets = [-1, *(row.record_offset for row in rows)]
+            after_gaps = [later for earlier, later in pairwise(offsets) if later != earlier + 1]
             before: dict[Identity, CommittedOffset] = {}
             known: set[tuple[Identity, int]] = set()
             for row in rows:
+                identity = None if row.control_type is not None else identity_in(at, row)
+                if identity is not None:
+                    _, group_id, topic, partition = identity
+                    where = TopicPartition(topic, partition)
+                    holds = where in state.offsets.get(group_id, {}) or state.is_pending(group_id, where)
+                    gaps = [gap for gap in after_gaps if last.get(identity, -1) < gap <= row.record_offset]
+                    if row.value is None and not holds and gaps:
+                        self.lost.add((identity, row.record_offset))
+                    last[identity] = row.record_offset
                 state.replay(row)
                 after = {
                     (at, group_id, *where): offset
@@ -75,6 +92,19 @@ class Seen:
                 before = after
 
 
+def identity_in(at: int, row: LogRow) -> Identity | None:
+    """The identity that an offset commit or its tombstone is about; None if the record does not decode."""
+    try:
+        key = decode_key(row.key)
+        if row.value is not None:
+            decode_value(key.record_type, row.value)
+    except (CorruptRecord, UnknownRecordType):
+        return None
+    if key.record_type not in (0, 1):
+        return None
+    return at, key.group_id, key.fields["topic"], key.fields["partition"]
+
+
 def identity_of(row: dict[str, Any]) -> Identity:
     return row["log_partition"], row["group_id"], row["topic"], row["partition"]
 
@@ -90,7 +120,11 @@ def check(store: str, partitions: dict[int, list[LogRow]], n: int, semantics: Co
     assert set(seen.commits) <= set(commits)
     assert {each[:2] for each in set(commits) - set(seen.commits)} <= seen.hidden
     assert len(commits) == len(set(commits))
-    gone = {(identity_of(row), row["commit_record_offset"]) for row in tables["deleted_offsets"].to_pylist()}
+    deleted = tables["deleted_offsets"].to_pylist()
+    lost = [row for row in deleted if row["committed_offset"] is None]
+    assert {(identity_of(row), row["record_offset"]) for row in lost} == seen.lost
+    assert {row["cause"] for row in lost} <= {"unknown"}
+    gone = {(identity_of(row), row["commit_record_offset"]) for row in deleted if row not in lost}
     assert gone <= seen.gone
     assert seen.gone - gone <= seen.came_back  # a group that was converted kept its offsets
     for group_id in {row[0][1] for row in commits}:
@@ -189,6 +223,24 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
         (0, 1, 20, 10, False, False),
         (1, 2, 5, -15, True, True),
     ]
+
+
+def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earlier_one_shows(tmp_path: Path) -> None:
+    log = LogPartition()
+    log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)
+    log.delete(("g", "t", 0))
+    times = {(0, 0): START_MS, (0, 1): START_MS + 1}
+    store = random_store(tmp_path / "store", {0: log.rows}, times, 1, kind="owned", source="coordinator: OffsetDelete")
+    read_again = table_of(log.rows[1:], times, log_incarnation=1)  # without the note
+    write_deltalake(tmp_path / "store" / "log", read_again, mode="append")
+    row = {"log_partition": 0, "log_incarnation": 1, "start_offset": 1, "end_offset": 2, "updated_at": 0}
+    noted = pa.Table.from_pylist([row], LOG_PARTITIONS.arrow_schema())
+    write_deltalake(tmp_path / "store" / "log_partitions", noted, mode="append")
+    (deleted,) = history_tables(store)["deleted_offsets"].read().to_pylist()
+    assert (deleted["log_incarnation"], deleted["committed_offset"], deleted["cause"]) == (0, 10, "deleted")
+    answer = why(LogHistory(store), Retention(), "g", "t", 0)
+    assert (answer.status, answer.committed_offset, answer.cause) == ("deleted", 10, "deleted")
+    assert len(answer.deletions) == 1
 
 
 def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path) -> None:

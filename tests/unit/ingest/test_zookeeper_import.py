@@ -171,7 +171,7 @@ def test_command_line_needs_one_source(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(command) == 2
     assert main([*command, "--dump", "x", "--zookeeper", "h:1"]) == 2
     capsys.readouterr()
-    assert main([*command, "--zookeeper", "h:1:2"]) == 1
+    assert main([*command, "--zookeeper", "h:1:2"]) == 2
     assert "it takes HOST:PORT" in capsys.readouterr().err
     assert main([*command, "--dump", "x"]) == 1
     assert not (tmp_path / "s").exists()

@@ -77,10 +77,10 @@ def test_consumer_starts_where_kafka_lets_it_start(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("soonest", "--reset: 'soonest' is not earliest, latest, none or by_duration:PT1H"),
-        ("by_duration", "--reset: 'by_duration' is not"),
-        ("by_duration:1h", "--reset: '1h' is not a duration"),
-        ("by_duration:-PT1H", "--reset: the duration of by_duration is negative"),
+        ("soonest", "'soonest' is not earliest, latest, none or by_duration:PT1H"),
+        ("by_duration", "'by_duration' is not"),
+        ("by_duration:1h", "'by_duration:1h' is not allowed: '1h' is not a duration"),
+        ("by_duration:-PT1H", "'by_duration:-PT1H' is not allowed: its duration is negative"),
     ],
 )
 def test_wrong_policy_is_refused(text: str, said: str) -> None:

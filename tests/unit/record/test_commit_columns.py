@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.commit_columns import parse_commits
+from offsets_pipeline.record.commit_columns import BinaryColumn, parse_commits
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.record.decode import DecodedValue, decode_key, decode_value
 from offsets_pipeline.record.encode import encode_value
@@ -246,6 +247,25 @@ def test_slices_of_longer_arrays_are_read_in_place() -> None:
     columns = parse_commits(keys, values)
     assert columns.group_ids().to_pylist() == ["b", "c"]
     assert columns.required(columns.committed_offset, pa.int64()).to_pylist() == [1, None]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(0, 3), (3, 4), (7, 1), (8, 5)],  # one after the other
+        [(0, 3), (3, 0), (3, 0), (3, 2), (6, 0), (7, 6), (13, 0)],  # empty ones, and gaps
+        [(1, 2), (12, 1)],  # few bytes of their span
+        [(5, 3), (0, 2), (4, 6)],  # in any order, and overlapping
+        [(2, 0), (2, 0)],
+        [],
+    ],
+)
+def test_slices_have_the_bytes_of_their_places(places: list[tuple[int, int]]) -> None:
+    text = b"abcdefghijklm"
+    column = BinaryColumn(pa.array([text[:4], None, text[4:9], b"", text[9:]], pa.binary()))
+    position, length = (np.array([each[at] for each in places], dtype=np.int64) for at in (0, 1))
+    expected = [text[start : start + size] for start, size in places]
+    assert column.slices(position, length).to_pylist() == expected
 
 
 def test_no_records_are_no_columns() -> None:

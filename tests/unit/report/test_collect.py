@@ -170,7 +170,6 @@ def test_command_writes_the_page_of_a_store(
             "cannot write the report to {folder}/none/a.html: No such file or directory",
         ),
         (["--html", "{folder}"], "cannot write the report to {folder}: Is a directory; name another file"),
-        (["--html", "{folder}/a.html", "--at", "soon"], "'soon' is not a time"),
     ],
 )
 def test_command_that_fails_says_why_and_leaves_nothing(
@@ -182,6 +181,15 @@ def test_command_that_fails_says_why_and_leaves_nothing(
     assert (out, err[:16], len(err.splitlines())) == ("", "offsets: error: ", 1)
     assert message.format(folder=tmp_path) in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_report_of_a_time_before_the_first_commit_has_no_group(
+    capture: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["report", "--store", str(capture("4.2.0-kip848")), "--html", "-", "--at", "2020-01-01"]
+    assert main(line) == 0
+    out, err = capsys.readouterr()
+    assert (out[:15], "error" in err) == ("<!DOCTYPE html>", False)
 
 
 def test_store_of_connect_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,16 +14,16 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
 from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state.fold import fold_log
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offsets_pipeline.store import Store
 
+HOME = partition_for("g", 2)
 NOW_MS = 1_795_000_100_000
 MINUTE_MS = 60_000
 
@@ -116,15 +117,32 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
     held = read(2, topic_end_offset=6, open_since_ms=now_ms - 1_000, **fresh)
     LogMetadata(followed, Settings(), CLOCK).read({0: held, 1: read(2, topic_end_offset=3, stable_offset=3, **fresh)})
     capsys.readouterr()
+    of_group = ("--group", "g", "--topic", "t")
     for command, key in (
         (("describe", "--all-groups"), "groups"),
+        (("describe", "--list"), "groups"),
         (("log-info",), "log_partitions"),
         (("groups",), "groups"),
+        (("as-of", "--time", "2100-01-01"), "groups"),
+        (("history", "--group", "g"), "history"),
+        (("why", *of_group, "--partition", "0"), "status"),
+        (("lag",), "group"),
+        (("lag", "--summary"), "group"),
+        (("lag", "--at", "2100-01-01"), "group"),
+        (("fetch", *of_group), "group"),
     ):
         assert main([*command, "--store", followed.location, "--format", "json"]) == 0
         out, err = capsys.readouterr()
-        document = json.loads(out)
+        is_rows = command[0] in ("lag", "fetch")
+        document = json.loads(out.splitlines()[0] if is_rows else out)
         assert document[key]
+        if is_rows:  # a row has what is stale in the log partition of its group
+            assert all(json.loads(line)["stale"] == document["stale"] for line in out.splitlines())
+            assert {each["log_partition"] for each in document["stale"]} == {HOME}
+            assert document["as_of"] == shown_time(now_ms)
+            continue
+        if key in ("history", "status") or command[0] == "as-of":
+            assert document["cluster"] == Path(followed.location).name
         assert document["as_of"] == shown_time(now_ms)
         assert [(each["log_partition"], each["reason"], each["records"]) for each in document["stale"]] == [
             (0, HELD_BACK, 4),
@@ -134,3 +152,44 @@ def test_commands_say_it_in_json_and_warn_once_for_each_reason(
         assert first.startswith("offsets: warning: the answers lack 4 records ")
         assert "an open transaction holds back in log partition 0 since " in first
         assert second.startswith(f"offsets: warning: the answers of {followed.location} lack 1 records of its topic: ")
+
+
+def test_the_past_is_stale_only_where_the_log_lacks_records_of_it(
+    followed: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(*command: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main([*command, "--store", followed.location, "--format", "json"]) == 0
+        out, err = capsys.readouterr()
+        found: dict[str, Any] = json.loads(out.splitlines()[0])
+        assert bool(found["stale"]) == err.startswith("offsets: warning: the answers ")
+        return found
+
+    since = NOW_MS - 5 * MINUTE_MS
+    LogMetadata(followed, Settings(), CLOCK).read({HOME: read(2, topic_end_offset=6, open_since_ms=since)})
+    before, after = shown_time(since), shown_time(since + 1)
+    assert (asked("as-of", "--time", before)["as_of"], asked("as-of", "--time", before)["stale"]) == (before, [])
+    assert [each["reason"] for each in asked("as-of", "--time", after)["stale"]] == [HELD_BACK]
+    assert [each["reason"] for each in asked("history", "--group", "g", "--until", after)["stale"]] == [HELD_BACK]
+    assert asked("as-of", "--position", f"{HOME}:2")["stale"] == []
+    beyond = asked("as-of", "--position", f"{HOME}:3")
+    assert (beyond["as_of"], [each["log_partition"] for each in beyond["stale"]]) == (None, [HOME])
+
+
+def test_several_stores_are_as_of_the_earliest_and_stale_by_cluster(
+    followed: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from offsets_pipeline.coordinator.owned_store import OwnedStore  # noqa: PLC0415
+
+    OwnedStore.create(tmp_path / "owned", 2)
+    capsys.readouterr()
+    both = ["--store", followed.location, "--store", str(tmp_path / "owned"), "--format", "json"]
+    for command in (["groups"], ["log-info"], ["describe", "--list"]):
+        assert main([*command, *both]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["as_of"] == shown_time(NOW_MS - 1_000)
+        assert {each["cluster"] for each in document["stale"]} == {tmp_path.name}
+    assert main(["log-info", *both[:-1], "csv"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.endswith(",cluster")
+    assert [row.rpartition(",")[2] for row in rows] == [tmp_path.name] * 2 + ["owned"] * 2
