@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,18 +14,16 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# A program in a process of its own. It prints all that is printed, but for the error of its last command.
+# A program in a process of its own. It prints all that is printed, but for the error of its last command. One without
+# spark-submit is that of tests/spark/test_views.py.
 PROGRAM = """
 import sys
 from offsets_pipeline.cli import main
 from offsets_pipeline.config import load_settings
 from offsets_pipeline.session import build_session
-table, vacuum, store = sys.argv[1:]
+table, store = sys.argv[1:]
 spark = build_session("program", load_settings())
 spark.range(3).write.format("delta").save(table)
-if vacuum == "vacuum":
-    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")  # the default is 10,000 tasks
-    spark.sql(f"VACUUM delta.`{table}`")  # Delta prints the result to stdout
 print(spark.read.format("delta").load(table).count(), spark.conf.get("spark.sql.shuffle.partitions"), flush=True)
 sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM groups"]))
 """
@@ -83,27 +80,22 @@ def test_spark_defaults_match_the_session(root: Path, spark: SparkSession) -> No
     }
 
 
-@pytest.mark.slow  # a JVM each: output, folder and options are those of a process
+@pytest.mark.slow  # a JVM: output, folder and options are those of a process
 @pytest.mark.process
-@pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
 def test_a_program_of_its_own_is_quiet_leaves_nothing_obeys_spark_submit_and_fails_in_one_line(
-    root: Path, folded: Callable[[str], Path], tmp_path: Path, *, submitted: bool
+    root: Path, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     program, folder = tmp_path / "program.py", tmp_path / "a folder"
     program.write_text(PROGRAM, encoding="utf-8")
     folder.mkdir()
-    command: list[str | Path] = [sys.executable]
-    if submitted:
-        defaults = root / "conf" / "spark-defaults.conf"
-        command = [SPARK_SUBMIT, "--properties-file", defaults, "--conf", "spark.sql.shuffle.partitions=3"]
-    store = folded("4.2.0-kip848")
-    done = start(folder, *command, program, folder / "table", "-" if submitted else "vacuum", store)
-    out, err = done.stdout, done.stderr
-    if submitted:  # it puts the program's stderr on stdout; Java itself prints a line before anything of ours runs
-        noise = [line for line in err.splitlines(keepends=True) if "Using incubator modules" not in line]
-        out, err = out[:4], out[4:] + "".join(noise)
-    assert out == ("3 3\n" if submitted else "3 2\n"), err
-    assert err.startswith("offsets: error: the query failed: ")  # raised in a task, in the JVM
-    assert err.count("\n") == 1
+    submit = [SPARK_SUBMIT, "--properties-file", root / "conf" / "spark-defaults.conf"]
+    given = ["--conf", "spark.sql.shuffle.partitions=3"]
+    done = start(folder, *submit, *given, program, folder / "table", folded("4.2.0-kip848"))
+    # spark-submit puts the program's stderr on stdout; Java itself prints a line before anything of ours runs
+    noise = [line for line in done.stderr.splitlines() if "Using incubator modules" not in line]
+    assert noise == []
+    counted, error = done.stdout.splitlines()
+    assert counted == "3 3", done.stdout
+    assert error.startswith("offsets: error: the query failed: ")  # raised in a task, in the JVM
     assert done.returncode == 1
     assert [each.name for each in folder.iterdir()] == ["table"]

@@ -49,9 +49,11 @@ MEMBERS = (
 )
 UNSTABLE = "SELECT DISTINCT group_id, topic, partition FROM {}unstable_offsets"
 
-# Two applications in turn with a catalog that lasts: the second finds what the first wrote.
+# Two applications in turn with a catalog that lasts: the second finds what the first wrote. They print all that is
+# printed, but for the error of the last command.
 PROGRAM = """
-import json, sys
+import json, os, sys
+from offsets_pipeline.cli import main
 from offsets_pipeline.config import load_settings
 from offsets_pipeline.query.views import create_views
 from offsets_pipeline.session import build_session
@@ -74,8 +76,17 @@ second = application()
 assert second.sparkContext.applicationId != first_id
 assert not second.catalog.tableExists("ends")
 print(json.dumps([[list(row) for row in second.sql(query).collect()] for query in queries]))
+
+table = os.getcwd() + "/table"
+second.range(3).write.format("delta").save(table)
+second.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")  # the default is 10,000 tasks
+second.sql(f"VACUUM delta.`{table}`")  # Delta prints the result to stdout
+print(second.read.format("delta").load(table).count(), second.conf.get("spark.sql.shuffle.partitions"), flush=True)
+sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM groups"]))
 """
 
+#: Warnings of the catalog that the program makes.
+OF_HIVE = re.compile(r" WARN (ObjectStore|SessionState|HiveConf): ")
 Rows = list[tuple[Any, ...]]
 
 
@@ -331,11 +342,20 @@ def test_views_of_no_store_and_in_no_schema_are_refused(
 
 @pytest.mark.slow  # the catalog of the session of the tests ends with it
 @pytest.mark.process
-def test_views_in_a_catalog_last_for_other_programs(folded: Callable[[str], Path], root: Path, tmp_path: Path) -> None:
+def test_views_in_a_catalog_last_for_other_programs_and_these_are_quiet_and_fail_in_one_line(
+    folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
     store, queries = folded("4.2.0-kip848"), [OFFSETS, GROUPS, MEMBERS]
     of_schema = [query.format("offsets.") for query in queries]
-    done = start(root, sys.executable, "-c", PROGRAM, tmp_path, store, *of_schema)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = start(folder, sys.executable, "-c", PROGRAM, tmp_path, store, *of_schema)
+    answers, *lines = done.stdout.splitlines()
+    assert lines == ["3 2"], done.stderr[-2000:]
+    (error,) = (line for line in done.stderr.splitlines() if not OF_HIVE.search(line))
+    assert error.startswith("offsets: error: the query failed: ")  # raised in a task, in the JVM
+    assert done.returncode == 1
+    assert [each.name for each in folder.iterdir()] == ["table"]
     expected = described(store)
-    for query, found in zip(queries, json.loads(done.stdout), strict=True):
+    for query, found in zip(queries, json.loads(answers), strict=True):
         assert in_order([tuple(row) for row in found]) == in_order(expected[query])
