@@ -1,13 +1,13 @@
-"""Measures how long a real Kafka broker takes to load a log of `generate.py`: what a reload has to be held against.
+"""Measures the time in which a real Kafka broker loads a log of `generate.py`: the baseline of a reload.
 
     python benchmarks/broker.py --commits 1000000 --records-per-batch 10
 
-One KRaft node on loopback, with a heap of 768 MB, the JVM options of Kafka's own start script, and default settings but
-for one replica of everything. It makes `__consumer_offsets` itself, and is stopped; the generated segments take the
-place of its empty ones. Then it is started once unmeasured, to rebuild the indexes and to warm the page cache, and
-after that as often as is measured, each time in a new JVM.
+The broker is one KRaft node on loopback, with a heap of 768 MB, the JVM options of Kafka's own start script, and
+default settings except for one replica of each topic. It creates `__consumer_offsets` and stops; the generated segments
+replace the empty ones. The first start is not measured: it rebuilds the indexes and warms the page cache. Each start
+after that is measured, in a new JVM.
 
-The time is the broker's own account: in its log, from the first partition that is scheduled to the last that is loaded.
+The time comes from the broker's log: from the first partition that is scheduled to the last that is loaded.
 `make kafka` fetches the JARs.
 """
 
@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # started as a program, not as a module
 
-from benchmarks.generate import Shape, add_shape_options, generate, shape_of
+from benchmarks.generate import add_shape_options, generate, shape_of
+from benchmarks.log_content import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,14 +94,15 @@ _FIND_COORDINATOR = 10  # the API's key
 
 
 class BrokerError(Exception):
-    """The broker cannot be measured; the message says in one line why."""
+    """The broker cannot be measured; the message is one line with the reason."""
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What a broker's log tells of a load: of each log partition that is loaded how many records that were.
+    """A load, from a broker's log: the number of records by loaded log partition.
 
-    ``started_ms`` and ``ended_ms`` are when the first was scheduled and the last finished; None if none was.
+    ``started_ms`` is the time at which the first one was scheduled, ``ended_ms`` that at which the last one finished;
+    None if there was none.
     """
 
     records: dict[int, int]
@@ -109,14 +111,14 @@ class Loading:
 
     @property
     def seconds(self) -> float:
-        """From the first line to the last."""
+        """Seconds from the first line to the last."""
         if self.started_ms is None or self.ended_ms is None:
             raise BrokerError("the broker loaded no partition of __consumer_offsets")
         return (self.ended_ms - self.started_ms) / 1000
 
 
 def read_loading(lines: Iterable[str]) -> Loading:
-    """Find the lines of a load in a broker's log; those of other topics and of other matters are passed over.
+    """Read the lines of a load in a broker's log; skips all other lines.
 
     Raises:
         BrokerError: a partition could not be loaded.
@@ -135,14 +137,14 @@ def read_loading(lines: Iterable[str]) -> Loading:
 
 
 def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, repeats: int = 3) -> list[float]:
-    """Seconds that a broker takes to load a log, of each start.
+    """Return the seconds in which a broker loads a log, for each start.
 
     Args:
         segments: has a folder ``__consumer_offsets-N`` with segment files for each log partition. They are copied to a
             temporary folder beside it, which is removed at the end.
-        offsets_partitions: how many log partitions there are.
-        records: how many records the broker has to count while it loads. It does not count markers.
-        repeats: how many starts are measured.
+        offsets_partitions: number of log partitions.
+        records: number of records that the broker must report as loaded, without markers.
+        repeats: number of measured starts.
 
     Raises:
         BrokerError: the broker's JARs are missing, it does not start or load, or it loaded another number of records.
@@ -167,7 +169,7 @@ def broker_load_seconds(segments: Path, offsets_partitions: int, records: int, r
 
 @contextmanager
 def running_broker(folder: Path, offsets_partitions: int) -> Iterator[str]:
-    """The address of a new broker, whose data lie below a folder; its offsets log is loaded. It ends with the block.
+    """Context manager: the address of a new broker with its data below a folder, and with its offsets log loaded.
 
     Raises:
         BrokerError: the broker's JARs are missing, or it does not start.
@@ -181,7 +183,7 @@ def running_broker(folder: Path, offsets_partitions: int) -> Iterator[str]:
 
 
 def replace_segments(segments: Path, data: Path, offsets_partitions: int) -> None:
-    """Put other segments where those of a stopped broker are, without index; which topic that is stays."""
+    """Replace the segments of a stopped broker, without indexes; the topic keeps its id."""
     for log_partition in range(offsets_partitions):
         name = f"__consumer_offsets-{log_partition}"
         for path in (data / name).iterdir():
@@ -221,18 +223,18 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What bootstrap.servers takes."""
+        """The value of bootstrap.servers."""
         return f"127.0.0.1:{self._port}"
 
     def load(self, *, make_log: bool = False) -> Loading:
-        """Start the broker, have it make its offsets log if asked to, wait until all of that is loaded, and stop it."""
+        """Start the broker, create its offsets log if asked to, wait until the log is loaded, and stop the broker."""
         with self.serving(make_log=make_log):
             pass
         return self._read_loading()
 
     @contextmanager
     def serving(self, *, make_log: bool = True) -> Iterator[str]:
-        """Its address, while it runs and has loaded its offsets log, which it makes if it is asked to."""
+        """Context manager: the broker's address, with its offsets log loaded; creates the log if asked to."""
         with self._running("kafka.Kafka", str(self._settings)) as process:
             if make_log:
                 self._wait(process, "is not there", self._finds_coordinator)
@@ -241,7 +243,7 @@ class Broker:
 
     @contextmanager
     def _running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A program out of Kafka's JARs, which is told to end when its block does."""
+        """Context manager: a program of Kafka's JARs, which is terminated at the end."""
         options = (*_JVM, f"-Dlog4j2.configurationFile={self._logging}", "-classpath", f"{KAFKA_JARS}/*")
         with self._log.open("wb") as log:
             process = subprocess.Popen(
@@ -253,7 +255,7 @@ class Broker:
             process.terminate()
             try:
                 process.wait(_PATIENCE_SECONDS)
-            except BaseException:  # whoever waits has lost patience too
+            except BaseException:  # the caller has timed out, too
                 process.kill()
                 process.wait()
                 raise
@@ -268,7 +270,7 @@ class Broker:
             time.sleep(_POLL_SECONDS)
 
     def _finds_coordinator(self) -> bool:
-        """Ask who coordinates some group: a broker without an offsets log then makes one."""
+        """Ask for the coordinator of a group: a broker without an offsets log then creates one."""
         group_id = b"any"
         # version 0, correlation id 0, no client id
         request = struct.pack(">hhihh", _FIND_COORDINATOR, 0, 0, -1, len(group_id)) + group_id
@@ -290,20 +292,20 @@ class Broker:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
 
     def _error(self, what: str) -> BrokerError:
-        """The log is gone when this is read: so its end goes along, without stacks."""
+        """Return the error with the end of the broker's log, without stacks: the log itself is removed."""
         said = [line for line in self._read_log() if not line.startswith("\t")][-3:]
         return BrokerError(f"{what}; it said last: {' / '.join(said)}")
 
 
 def java() -> str:
-    """The program `java`: that of JAVA_HOME, or the first on the path."""
+    """Return the program `java` of JAVA_HOME, or the first in PATH."""
     java_home = os.environ.get("JAVA_HOME")
     return str(Path(java_home, "bin", "java")) if java_home else "java"
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM raises SystemExit: else whoever ends this program would leave a broker behind."""
+    """Context manager: SIGTERM raises SystemExit, so that no broker outlives this program."""
 
     def end(number: int, _frame: object) -> None:
         sys.exit(128 + number)
@@ -316,7 +318,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on, for now."""
+    """Return free ports of loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -325,7 +327,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Measure one log that the command line describes."""
+    """Measure one log, as the command line describes it."""
     parser = argparse.ArgumentParser(
         description="Measure how long a Kafka broker takes to load a log of consumers' commits.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

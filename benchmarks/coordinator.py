@@ -1,21 +1,22 @@
-"""How fast a coordinator of an owned store commits, answers and loads; beside it, a real Kafka broker.
+"""Measures commits, fetches and loads of an owned store's coordinator, and of a real Kafka broker.
 
     python benchmarks/coordinator.py [--seconds 10] [--partitions-a-commit 50] [--folder FOLDER] [--without-broker]
 
-A store of 50 log partitions in a local folder, made anew. Each writer commits for a group of its own, all partitions of
-its topic at once, acks=all, and waits for the answer before its next commit. What is measured:
+The store is new, in a local folder, with 50 log partitions. Each writer commits for its own group: all partitions of
+its topic in one request, acks=all. It waits for the answer before its next commit. The measurements:
 
 - commit: one writer alone; the time from the call to the answer
 - commit beside compaction: the same while `offsets maintain` compacts the store every second
-- commits together: 8 writers, as threads of one process, and as two threads in each of four processes; offsets/s are
-  those acknowledged
+- commits together: 8 writers, as threads of one process, and as two threads in each of four processes; acknowledged
+  offsets/s
 - fetch: one partition of a group, by one thread, while nothing and while another process writes
-- load: a new process that loads all that the runs before left
+- load: a new process that loads the offsets of all previous runs
 
-Then the same of a broker (`make kafka`) on loopback, by Kafka's own client in a JVM: `BrokerCommits.java`, for which
-Java has to have its compiler. Its commits wait for one replica, without fsync; ours for fsync.
+The same is then measured on a broker (`make kafka`) on loopback, with Kafka's own client in a JVM
+(`BrokerCommits.java`, which needs a JDK). The broker's commits wait for one replica, without fsync; ours wait for
+fsync.
 
-Set-up is not measured, nor the first seconds of a JVM. Prints one table, with the goals that our lines have.
+Set-up and the first seconds of a JVM are not measured. Prints one table, with the goals of our lines.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _CLIENT_SECONDS = 120  # for all that it does beside writing
 
 @dataclass(frozen=True)
 class Figures:
-    """What writers did: the times that each commit took in seconds, and over how many seconds."""
+    """The seconds of each commit of some writers, and the seconds of the whole run."""
 
     latencies: list[float]
     seconds: float
@@ -67,7 +68,7 @@ class Figures:
 
 
 def commits_for(coordinator: Coordinator, group_id: str, partitions: int, seconds: float) -> list[float]:
-    """Commit one after the other for so long; returns how long each took."""
+    """Commit one after the other for so many seconds; returns the seconds of each commit."""
     latencies = []
     end = time.perf_counter() + seconds
     offset = 0
@@ -79,7 +80,7 @@ def commits_for(coordinator: Coordinator, group_id: str, partitions: int, second
 
 
 def threads_of(coordinator: Coordinator, name: str, threads: int, partitions: int, seconds: float) -> list[float]:
-    """`commits_for` by several threads, each for a group of its own."""
+    """Run `commits_for` in several threads, each for its own group."""
     latencies: list[float] = []
 
     def write(number: int) -> None:
@@ -96,21 +97,21 @@ def threads_of(coordinator: Coordinator, name: str, threads: int, partitions: in
 def in_process(
     folder: str, name: str, threads: int, partitions: int, seconds: float, ready: Barrier, done: Queue[list[float]]
 ) -> None:
-    """`threads_of` in a process that begins with the others."""
+    """Run `threads_of` in a process that starts together with the others."""
     with Coordinator.open(folder) as coordinator:
         ready.wait()
         done.put(threads_of(coordinator, name, threads, partitions, seconds))
 
 
 def one_process(folder: str, threads: int, partitions: int, seconds: float) -> Figures:
-    """Writers in this process."""
+    """Measure writers in this process."""
     with Coordinator.open(folder) as coordinator:
         latencies = threads_of(coordinator, f"threads-{threads}", threads, partitions, seconds)
     return Figures(latencies, seconds)
 
 
 def beside_compaction(folder: str, partitions: int, seconds: float) -> Figures:
-    """One writer, while `offsets maintain` compacts the store again and again in a process of its own."""
+    """Measure one writer, while another process compacts the store every second."""
     command = [str(_OFFSETS), "maintain", "--store", folder, "--every", "PT1S"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as compaction:
         assert compaction.stdout is not None  # noqa: S101 - it is a pipe
@@ -125,7 +126,7 @@ def beside_compaction(folder: str, partitions: int, seconds: float) -> Figures:
 
 
 def processes(folder: str, count: int, threads: int, partitions: int, seconds: float) -> Figures:
-    """Writers in several processes."""
+    """Measure writers in several processes."""
     context = multiprocessing.get_context("spawn")
     ready, done = context.Barrier(count), context.Queue()
     children = [
@@ -143,7 +144,7 @@ def processes(folder: str, count: int, threads: int, partitions: int, seconds: f
 
 
 def fetches(folder: str, *, beside: bool) -> list[float]:
-    """How long fetches take; ``beside`` a process that writes."""
+    """Return the seconds of fetches; with ``beside`` while another process writes."""
     context = multiprocessing.get_context("spawn")
     ready, done = context.Barrier(2), context.Queue()
     writer = context.Process(target=in_process, args=(folder, "beside", 1, 10, 5.0, ready, done))
@@ -164,14 +165,14 @@ def fetches(folder: str, *, beside: bool) -> list[float]:
 
 
 def loads(folder: str) -> tuple[list[float], int]:
-    """How long opening takes, and how many offsets there are then."""
+    """Return the seconds of opening a coordinator, and its number of offsets."""
     begun = time.perf_counter()
     with Coordinator.open(folder, housekeeping=False) as coordinator:
         return [time.perf_counter() - begun], coordinator.gauges().offsets
 
 
 def coordinator_rows(folder: str, partitions: int, seconds: float) -> list[list[str]]:
-    """The rows of the table about our coordinator."""
+    """Return the rows of the table about our coordinator."""
     one, together = "p50 30 ms, p99 150 ms", "5,000 offsets/s"
     rows = [
         one_process(folder, 1, partitions, seconds).row("commit, 1 writer", partitions, one),
@@ -188,7 +189,7 @@ def coordinator_rows(folder: str, partitions: int, seconds: float) -> list[list[
 
 
 def broker_rows(folder: Path, partitions: int, seconds: float) -> list[list[str]]:
-    """The rows of the table about a broker, whose data lie below a folder.
+    """Return the rows of the table about a broker, with its data below a folder.
 
     Raises:
         BrokerError: there is no broker, or no compiler for its client.
@@ -242,7 +243,7 @@ def main() -> None:
 
 
 def _percentiles(latencies: list[float]) -> list[str]:
-    """Half of them, and all but one in a hundred, in milliseconds."""
+    """Return the median and the 99th percentile, in milliseconds."""
     if len(latencies) < 2:
         return [f"{each * 1000:.1f}" for each in latencies * 2]
     cuts = statistics.quantiles(latencies, n=100)

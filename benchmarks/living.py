@@ -1,4 +1,4 @@
-"""Measures a store that lives: micro-batches into states of two sizes, questions, a steady stream; see README.md."""
+"""Measures a growing store: micro-batches into states of two sizes, questions, a steady stream; see README.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.generate import Shape, generate
+from benchmarks.generate import generate
+from benchmarks.log_content import Shape
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from benchmarks.run import Table
+    from benchmarks.table import Table
     from offsets_pipeline.config import Settings
 
 _BATCH_COMMITS = 10_000
@@ -50,7 +51,7 @@ _SCANS = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Size of the measurement."""
 
     small_groups: int
     large_groups: int
@@ -79,7 +80,7 @@ class LivingStore:
         self.identities = self.store.read("committed_offsets").count()
 
     def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
-        """So many batches of rows that come next in the log, with the columns that a source tells."""
+        """Yield the next batches of rows of the log, with the columns that a source sets."""
         held = self.store.read(LOG.name).groupBy("log_partition").agg({"record_offset": "max"})
         ends = {row[0]: row[1] for row in held.collect()}
         shape = replace(self.shape, commits=batches * commits, seed=_NEWEST_SEED)
@@ -111,7 +112,7 @@ class LivingStore:
         appender.append_files(writer.close())
 
     def fold(self, batches: int) -> list[float]:
-        """Seconds of each of so many micro-batches of a stream, 10,000 commits each, with the settling they cause."""
+        """Return the seconds of each of so many micro-batches of 10,000 commits, compaction included."""
         done = threading.Semaphore(0)
         folded: list[int] = []
 
@@ -136,7 +137,7 @@ class LivingStore:
         return [each.durationMs["triggerExecution"] / 1000 for each in ended[-batches:]]
 
     def reads(self, query: str) -> tuple[list[float], list[float]]:
-        """Seconds of a query of current_offsets, and of the table beneath by a plain scan."""
+        """Return the seconds of a query of current_offsets, and of a plain scan of its table."""
         register_views(self.store.spark, self.store.location)
         plain = f"delta.`{self.store.location}/committed_offsets`"
         through: list[float] = []
@@ -185,7 +186,7 @@ class LivingStore:
         return rows.select(LOG.names())
 
     def stored(self) -> dict[str, tuple[int, int, int, int]]:
-        """Of each table its live files and bytes, and the files and bytes that lie in its folder."""
+        """Return for each table the number and bytes of its live files, and of all files in its folder."""
         found = {}
         for table in TABLES:
             folder = Path(self.store.location, table.name)
@@ -197,7 +198,7 @@ class LivingStore:
 
 @dataclass(frozen=True)
 class Steady:
-    """A steady stream: seconds from each append until it was visible, and how far behind the last one was."""
+    """A steady stream: seconds from each append until it was visible, and the delay of the last one."""
 
     latencies: list[float]
     behind_at_the_end: float

@@ -2,7 +2,7 @@
 
     python -m benchmarks.past STORE
 
-prints the figures of a store that is there.
+prints the figures of an existing store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from offsets_pipeline.record.decode import decode_key
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from benchmarks.run import Table
+    from benchmarks.table import Table
 
 _OFFSETS = Path(sys.executable).with_name("offsets")
 _TIMES = 3
 
 
 def measure_past(table: Table, location: str) -> None:
-    """Add lines for `history`, `why` and `as-of` of one group, and for how many files of the log they read."""
+    """Add lines for `history`, `why` and `as-of` of one group, and for the number of log files that they read."""
     history = LogHistory(location)
     group_id, topic, partition, time_us = _a_commit(history)
     files = history.log.files()
@@ -51,7 +51,7 @@ def measure_past(table: Table, location: str) -> None:
 
 
 def _a_commit(history: LogHistory) -> tuple[str, str, int, int]:
-    """Group, topic, partition and time (us) of a commit in the middle of the log partitions."""
+    """Return group, topic, partition and time (us) of a commit in the middle of the log partitions."""
     middle = history.current.offsets_partitions // 2
     for _, rows in history.read(history.current, partitions=[middle]).runs():
         row = rows.slice(rows.num_rows // 2, 1)
@@ -62,7 +62,7 @@ def _a_commit(history: LogHistory) -> tuple[str, str, int, int]:
 
 
 if __name__ == "__main__":
-    from benchmarks.run import Table as Lines
+    from benchmarks.table import Table as Lines
 
     lines = Lines()
     measure_past(lines, sys.argv[1])

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.background import beside
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,10 +26,10 @@ class ProcessTree:
     pid: int
 
     def cpu_seconds(self, wait: Callable[[float], object], samples: int) -> float:
-        """Processor time that the processes take while `wait(1.0)` runs so often.
+        """Return the processor time of the processes during so many calls of `wait(1.0)`.
 
-        It sums the growth of each process: what a process took that ends, and that its parent does not wait for, would
-        else be subtracted. Not counted: the last part of a second of a process that ends.
+        Sums the growth of each process: otherwise the time of a process that ends would be subtracted. Does not count
+        the last part of a second of a process that ends.
         """
         taken = ProcessorTime(self)
         for _ in range(samples):
@@ -44,13 +46,10 @@ class ProcessTree:
             while not ended.wait(1.0):
                 taken.look()
 
-        thread = threading.Thread(target=look)
-        thread.start()
         try:
-            yield taken
+            with beside(look, ended.set):
+                yield taken
         finally:
-            ended.set()
-            thread.join()
             taken.look()
 
     def ticks(self) -> dict[int, int]:
@@ -75,7 +74,7 @@ class ProcessTree:
 
 
 class ProcessorTime:
-    """Processor time of a tree of processes since this object was made: `look` adds what they took since the last."""
+    """Processor time of a tree of processes since this object was created; `look` adds the time since the last look."""
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
@@ -103,7 +102,7 @@ def _stats() -> dict[int, list[str]]:
 
 
 def _text(path: Path) -> str:
-    """The file's text; none of a process that has ended."""
+    """Return the file's text; empty for a process that has ended."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

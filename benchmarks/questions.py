@@ -1,6 +1,6 @@
 """Measures questions from a cold shell, beside Kafka's own tool on a broker that has loaded the same log.
 
-Both are a new process for each question. Each answer of the tool is compared with ours.
+Each question starts a new process, of either program. Each answer of the tool is compared with ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.generate import GeneratedLog
-    from benchmarks.run import Table
+    from benchmarks.table import Table
 
     Committed = dict[tuple[str, str, int], int]
 
@@ -36,7 +36,7 @@ def measure_questions(table: Table, location: str, log: GeneratedLog) -> None:
     """Add lines for one group and for the list of all groups, of a store and of a broker with the same log.
 
     Args:
-        table: What takes the lines.
+        table: Table for the lines.
         location: A store with the log, folded.
         log: Its segments are copied to a temporary folder of the broker.
 

@@ -1,4 +1,4 @@
-"""How fast a topic is read from nothing into a log, beside Spark's own Kafka source, in one run.
+"""Measures the first read of a topic into a log, beside Spark's own Kafka source, in one run.
 
     .venv/bin/python -m benchmarks.read_topic [--records 5000000] [--records-per-batch 10] [--rounds 3]
 
@@ -33,8 +33,10 @@ from benchmarks.broker import (
     ended_by_sigterm,
     replace_segments,
 )
-from benchmarks.generate import Shape, generate
+from benchmarks.generate import generate
+from benchmarks.log_content import Shape
 from benchmarks.processes import ProcessTree
+from benchmarks.table import markdown
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import load_settings
@@ -66,7 +68,7 @@ _DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass
 class Line:
-    """What each round that counts took."""
+    """Times of the rounds after the first."""
 
     what: str
     seconds: list[float] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Line:
 
 
 def render(lines: Sequence[Line], records: int) -> str:
-    """The lines as a Markdown table, by medians; the last column compares Spark's source with ours."""
+    """Return the lines as a Markdown table, by medians; the last column compares Spark's source with ours."""
     medians = {line.what: statistics.median(line.seconds) for line in lines}
     rows = [["what", "seconds", "records/s", "CPU s", "ours is as fast"]]
     for line in lines:
@@ -84,11 +86,7 @@ def render(lines: Sequence[Line], records: int) -> str:
         rows.append(
             [line.what, seconds, f"{records / median:,.0f}", f"{statistics.median(line.cpu_seconds):.1f}", ratio]
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    rows.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    )
+    return markdown(rows)
 
 
 class Reader:
@@ -105,7 +103,7 @@ class Reader:
         self._tables = 0
 
     def ways(self) -> dict[str, Callable[[], Reading]]:
-        """By line, a function that creates a table and returns the reading into it."""
+        """Return for each line a function that creates a table and returns the reading into it."""
         return {
             OURS: self._ingest,
             APPENDED: self._append,
@@ -134,7 +132,7 @@ class Reader:
         return lambda: ingest.run(available_now=True)
 
     def _append(self, options: Mapping[str, str] = _DEFAULTS) -> Reading:
-        """As this program read a topic before it had a source of its own."""
+        """Read with Spark's source and our append, as earlier versions did."""
         store = self._new_ingest().store
         appender = TopicAppender(0, self._settings, SystemClock(), lambda: None)
         unknown = {"producer_id": "bigint", "producer_epoch": "smallint", "control_type": "string"}
@@ -205,13 +203,13 @@ class Reader:
 
 
 def _columns() -> list[Column]:
-    """What Spark's source knows of the columns of the log."""
+    """Return the columns of the log that Spark's source has."""
     names = {"partition": "log_partition", "offset": "record_offset", "timestamp": "record_timestamp"}
     return [*(F.col(name).alias(of_log) for name, of_log in names.items()), F.col("key"), F.col("value")]
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
-    """All ways, once to warm up and then `rounds` times."""
+    """Measure all ways, once to warm up and then `rounds` times."""
     shape = Shape(
         commits=options.records,
         records_per_batch=options.records_per_batch,
@@ -251,7 +249,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Line]:
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options; exits with status 2 if one is wrong."""
+    """Return the options; exits with status 2 if one is wrong."""
     parser = argparse.ArgumentParser(
         description="Measure how fast a topic is read from nothing, beside Spark's own Kafka source.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

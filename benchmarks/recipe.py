@@ -1,8 +1,8 @@
 """The usual recipe for the state of `__consumer_offsets` in Spark, to compare with.
 
-A pandas function that unpacks the records row by row, a window that numbers those of each identity from the newest,
-and a MERGE of what has number 1. It does what most pipelines of this kind do, with care for nothing else: no corrupt
-records, no transactions, no groups, none of which a log that it is measured on may hold.
+A pandas function unpacks the records row by row, a window numbers the records of each identity from the newest, and a
+MERGE takes the records with number 1. Most pipelines of this kind do the same. The recipe supports no corrupt records,
+no transactions and no groups, so a measured log must not have any.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DECODED = (
 
 
 def decode_commit(key: bytes, value: bytes | None) -> Commit:
-    """One offset commit of value version 3 or 4, or its tombstone."""
+    """Decode one offset commit of value version 3 or 4, or its tombstone."""
     at = 4 + unpack_from(">h", key, 2)[0]
     group = key[4:at].decode()
     end = at + 2 + unpack_from(">h", key, at)[0]
@@ -76,7 +76,7 @@ def _decode(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def merge_by_recipe(store: Store) -> None:
-    """Bring `committed_offsets` of the store up to its log."""
+    """Merge the store's log into `committed_offsets`."""
     newest_first = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("record_offset").desc())
     newest = (
         store.read(LOG.name)

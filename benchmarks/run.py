@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,13 @@ from pyspark import cloudpickle
 
 from benchmarks import recipe
 from benchmarks.broker import BrokerError, broker_load_seconds, ended_by_sigterm
-from benchmarks.generate import GeneratedLog, Shape, add_shape_options, generate, shape_of
+from benchmarks.decoding import measure_decoding
+from benchmarks.generate import GeneratedLog, add_shape_options, generate, shape_of
 from benchmarks.living import FULL, QUICK, measure_living
+from benchmarks.log_content import Shape
 from benchmarks.past import measure_past
 from benchmarks.questions import measure_questions
+from benchmarks.table import Table, timed
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
@@ -38,9 +41,7 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.query.state_reader import StateReader
-from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.compression import Codec
-from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.session import build_session
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.merge_on_read import OFFSETS
@@ -50,158 +51,32 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from offsets_pipeline.stream.fold_stream import start_fold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmarks.living import Size
 
-_DECODE_REPEATS = 3
 _WARM_UP = Shape(commits=20_000, groups=500, tombstones=0.01)
-_ZSTD_SHARE = 0.2  # of the records, where each batch is compressed by itself: that takes long to make
 _OTHER_SHARE = 0.05  # of the records of logs with other batches
 _SMALLER = (0.05, 0.25)  # of the records: does the cost of one grow with how many there are?
-_PARSE_ROWS = 250_000  # handed to the parser at once, as the fold does
 _IDENTITY = ["group_id", "topic", "partition"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the table: ``seconds`` of each repetition, or none where the figure is no speed."""
-
-    what: str
-    data: str
-    seconds: tuple[float, ...]
-    figure: str
-
-
-class Table:
-    """Collects the lines, and says on stderr what is being done."""
-
-    def __init__(self) -> None:
-        self._lines: list[Line] = []
-        self._began = time.perf_counter()
-
-    def doing(self, what: str) -> None:
-        """Tell who waits."""
-        print(f"bench: {time.perf_counter() - self._began:6.1f} s: {what}", file=sys.stderr, flush=True)
-
-    def add_speed(self, what: str, data: str, records: int, seconds: list[float]) -> None:
-        """A line in records a second."""
-        self._lines.append(Line(what, data, tuple(seconds), f"{records / statistics.median(seconds):,.0f} records/s"))
-
-    def add_times(self, what: str, data: str, seconds: list[float]) -> None:
-        """A line in seconds, the median."""
-        self._lines.append(Line(what, data, tuple(seconds), f"{statistics.median(seconds):.2f} s"))
-
-    def add_mean(self, what: str, data: str, seconds: list[float]) -> None:
-        """A line in seconds, the mean."""
-        self._lines.append(Line(what, data, tuple(seconds), f"{statistics.mean(seconds):.2f} s"))
-
-    def add_size(self, what: str, data: str, figure: str) -> None:
-        """A line of bytes."""
-        self._lines.append(Line(what, data, (), figure))
-
-    def render(self) -> str:
-        """As Markdown, aligned."""
-        rows = [["what", "data", "seconds", "figure"]]
-        for line in self._lines:
-            seconds = ""
-            if line.seconds:
-                spread = f" ({min(line.seconds):.2f} to {max(line.seconds):.2f})" if len(line.seconds) > 1 else ""
-                seconds = f"{statistics.median(line.seconds):.2f}{spread}"
-            rows.append([line.what, line.data, seconds, line.figure])
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        rows.insert(1, ["-" * width for width in widths])
-        return "\n".join(
-            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-        )
-
-
-def _timed(repeats: int, run: Callable[[], object]) -> list[float]:
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-# --- one process, no Spark
-
-
-def _read(segments: list[bytes]) -> int:
-    """Read all, and let go of it batch by batch, as ingest does."""
-    return sum(batch.num_rows for data in segments for batch in read_segment(data, source="segment").batches())
-
-
-def measure_decoding(table: Table, shape: Shape, folder: Path) -> None:
-    """How fast segments are read, and commits decoded, by one process."""
-    records = pa.table({})
-    for codec in (Codec.NONE, Codec.ZSTD):
-        for records_per_batch in (1, 3, 10):
-            of_codec = replace(
-                shape,
-                commits=shape.commits if codec is Codec.NONE else int(shape.commits * _ZSTD_SHARE),
-                codec=codec,
-                records_per_batch=min(records_per_batch, shape.identities_per_group),
-                offsets_partitions=1,
-            )
-            table.doing(f"reading segments: {of_codec.records_per_batch} records a batch, codec {codec.name.lower()}")
-            log = generate(of_codec, folder / "segments")
-            segments = [path.read_bytes() for path in sorted(log.folder.glob("*/*.log"))]
-            shutil.rmtree(log.folder)
-            seconds = _timed(_DECODE_REPEATS, partial(_read, segments))
-            table.add_speed(f"read segments, codec {codec.name.lower()}", _data(log), log.records, seconds)
-            if codec is Codec.NONE:
-                records = pa.Table.from_batches(
-                    [batch for data in segments for batch in read_segment(data, source="segment").batches()]
-                ).select(["key", "value"])
-    table.doing("decoding commits")
-    blocks = [records.slice(start, _PARSE_ROWS).combine_chunks() for start in range(0, records.num_rows, _PARSE_ROWS)]
-    data = f"{records.num_rows:,} commits"
-
-    def by_columns() -> None:
-        for block in blocks:
-            parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
-
-    table.add_speed(
-        "find the fields of commits, by columns", data, records.num_rows, _timed(_DECODE_REPEATS, by_columns)
-    )
-
-    def by_columns_to_arrow() -> None:
-        for block in blocks:
-            commits = parse_commits(block["key"].combine_chunks(), block["value"].combine_chunks())
-            commits.group_ids(), commits.topics(), commits.topic_ids(), commits.metadata()
-
-    table.add_speed(
-        "the same, and all strings as Arrow", data, records.num_rows, _timed(_DECODE_REPEATS, by_columns_to_arrow)
-    )
-    keys, values = records["key"].to_pylist(), records["value"].to_pylist()
-    table.add_speed(
-        "decode commits row by row, struct.unpack",
-        data,
-        records.num_rows,
-        _timed(_DECODE_REPEATS, lambda: list(map(recipe.decode_commit, keys, values))),
-    )
 
 
 # --- a real broker
 
 
 def measure_broker(table: Table, logs: list[GeneratedLog], repeats: int) -> None:
-    """How long a Kafka broker takes to load each log."""
+    """Measure the time in which a Kafka broker loads each log."""
     for log in logs:
         codec = log.shape.codec.name.lower()
-        table.doing(f"a broker loads {_data(log)}, codec {codec}")
+        table.doing(f"a broker loads {log.description}, codec {codec}")
         commits = log.shape.commits  # markers are no records to it
         try:
             seconds = broker_load_seconds(log.folder, log.shape.offsets_partitions, commits, repeats)
         except BrokerError as error:
             sys.exit(f"bench: {error}")
-        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", _data(log), commits, [min(seconds)])
+        table.add_speed(f"a broker's load, codec {codec}, best of {repeats}", log.description, commits, [min(seconds)])
 
 
 def other_logs(shape: Shape, folder: Path) -> list[GeneratedLog]:
-    """Smaller logs with other batches."""
+    """Generate smaller logs with other batches."""
     smaller = replace(shape, commits=int(shape.commits * _OTHER_SHARE))
     return [
         generate(
@@ -229,16 +104,16 @@ class Bench:
         self._spark.sparkContext.setLogLevel("ERROR")
 
     def run(self, log: GeneratedLog, name: str, *, print_lines: bool) -> None:
-        """Ingest, reload, recipe, stream, sizes; the states have to be equal."""
+        """Measure ingest, reload, recipe, stream and sizes; the states must be equal."""
         table = self._table if print_lines else Table()
-        data = _data(log)
+        data = log.description
         folder = self._folder / name
         stores = self._ingest(table, log, folder)
         ours = self._reload(table, log, stores, folder / "reload", self._repeats if print_lines else 1)
-        if not log.shape.transactional:  # the recipe knows nothing of that
+        if not log.shape.transactional:  # the recipe has no transactions
             table.doing("the usual recipe")
             theirs = self._copy(stores, folder / "recipe")
-            recipe_seconds = _timed(1, partial(recipe.merge_by_recipe, theirs))
+            recipe_seconds = timed(1, partial(recipe.merge_by_recipe, theirs))
             _check_state(theirs, log, "the recipe")
             _check_same_rows(ours, theirs)
             shutil.rmtree(theirs.location)
@@ -249,12 +124,12 @@ class Bench:
             self._questions(table, ours, log)
         table.doing("fold stream")
         streamed = self._copy(stores, folder / "stream")
-        table.add_speed("fold stream, available now", data, log.records, _timed(1, lambda: self._fold(streamed)))
+        table.add_speed("fold stream, available now", data, log.records, timed(1, lambda: self._fold(streamed)))
         _check_state(streamed, log, "the fold stream")
         shutil.rmtree(folder)
 
     def questions(self, log: GeneratedLog) -> None:
-        """Only questions, beside Kafka's own tool."""
+        """Measure only questions, beside Kafka's own tool."""
         stores = self._ingest(Table(), log, self._folder / "asked")
         self._questions(self._table, self._reload(Table(), log, stores, self._folder / "asked" / "reload", 1), log)
 
@@ -265,13 +140,13 @@ class Bench:
             sys.exit(f"bench: {error}")
 
     def ingest_and_reload(self, log: GeneratedLog, name: str) -> None:
-        """The same for one more log, without anything to compare with."""
+        """Measure the ingest and the reload of one more log, without comparisons."""
         folder = self._folder / name
         self._reload(self._table, log, self._ingest(self._table, log, folder), folder / "reload", self._repeats)
         shutil.rmtree(folder)
 
     def heap(self) -> None:
-        """How much of its heap the driver took, at the most, since it was started."""
+        """Add the largest size of the driver's heap since its start."""
         jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark tells it in no other way
         memory = jvm.java.lang.management.ManagementFactory
         used = sum(
@@ -284,7 +159,7 @@ class Bench:
         self._table.add_size("driver heap, at most", "all reloads until here", figure)
 
     def _reload(self, table: Table, log: GeneratedLog, stores: Path, folder: Path, repeats: int) -> Store:
-        """Reload so often; returns the last store."""
+        """Measure so many reloads; returns the last store."""
         reloads: list[float] = []
         folds: list[float] = []
         ours = self._copy(stores, folder)
@@ -293,21 +168,21 @@ class Bench:
             if repeat:
                 shutil.rmtree(folder)
                 ours = self._copy(stores, folder)
-            folds += _timed(1, partial(_fold_alone, ours))
-            reloads += _timed(1, partial(reload_partitions, ours, None, self._settings, self._clock))
+            folds += timed(1, partial(_fold_alone, ours))
+            reloads += timed(1, partial(reload_partitions, ours, None, self._settings, self._clock))
             _check_state(ours, log, "the reload")
-        table.add_speed("reload into an empty state", _data(log), log.records, reloads)
-        table.add_speed("  of that, the fold: read, compact, replay", _data(log), log.records, folds)
+        table.add_speed("reload into an empty state", log.description, log.records, reloads)
+        table.add_speed("  of that, the fold: read, compact, replay", log.description, log.records, folds)
         fixed = statistics.median(reloads) - statistics.median(folds)
         table.add_times("  the rest: the state's files and commits", f"{log.shape.identities:,} identities", [fixed])
         return ours
 
     def live(self, size: Size) -> None:
-        """A store that lives."""
+        """Measure micro-batches and questions on a store that grows."""
         measure_living(self._table, self._spark, self._settings, self._folder / "living", size)
 
     def _ingest(self, table: Table, log: GeneratedLog, folder: Path) -> Path:
-        table.doing(f"ingest {_data(log)}, codec {log.shape.codec.name.lower()}")
+        table.doing(f"ingest {log.description}, codec {log.shape.codec.name.lower()}")
         properties = StoreProperties(MIRRORED, log.shape.offsets_partitions)
         store = Store.create(self._spark, str(folder / "log"), properties)
         start = time.perf_counter()
@@ -316,11 +191,11 @@ class Bench:
         if report.added != log.records:
             sys.exit(f"bench: {report.added} records were ingested of {log.records}")
         codec = log.shape.codec.name.lower()
-        table.add_speed(f"ingest segments into the log table, codec {codec}", _data(log), log.records, [seconds])
+        table.add_speed(f"ingest segments into the log table, codec {codec}", log.description, log.records, [seconds])
         return folder / "log"
 
     def ingest(self, log: GeneratedLog, name: str) -> None:
-        """How fast segments get into the log table."""
+        """Measure the ingest of segments into the log table."""
         self._ingest(self._table, log, self._folder / name)
         shutil.rmtree(self._folder / name)
 
@@ -334,15 +209,11 @@ class Bench:
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
         log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
         identities = _offsets(store).num_rows
-        table.add_size("segment files", _data(log), f"{log.bytes_per_record:.1f} bytes a record")
+        table.add_size("segment files", log.description, f"{log.bytes_per_record:.1f} bytes a record")
         table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
         table.add_size(
             "committed_offsets", f"{state_bytes:,} bytes", f"{state_bytes / identities:.1f} bytes an identity"
         )
-
-
-def _data(log: GeneratedLog) -> str:
-    return f"{log.records:,} records, {log.shape.records_per_batch} a batch, {log.bytes_per_record:.0f} bytes each"
 
 
 def _fold_alone(store: Store) -> None:
@@ -355,7 +226,7 @@ def _fold_alone(store: Store) -> None:
 
 
 def _offsets(store: Store) -> pa.Table:
-    """The newest row of each identity."""
+    """Return the newest row of each identity."""
     name = COMMITTED_OFFSETS.name
     rows = StateReader(store.location).select(OFFSETS.newest(name, "TRUE"), name)
     return rows.cast(
@@ -368,7 +239,7 @@ def _table_bytes(store: Store, name: str) -> int:
 
 
 def _check_state(store: Store, log: GeneratedLog, what: str) -> None:
-    """The live rows are those that the generator says it wrote."""
+    """Check that the live rows are those of the generator."""
     rows = _offsets(store)
     rows = rows.filter(rows["committed_offset"].is_valid())
     milliseconds = pc.divide(rows["commit_timestamp"].cast(pa.int64()), 1000)
@@ -376,7 +247,7 @@ def _check_state(store: Store, log: GeneratedLog, what: str) -> None:
 
 
 def _check_same_rows(ours: Store, theirs: Store) -> None:
-    """The recipe has the same rows, tombstones too."""
+    """Check that the recipe has the same rows, tombstones too."""
     _check_equal(_offsets(theirs), _offsets(ours), "the recipe", "the reload")
 
 
@@ -410,7 +281,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run everything and print the table; who ends it before gets what was measured until then."""
+    """Run everything and print the table; on SIGTERM or Ctrl-C, print the lines so far."""
     options = _options(arguments)
     table = Table()
     try:
@@ -438,7 +309,7 @@ def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
     bench = Bench(table, folder, options.repeats)
     table.doing("warming up: everything once on a small log")
     bench.run(generate(_WARM_UP, folder / "small"), "small-stores", print_lines=False)
-    for number, share in enumerate(() if options.quick else _SMALLER):  # first: what is large finds a JVM that is warm
+    for number, share in enumerate(() if options.quick else _SMALLER):  # first, to warm the JVM for the large log
         smaller = generate(replace(shape, commits=int(shape.commits * share)), folder / "smaller")
         bench.ingest_and_reload(smaller, f"smaller-{number}")
         shutil.rmtree(smaller.folder)

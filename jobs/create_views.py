@@ -1,4 +1,4 @@
-"""The views in a catalog: `offsets create-views` for spark-submit, with the same options."""
+"""Create the views in a catalog: `offsets create-views` for spark-submit, with the same options."""
 
 import sys
 

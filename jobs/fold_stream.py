@@ -1,4 +1,4 @@
-"""Fold the log into the state tables: the main job: `offsets fold` for spark-submit, with the same options."""
+"""Fold the log into the state tables, the main job: `offsets fold` for spark-submit, with the same options."""
 
 import sys
 

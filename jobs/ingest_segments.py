@@ -1,4 +1,4 @@
-"""Land segment files in the log: `offsets ingest-segments` for spark-submit, with the same options."""
+"""Append segment files to the log: `offsets ingest-segments` for spark-submit, with the same options."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Land a broker's offsets topic in the log: `offsets ingest-topic` for spark-submit, with the same options."""
+"""Append a broker's offsets topic to the log: `offsets ingest-topic` for spark-submit, with the same options."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Upkeep of a store: `offsets maintain` for spark-submit, with the same options."""
+"""Compact the tables of a store and remove old files: `offsets maintain` for spark-submit, with the same options."""
 
 import sys
 

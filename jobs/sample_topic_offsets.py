@@ -1,4 +1,4 @@
-"""Positions of topics into a store: `offsets sample-topic-offsets` for spark-submit, with the same options."""
+"""Sample positions of topics into a store: `offsets sample-topic-offsets` for spark-submit, with the same options."""
 
 import sys
 

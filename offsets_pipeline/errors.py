@@ -1,17 +1,16 @@
 """The errors of this package.
 
 Each has one message: what failed, why, and what to do. The command line prints it as `offsets: error: <message>` and
-ends with status 1. Errors that Kafka's coordinator returns too have Kafka's name.
+ends with status 1. Errors that Kafka's coordinator returns too have Kafka's name. Exceptions of other libraries:
+foreign_errors.py.
 """
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class OffsetsError(Exception):
@@ -36,11 +35,11 @@ class NoSuchStore(OffsetsError):
 
 
 class NoSuchCheckpoint(OffsetsError):
-    """The path has no checkpoint of a stream."""
+    """There is no checkpoint of a stream at the path."""
 
 
 class NotAStore(OffsetsError):
-    """The path has no store, an incomplete store, or a store of another format version."""
+    """There is no complete store of this format version at the path."""
 
 
 class StoreMismatch(OffsetsError):
@@ -72,13 +71,13 @@ class NoSuchTable(OffsetsError):
 
 
 class StorageFailed(OffsetsError):
-    """The storage of a table could not be read or written; the message has the storage's reason."""
+    """The storage of a table could not be read or written; the message gives the storage's reason."""
 
     retriable = True
 
 
 class CommitUnknown(StorageFailed):
-    """The storage failed during a commit, so the commit may be there."""
+    """The storage failed during a commit; the table may have the commit."""
 
     retriable = False
 
@@ -136,13 +135,13 @@ class ConnectorStopped(OffsetsError):
 
 
 class TaskFenced(OffsetsError):
-    """Another instance of a source task has started since, with a higher epoch."""
+    """A newer instance of the source task has started, with a higher epoch."""
 
     kafka_name = "PRODUCER_FENCED"
 
 
 class OffsetsLost(OffsetsError):
-    """A target table has rows of a flush whose source offsets are nowhere any more."""
+    """A target table has rows of a flush, but their source offsets are lost."""
 
 
 class SourceFileTruncated(OffsetsError):
@@ -150,7 +149,7 @@ class SourceFileTruncated(OffsetsError):
 
 
 class FlushInProgress(OffsetsError):
-    """A flush of offsets began while another one of the same writer had not ended (R31)."""
+    """A flush of offsets began before the last flush of the same writer had ended (R31)."""
 
 
 class NoSuchOffset(OffsetsError):
@@ -166,7 +165,7 @@ class ConflictingLog(OffsetsError):
 
 
 class WriteConflict(OffsetsError):
-    """Another writer committed first, also after all retries."""
+    """Another writer committed first, in each retry."""
 
     retriable = True
 
@@ -200,11 +199,11 @@ class QueryFailed(OffsetsError):
 
 
 class TaskFailed(OffsetsError):
-    """A task failed with a foreign exception; the message names its place in the log."""
+    """A task failed with an exception of another library; the message names its place in the log."""
 
 
 class StreamFailed(OffsetsError):
-    """The fold stopped with a foreign exception."""
+    """The fold stopped with an exception of another library."""
 
 
 class LogTruncated(OffsetsError):
@@ -247,7 +246,7 @@ class MetricsUnavailable(OffsetsError):
 
 
 class TopicStopped(OffsetsError):
-    """The query that reads a topic stopped with a foreign exception."""
+    """The query that reads a topic stopped with an exception of another library."""
 
 
 class NotCoordinator(OffsetsError):
@@ -315,7 +314,7 @@ class UnknownMemberId(OffsetsError):
 
 
 class IllegalGeneration(OffsetsError):
-    """The request has another generation than the group."""
+    """The generation of the request differs from the group's."""
 
     kafka_name = "ILLEGAL_GENERATION"
 
@@ -327,7 +326,7 @@ class FencedInstanceId(OffsetsError):
 
 
 class StaleMemberEpoch(OffsetsError):
-    """The request has another epoch than the member."""
+    """The epoch of the request differs from the member's."""
 
     kafka_name = "STALE_MEMBER_EPOCH"
 
@@ -406,57 +405,3 @@ class UnsafeStorage(OffsetsError):
 
 class UnexpectedActiveGroup(OffsetsError):
     """The log deleted a group that has members in the coordinator."""
-
-
-def first_line(error: Exception) -> str:
-    """First line of a foreign exception's message, or its class if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def in_one_line(error: Exception) -> str:
-    """An exception in one line: message of an error of this package, class and message of a foreign exception."""
-    ours = raised_on_executor(error)
-    if ours is not None:
-        return str(ours)
-    lines = str(error).strip().splitlines() or [""]
-    # Py4J writes its own line before the JVM's message
-    message = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
-    return f"{type(error).__name__}: {message}"
-
-
-@contextmanager
-def working_on(place: Callable[[], str]) -> Iterator[None]:
-    """Context manager: name the place where a task fails, such as a file or a record offset of a log partition.
-
-    Raises TaskFailed, caused by the exception, for any exception that is not an error of this package.
-    """
-    try:
-        yield
-    except OffsetsError:
-        raise
-    except Exception as error:
-        raise TaskFailed(f"a task failed at {place()}: {type(error).__name__}: {first_line(error)}") from error
-
-
-def raised_on_executor(error: Exception) -> OffsetsError | None:
-    """The error of this package, raised here or by a task that Spark reports; None for a foreign exception."""
-    if isinstance(error, OffsetsError):
-        return error
-    found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)
-    kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
-    for name, message in reversed(found):
-        if name in kinds:
-            return kinds[name].__new__(kinds[name], message)  # the message is complete: skip __init__
-    return None
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether a later attempt may succeed: after a retriable error of this package, or a foreign one."""
-    ours = raised_on_executor(error)
-    if ours is not None:
-        return ours.retriable
-    return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
-
-
-def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:
-    return [kind, *(each for sub in kind.__subclasses__() for each in _with_subclasses(sub))]

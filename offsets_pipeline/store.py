@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties
 from offsets_pipeline.delta.retry import with_retries

@@ -1,16 +1,16 @@
-"""Put sets of JARs where every Spark of this environment finds them: into its own `pyspark/jars`.
+"""Install sets of JARs into `pyspark/jars`, where every Spark of this environment finds them.
 
     .venv/bin/python scripts/fetch_jars.py delta [SET]...
     .venv/bin/python scripts/fetch_jars.py --into FOLDER kafka
 
-Or, for a program that is not Spark and must not share its class path, into a folder of their own.
+The second form installs a set into another folder, for a program that must not share Spark's class path.
 
-A set is a folder conf/jars/SET with `ivy.xml` (what to get) and `SHA256SUMS` (what it has to be). The Ivy inside
-pyspark does the download, with its cache inside the environment and not in the user's home. JARs that are in place
-with the right sum are not fetched again, so a second run needs no network. Exit status 1, with one line, if a JAR
-cannot be had or is not what it should be; then nothing was put in place.
+A set is a folder conf/jars/SET with `ivy.xml` (the JARs) and `SHA256SUMS` (their checksums). The Ivy inside pyspark
+downloads them, with its cache inside the environment. Installed JARs with the right checksum are not fetched again, so
+a second run needs no network. If a JAR cannot be fetched or has another checksum, nothing is installed, and the exit
+status is 1, with one line on stderr.
 
-OFFSETS_IVY_SETTINGS may name an Ivy settings file, for who has a mirror.
+OFFSETS_IVY_SETTINGS may name an Ivy settings file, for example of a mirror.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SETS = Path(__file__).resolve().parent.parent / "conf" / "jars"
 
 
 class FetchError(Exception):
-    """A set cannot be put in place."""
+    """A set cannot be installed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Put the named sets in place."""
+    """Install the named sets."""
     parser = argparse.ArgumentParser(description="Put sets of JARs, pinned in conf/jars, into this environment.")
     parser.add_argument("sets", nargs="*", metavar="SET", help="a folder of conf/jars")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to, if not into Spark's own folder")
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def find_spark_jars() -> Path:
-    """The folder of JARs of the pyspark that this interpreter would import."""
+    """Return the folder of JARs of this interpreter's pyspark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise FetchError(f"{sys.executable} has no pyspark; run `make setup`")
@@ -57,7 +57,7 @@ def find_spark_jars() -> Path:
 
 
 def put_in_place(name: str, spark_jars: Path, place: Path) -> None:
-    """Make sure that every JAR of the set is in `place`, with the sum that it should have; `spark_jars` has the Ivy."""
+    """Install every JAR of the set into `place`, and check its checksum; `spark_jars` has Ivy."""
     folder = SETS / name
     if not (folder / "ivy.xml").is_file():
         raise FetchError(f"no set of JARs named {name}: {folder / 'ivy.xml'} is missing")
@@ -79,7 +79,7 @@ def put_in_place(name: str, spark_jars: Path, place: Path) -> None:
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """Name to SHA-256, from a file as `sha256sum` writes and checks it."""
+    """Return SHA-256 by name, from a file in the format of `sha256sum`."""
     sums = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         digest, _, name = line.partition("  ")
@@ -88,7 +88,7 @@ def read_sums(path: Path) -> dict[str, str]:
 
 
 def sha256(path: Path) -> str | None:
-    """The file's SHA-256 in hexadecimal; None if there is no such file."""
+    """Return the file's SHA-256 in hexadecimal; None if the file does not exist."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -97,7 +97,7 @@ def sha256(path: Path) -> str | None:
 
 
 def retrieve(ivy_xml: Path, spark_jars: Path, work: Path, into: Path) -> list[Path]:
-    """Let Ivy get what `ivy_xml` names, and return the files, by name."""
+    """Fetch the JARs of `ivy_xml` with Ivy; returns the files by name."""
     ivy = next(iter(spark_jars.glob("ivy-*.jar")), None)
     if ivy is None:
         raise FetchError(f"no ivy-*.jar in {spark_jars}; this pyspark is not the one of the lock")
@@ -128,7 +128,7 @@ def retrieve(ivy_xml: Path, spark_jars: Path, work: Path, into: Path) -> list[Pa
 
 
 def compare(folder: Path, wanted: dict[str, str], fetched: list[Path]) -> None:
-    """Refuse files that are not exactly those wanted."""
+    """Raises FetchError if the files are not exactly the expected ones."""
     got = {jar.name: sha256(jar) for jar in fetched}
     if got != wanted:
         for name, digest in got.items():

@@ -552,7 +552,7 @@ MUTATIONS = [
         "R35",
         COLUMNS,
         "semantics/compaction.py",
-        "np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)])",
+        "np.concatenate([last, _naming_more(part.code, part.topic_id, decided.removable, last_values)])",
         "last",
         COMPACTION,
     ),

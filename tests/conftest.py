@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings, SparkSettings
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from offsets_pipeline.config import FoldSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.state.fold import fold_log

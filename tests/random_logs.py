@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MAX_VERSION, SUBSCRIPTION
+from offsets_pipeline.record.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from offsets_pipeline.record.message_types import MESSAGE_TYPES
-from offsets_pipeline.record.schema import codec_for
-from offsets_pipeline.record.wire import write_int16
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT, LogRow
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import NO_TOPIC_ID, LogPartition, commit_key, commit_value, group_key, group_value
+from tests.member_bytes import subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -379,15 +378,6 @@ class LogWriter:
         changed = bytearray(data)
         changed[at // 8] ^= 1 << at % 8
         return bytes(changed)
-
-
-def subscription(*topics: str) -> bytes:
-    """Subscription of a member of a classic consumer group, as it sends it."""
-    out = bytearray()
-    write_int16(out, MAX_VERSION)
-    fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
-    codec_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
-    return bytes(out)
 
 
 def _classic_member(member_id: str, sent: bytes, version: int) -> dict[str, Any]:

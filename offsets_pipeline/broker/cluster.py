@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
-import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
@@ -21,7 +18,15 @@ from offsets_pipeline.broker.broker_errors import (
     unreachable,
 )
 from offsets_pipeline.broker.client_settings import client_settings
-from offsets_pipeline.broker.connection import Connection, Message, or_none
+from offsets_pipeline.broker.cluster_metadata import (
+    Broker,
+    Place,
+    TopicMetadata,
+    by_leader,
+    by_leader_of_topics,
+    topic_metadata,
+)
+from offsets_pipeline.broker.connection import Connection
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 
 if TYPE_CHECKING:
@@ -33,39 +38,6 @@ _TOPIC_RESOURCE = 2
 _MAX_BACKOFF_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
-#: A topic and a partition.
-Place = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """Id and address of a broker."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLeader:
-    """Node id and epoch of a partition's leader; None if it has no leader, or the broker tells no epoch."""
-
-    node_id: int | None
-    epoch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    """Id and partitions of a topic. The id is in Kafka's notation; None if the cluster has no topic ids."""
-
-    name: str
-    topic_id: str | None
-    partitions: dict[int, PartitionLeader]
-
-    @property
-    def uuid(self) -> uuid.UUID | None:
-        """The topic's id as Kafka's protocol has it."""
-        return None if self.topic_id is None else uuid.UUID(bytes=base64.urlsafe_b64decode(self.topic_id + "=="))
 
 
 class Cluster:
@@ -102,7 +74,7 @@ class Cluster:
     # --- metadata
 
     def address(self) -> str:
-        """Host and port of the broker that tells the metadata."""
+        """Host and port of the broker that is asked for metadata."""
         return self.retried(lambda: self.any_connection().at)
 
     def cluster_id(self) -> str | None:
@@ -178,7 +150,7 @@ class Cluster:
         def ask_rest() -> dict[int, _Answer]:
             metadata = self._metadata([topic])[topic]
             error: tuple[int, Connection] | None = None
-            for node_id, at_node in _by_leader(metadata, wanted - answers.keys()).items():
+            for node_id, at_node in by_leader(metadata, wanted - answers.keys()).items():
                 connection = self.connection_to(node_id)
                 for partition, (code, answer) in ask(connection, metadata, at_node).items():
                     if code == NO_ERROR:
@@ -217,7 +189,7 @@ class Cluster:
             failed.clear()
             rest = sorted(wanted - answers.keys())
             metadata = self._metadata(sorted({topic for topic, _ in rest}), required=False) if rest else {}
-            by_leader, without_leader = _by_leader_of_topics(metadata, rest)
+            by_node, without_leader = by_leader_of_topics(metadata, rest)
             for place in rest:
                 if place[0] not in metadata or place[1] not in metadata[place[0]].partitions:
                     answers[place] = NoSuchTopic(f"{self.settings.at} has no partition {place[1]} of topic {place[0]}")
@@ -225,14 +197,14 @@ class Cluster:
                 failed[topic, partition] = unreachable(
                     self.settings.at, f"partition {partition} of topic {topic} has no leader"
                 )
-            for node_id, at_node in by_leader.items():
+            for node_id, at_node in by_node.items():
                 try:
                     connection = self.connection_to(node_id)
-                    told = ask(connection, metadata, at_node)
+                    found = ask(connection, metadata, at_node)
                 except BrokerUnreachable as error:
                     failed.update(dict.fromkeys(at_node, error))
                     continue
-                for place, (code, answer) in told.items():
+                for place, (code, answer) in found.items():
                     if code == NO_ERROR:
                         answers[place] = answer
                         continue
@@ -312,7 +284,7 @@ class Cluster:
         connection = self.any_connection()
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         answer = connection.send(request)
-        self.check(answer.error_code or NO_ERROR, connection, "tell its metadata")
+        self.check(answer.error_code or NO_ERROR, connection, "send its metadata")
         with self._lock:
             self._cluster_id = answer.cluster_id
             self._brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
@@ -325,7 +297,7 @@ class Cluster:
                 raise broker_error(topic.error_code, connection.at, action, topic=topic.name)
             if names is not None:
                 self.check(topic.error_code, connection, action, topic=topic.name)
-            found[topic.name] = _topic_metadata(topic)
+            found[topic.name] = topic_metadata(topic)
         return found
 
     def any_connection(self) -> Connection:
@@ -372,45 +344,3 @@ class _Retry(Exception):
     def __init__(self, error: OffsetsError) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def _by_leader(metadata: TopicMetadata, partitions: Iterable[int]) -> dict[int, list[int]]:
-    """Partitions of each leader; leaves out partitions without one."""
-    found: dict[int, list[int]] = {}
-    for partition in sorted(partitions):
-        leader = metadata.partitions.get(partition)
-        if leader is not None and leader.node_id is not None:
-            found.setdefault(leader.node_id, []).append(partition)
-    return found
-
-
-def _by_leader_of_topics(
-    metadata: Mapping[str, TopicMetadata], places: Iterable[Place]
-) -> tuple[dict[int, list[Place]], list[Place]]:
-    """Partitions of each leader, and partitions without one; leaves out those that do not exist."""
-    found: dict[int, list[Place]] = {}
-    without_leader = []
-    for topic, partition in places:
-        leader = metadata[topic].partitions.get(partition) if topic in metadata else None
-        if leader is None:
-            continue
-        if leader.node_id is None:
-            without_leader.append((topic, partition))
-        else:
-            found.setdefault(leader.node_id, []).append((topic, partition))
-    return found, without_leader
-
-
-def _topic_metadata(topic: Message) -> TopicMetadata:
-    return TopicMetadata(
-        name=topic.name,
-        topic_id=None if topic.topic_id is None else _in_kafkas_notation(topic.topic_id),
-        partitions={
-            each.partition_index: PartitionLeader(or_none(each.leader_id), or_none(each.leader_epoch))
-            for each in sorted(topic.partitions, key=lambda each: each.partition_index)
-        },
-    )
-
-
-def _in_kafkas_notation(topic_id: uuid.UUID) -> str:
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -27,7 +27,8 @@ from offsets_pipeline.broker.broker_errors import (
     not_authenticated,
     unreachable,
 )
-from offsets_pipeline.errors import KafkaFailed, OffsetsError, first_line
+from offsets_pipeline.errors import KafkaFailed, OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from offsets_pipeline.broker.client_settings import ClientSettings
@@ -46,7 +47,7 @@ NONE = -1
 
 
 def or_none(number: int | None) -> int | None:
-    """A number of an answer; None for NONE, and for a field that the version of the answer lacks."""
+    """Return a number of a response; None if it is NONE, or if this version of the response lacks the field."""
     return None if number is None or number == NONE else number
 
 
@@ -152,7 +153,7 @@ class Connection:
             # the broker is older: it answers with the versions that it knows
             version = min(version - 1, known.get(ApiVersionsRequest.API_KEY, (0, 0))[1])
         if answer.error_code != NO_ERROR:
-            raise broker_error(answer.error_code, self.at, "tell the versions that it supports")
+            raise broker_error(answer.error_code, self.at, "list the versions that it supports")
         self.api_versions = known
         self.finalized_features = {each.name: each.max_version_level for each in answer.finalized_features or ()}
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.broker.client_settings import FetchLimits
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Message
 
 LAST_VERSION_WITH_NAMES = 12  # later versions name a topic by its id
@@ -48,7 +49,7 @@ class Problem(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to fetch: a record offset, and the leader epoch of the metadata; None leaves the epoch unchecked."""
+    """Start of a fetch: a record offset, and the leader epoch of the metadata; with None the epoch is not checked."""
 
     offset: int
     leader_epoch: int | None
@@ -56,11 +57,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one partition returned.
+    """Response of one partition.
 
     `records` are whole batches. The first may start below the position that was asked for: skip these records. The
-    last one has a good checksum, unless no batch has. `next_offset` is the position after the last batch; the position
-    asked for if there are no batches. The offsets are None if there is a problem, and the broker does not tell them.
+    last batch has a valid checksum, unless none has. `next_offset` is the position after the last batch, or the
+    requested position if there are no batches. The offsets are None if the broker reported a problem without them.
     """
 
     records: bytes
@@ -171,7 +172,7 @@ class Fetcher:
     def _fetched_damage(self, partition: int, position: Position, limits: FetchLimits) -> Fetched:
         """Fetch a partition that answered with a damaged batch, and with no sound one that reaches the position.
 
-        The header of a damaged batch does not tell where to continue: its last offset may be wrong. So this fetches
+        The header of a damaged batch is not enough to continue after it: its last offset may be wrong. So this fetches
         more, up to the next sound batch.
         """
         size = limits.max_partition_bytes
@@ -221,7 +222,7 @@ class Fetcher:
 
 @dataclass(frozen=True, slots=True)
 class BatchBytes:
-    """Where a batch starts and ends in a fetch, by the length in its header."""
+    """Return start and end of a batch in a fetch, by the length in its header."""
 
     start: int
     end: int

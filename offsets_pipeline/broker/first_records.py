@@ -18,7 +18,8 @@ from offsets_pipeline.record.segment import read_segment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, Place, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 _FIRST_BYTES = 16 * 1024  # of a partition: holds the batch of most producers
@@ -74,7 +75,7 @@ def first_records(cluster: Cluster, offsets: Mapping[Place, int]) -> dict[Place,
 
 
 class _Search:
-    """Where to fetch next, and how many bytes, by partition; and what was found."""
+    """Position and size of the next fetch by partition, and the records found so far."""
 
     def __init__(self, offsets: Mapping[Place, int]) -> None:
         self.positions = dict(offsets)

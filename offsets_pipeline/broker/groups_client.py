@@ -24,9 +24,9 @@ _GROUPS_OF_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group in a listing. Brokers older than 3.8 do not tell types; their groups are classic.
+    """A group in a listing. Brokers older than 3.8 do not send types; their groups are classic.
 
-    The state is None if the brokers do not tell it (before Kafka 2.6).
+    The state is None if the brokers do not send it (before Kafka 2.6).
     """
 
     group_id: str

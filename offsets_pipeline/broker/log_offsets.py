@@ -13,7 +13,8 @@ from offsets_pipeline.broker.connection import NONE, or_none
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 EARLIEST, LATEST = -2, -1
@@ -55,7 +56,7 @@ def list_offsets(
 ) -> dict[int, int | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that young. Raises the errors of `Cluster`.
+    The offset is None if no record is that late. Raises the errors of `Cluster`.
     """
 
     def request(leader_epochs: Mapping[int, int]) -> Message:
@@ -130,8 +131,8 @@ def _ask_leaders(
         response = connection.send(request({at: NONE if epoch is None else epoch for at, epoch in epochs.items()}))
         answers = {}
         for found in (each for of_topic in response.topics for each in of_topic.partitions):
-            partition, told = answer(found)
-            answers[partition] = found.error_code, told
+            partition, value = answer(found)
+            answers[partition] = found.error_code, value
         return answers
 
     return cluster.ask_leaders(topic, partitions, ask, action)

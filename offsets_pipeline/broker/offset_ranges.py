@@ -14,7 +14,8 @@ from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, LogTruncated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.fetch import Fetched
 
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class OffsetRange:
     """Record offsets of one partition, from `start` to before `end`.
 
-    `leader_epoch` is the epoch of the leader that had all of them; None if the broker tells no epochs.
+    `leader_epoch` is the epoch of the leader that had all of them; None if the broker sends no epochs.
     """
 
     partition: int

@@ -14,7 +14,8 @@ from offsets_pipeline.errors import BrokerUnreachable, KafkaFailed, NotAuthorize
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class OpenTransaction:
     """An open transaction with records in a partition; times are in ms since 1970.
 
-    `transactional_id` and `started_ms` are None if the broker does not tell them: it is older than Kafka 3.0, or we
+    `transactional_id` and `started_ms` are None if the broker does not send them: it is older than Kafka 3.0, or we
     may not DESCRIBE the transactional id.
     """
 
@@ -57,12 +58,12 @@ def open_transactions(cluster: Cluster, topic: str, partitions: Iterable[int]) -
     if not found:
         return []
     transactional_ids = _transactional_ids(cluster, {each.producer_id for each in found})
-    told = [
+    opened = [
         replace(each, transactional_id=transactional_id, started_ms=started_ms)
         for each in found
         for transactional_id, started_ms in [transactional_ids.get(each.producer_id, (None, None))]
     ]
-    return sorted(told, key=lambda each: (each.partition, each.first_offset))
+    return sorted(opened, key=lambda each: (each.partition, each.first_offset))
 
 
 def _open(partition: Message) -> list[OpenTransaction]:
@@ -80,7 +81,7 @@ def _open(partition: Message) -> list[OpenTransaction]:
 
 
 def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tuple[str, int | None]]:
-    """Transactional id and start of the transaction of each producer, as far as the brokers tell.
+    """Transactional id and start of the transaction of each producer, as far as the brokers report them.
 
     Every broker coordinates some transactions, and leaves out those that we may not DESCRIBE.
     """
@@ -102,6 +103,6 @@ def _transactional_ids(cluster: Cluster, producer_ids: set[int]) -> dict[int, tu
         }
 
     try:
-        return {producer_id: told for at_broker in cluster.ask_all(ask) for producer_id, told in at_broker.items()}
+        return {producer_id: each for at_broker in cluster.ask_all(ask) for producer_id, each in at_broker.items()}
     except (BrokerUnreachable, KafkaFailed, NotAuthorized):
         return {}

@@ -1,4 +1,4 @@
-"""What a live cluster adds to descriptions of groups: the ends of topics, and who coordinates a group."""
+"""Facts of a live cluster for descriptions of groups: the ends of topics, and the coordinator of a group."""
 
 from __future__ import annotations
 

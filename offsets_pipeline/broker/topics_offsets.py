@@ -14,7 +14,8 @@ from offsets_pipeline.errors import OffsetsError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, Place, TopicMetadata
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import Place, TopicMetadata
     from offsets_pipeline.broker.connection import Connection, Message
 
 
@@ -50,7 +51,7 @@ def offsets_of_topics(
 ) -> dict[Place, int | OffsetsError | None]:
     """Record offset for a time in each partition: EARLIEST, LATEST, or the first record at or after a time in ms.
 
-    The offset is None if no record is that young. A partition that does not answer has its error. Raises the errors of
+    The offset is None if no record is that late. A partition that does not answer has its error. Raises the errors of
     `Cluster`.
     """
 

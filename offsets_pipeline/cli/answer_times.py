@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 5  # log partitions of a warning
 
 
-def told_time(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
+def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
     found = answer_time(reader, 2 * settings.topic.note_interval_ms)
     if found.as_of is not None:

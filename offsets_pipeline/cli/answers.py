@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.query.log_info import OF_TOPIC, LogPartitionInfo, log_info
@@ -18,7 +18,7 @@ def show_log(store: str, settings: Settings, format_: str) -> int:
     """Show each log partition; returns the exit status."""
     reader = open_reader(store, settings)
     answers = [asdict(each) for each in log_info(reader)]
-    time = told_time(reader, store, settings)
+    time = answer_time_of(reader, store, settings)
     if format_ == "json":
         write_json({"log_partitions": answers, "as_of": time.as_of, "stale": time.stale})
     else:

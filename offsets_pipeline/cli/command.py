@@ -11,7 +11,8 @@ import click
 from click.core import ParameterSource
 
 from offsets_pipeline.config import load_settings
-from offsets_pipeline.errors import OffsetsError, in_one_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_state(store: str, connector: str, state: str) -> int:
-    """Give a connector a target state; returns the exit status. Raises NoSuchConnector."""
+    """Set the target state of a connector; returns the exit status. Raises NoSuchConnector."""
     with ConnectLog.open(store) as log:
         OffsetManagement(log).set_target_state(connector, state)
     sys.stdout.write(f"connector {connector} is {state} in {store}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_beside, open_reader, open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.connect.connect_keys import canonical_json
@@ -32,7 +32,7 @@ def list_(stores: Sequence[str], settings: Settings, format_: str) -> int:
         own.properties.require_topic_kind(own.location, *_KINDS)
         readers = [own, *open_beside(store, own, settings)]
         connectors += [{**vars(each), "cluster": own.cluster} for each in list_connectors(readers)]
-        times += [told_time(reader, reader.location, settings) for reader in readers]
+        times += [answer_time_of(reader, reader.location, settings) for reader in readers]
     if format_ == "json":
         as_of = min((each.as_of for each in times if each.as_of is not None), default=None)
         write_json({"connectors": connectors, "as_of": as_of, "stale": [row for each in times for row in each.stale]})
@@ -50,7 +50,7 @@ def describe(store: str, settings: Settings, connector: str, configs: str | None
     beside = [open_reader(configs, settings)] if configs is not None else open_beside(store, reader, settings)
     known = [each for each in beside if configs is not None or each.properties.topic_kind is TopicKind.CONNECT_CONFIGS]
     answer = describe_connector(reader, connector, *known)
-    told_time(reader, store, settings)
+    answer_time_of(reader, store, settings)
     if format_ == "json":
         write_json(answer)  # of Connect's REST interface, which has no more fields
     else:

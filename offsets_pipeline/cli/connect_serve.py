@@ -46,7 +46,9 @@ def serve(store: str, options: ServeOptions) -> int:
         with RestServer(*options.listen, access, app_at, options.max_request_bytes) as server:
             Stopping(server.stop)
             if server.is_in_clear:
-                sys.stderr.write("offsets: warning: the token travels in clear; name --tls-certificate and --tls-key\n")
+                sys.stderr.write(
+                    "offsets: warning: the token is sent in clear text; name --tls-certificate and --tls-key\n"
+                )
             sys.stdout.write(f"connectors of {store} are served at {server.url}\n")
             sys.stdout.flush()
             server.wait()

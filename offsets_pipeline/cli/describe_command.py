@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_lines, write_rows
@@ -97,7 +97,7 @@ def _answer(
         names = matching(group_names(reader), names)
     targets = options.members and options.verbose
     groups = describe_groups(reader, names, targets=targets) if names is None or names else {}
-    time = told_time(reader, store, settings)
+    time = answer_time_of(reader, store, settings)
     if not live.is_given:
         return _Answer(store, reader.cluster, groups, time)
     ends = live.topic_ends({each.topic for group in groups.values() for each in consumed_partitions(group)})
@@ -109,7 +109,7 @@ def _list(readers: Mapping[str, StateReader], settings: Settings, options: Descr
     listed = []
     times = []
     for store, reader in readers.items():
-        times.append(told_time(reader, store, settings))
+        times.append(answer_time_of(reader, store, settings))
         found = list_groups(reader)
         chosen = set(matching((each.group for each in found), options.groups) if options.groups else ())
         listed += [each for each in found if each.group in chosen or not options.groups]

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.cli.repeating import repeated
@@ -145,7 +145,7 @@ def _forecasts_of_log(
 def _forecasts_of_tables(
     reader: StateReader, store: str, settings: Settings, retention_ms: int
 ) -> Iterator[GroupForecast]:
-    told_time(reader, store, settings)
+    answer_time_of(reader, store, settings)
     semantics: CoordinatorSemantics | None = None
     for held in retention_inputs(reader):
         semantics = semantics or reader.current.semantics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock
@@ -46,7 +46,7 @@ def fetch(options: FetchOptions, settings: Settings) -> int:
     now_ms = SystemClock().now_ms()
     reader = open_reader(options.store, settings)
     group = describe_groups(reader, [options.group]).get(options.group)
-    told_time(reader, options.store, settings)
+    answer_time_of(reader, options.store, settings)
     committed = {} if group is None else {(each.topic, each.partition): each for each in group.offsets}
     positions = _positions(reader, options, settings, policy, now_ms)
     if options.partition is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.live_cluster import LiveCluster
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
@@ -116,7 +116,7 @@ def _listed(
     found: list[GroupListing] = []
     times = []
     for store, reader in open_readers(stores, settings).items():
-        times.append(told_time(reader, store, settings))
+        times.append(answer_time_of(reader, store, settings))
         ends = live.topic_ends(topics_of(reader)) if live.is_given else newest_ends(table_of(reader.location))
         listed = list_groups(reader, ends)
         if chosen.patterns:

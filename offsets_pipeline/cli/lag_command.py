@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, shown_time
@@ -76,7 +76,7 @@ def _lag(options: LagOptions, settings: Settings) -> int:
     for store, reader in readers.items():
         groups = _groups(reader, options.groups, at_ms)
         if at_ms is None:
-            told_time(reader, store, settings)
+            answer_time_of(reader, store, settings)
         shown += _of_store(store, reader, groups, options, settings, at_ms)
         for name in [each for each in missing if matching(groups, [each])]:
             del missing[name]

@@ -1,4 +1,4 @@
-"""A live cluster that a question may ask besides the store: ends of topics, coordinators of groups."""
+"""A live cluster that a command asks in addition to the store: ends of topics, coordinators of groups."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def live_options(run: Callable[..., int]) -> Callable[..., int]:
         "names a secret. May be repeated.",
     )
     server = click.option(
-        "--bootstrap-server", metavar="HOST:PORT", help="Live brokers that tell log end offsets, separated by commas."
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="Live brokers with the topics, separated by commas.",
     )
     return server(option(run))
 
 
 class LiveCluster:
-    """The cluster that `--bootstrap-server` names, connected when it is asked; without the option it knows nothing."""
+    """The cluster of `--bootstrap-server`. Connects at the first question; without the option nothing is known."""
 
     def __init__(self, bootstrap_server: str | None, options: Sequence[str], settings: Settings) -> None:
         self._bootstrap_server = bootstrap_server

@@ -81,7 +81,7 @@ def open_readers(locations: Sequence[str], settings: Settings) -> dict[str, Stat
 
 
 def open_beside(location: str, reader: StateReader, settings: Settings) -> list[StateReader]:
-    """Open the stores with the other topics of a Connect worker that exist beside a store of one."""
+    """Open the stores of a Connect worker's other topics (`beside`). Leaves out stores that do not exist."""
     found = []
     for other in beside(location) if reader.properties.topic_kind.is_connect else ():
         with suppress(NoSuchStore):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         *(coordinator.commit, coordinator.reset_offsets, coordinator.restore, coordinator.delete_offsets),
         coordinator.delete_group,
         *(coordinator.expire_offsets, section_connect.connect),
-        *(upkeep.maintain, upkeep.clean_log, upkeep.name_cluster),
+        *(upkeep.maintain, upkeep.clean_log, upkeep.name_cluster, upkeep.upgrade),
     ],
 )
 @click.version_option(__version__, message="%(version)s")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import due
-from offsets_pipeline.errors import in_one_line, may_pass
+from offsets_pipeline.foreign_errors import in_one_line, may_pass
 from offsets_pipeline.observability.warnings import warn
 
 if TYPE_CHECKING:

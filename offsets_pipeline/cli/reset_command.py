@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.clock import SystemClock, parse_time_ms, time_before_ms
 from offsets_pipeline.coordinator.coordinator import Coordinator
@@ -94,7 +94,7 @@ def reset_offsets(options: ResetOptions, settings: Settings) -> int:
                 "pass the output of --export to kafka-consumer-groups --reset-offsets --execute --from-file"
             ) from None
         reader = StateReader(options.store, settings.questions.max_unfolded_records)
-        told_time(reader, options.store, settings)
+        answer_time_of(reader, options.store, settings)
         plan = _plan(options, settings, scenario, mirrored_group_offsets(reader, group_ids))
         _show(options, plan, plan.offsets, "--export prints it for kafka-consumer-groups --reset-offsets --from-file")
         raise_errors(plan.active, [], "reset")

@@ -174,9 +174,9 @@ def reset(store: str, settings: Settings, connector: str) -> int:  # noqa: ARG00
     return connect_changes.reset(store, connector)
 
 
-stop = _of_state("stop", "Give a connector of an owned store the state STOPPED: its tasks write no offsets.", "STOPPED")
-pause = _of_state("pause", "Give a connector of an owned store the state PAUSED.", "PAUSED")
-resume = _of_state("resume", "Give a connector of an owned store the state RUNNING.", "RUNNING")
+stop = _of_state("stop", "Stop a connector of an owned store: its tasks write no offsets.", "STOPPED")
+pause = _of_state("pause", "Pause a connector of an owned store.", "PAUSED")
+resume = _of_state("resume", "Resume a connector of an owned store.", "RUNNING")
 
 for each in (list_connectors, describe_connector, configure, stop, pause, resume, alter, reset, serve):
     connect.add_command(each)

@@ -35,6 +35,19 @@ def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
     return commit_commands.commit(store, settings, **options)
 
 
+#: The options of `reset-offsets` that choose the new offsets.
+_SCENARIOS = (
+    "--to-earliest",
+    "--to-latest",
+    "--to-current",
+    "--to-offset",
+    "--shift-by",
+    "--to-datetime",
+    "--by-duration",
+    "--from-file",
+)
+
+
 @command(
     COORDINATOR,
     "offsets reset-offsets --store owned --group billing --topic orders --to-offset 40",
@@ -44,32 +57,12 @@ def commit(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN4
     exclusive=[
         ("--group", "--all-groups"),
         ("--topic", "--all-topics"),
-        (
-            "--to-earliest",
-            "--to-latest",
-            "--to-current",
-            "--to-offset",
-            "--shift-by",
-            "--to-datetime",
-            "--by-duration",
-            "--from-file",
-        ),
+        _SCENARIOS,
         ("--bootstrap-server", "--positions"),
         ("--execute", "--dry-run"),
         ("--format", "--export"),
     ],
-    required=[
-        (
-            "--to-earliest",
-            "--to-latest",
-            "--to-current",
-            "--to-offset",
-            "--shift-by",
-            "--to-datetime",
-            "--by-duration",
-            "--from-file",
-        )
-    ],
+    required=[_SCENARIOS],
 )
 @click.option("--group", "groups", multiple=True, metavar="G", help="This group. May be repeated.")
 @click.option("--all-groups", is_flag=True, help="Every consumer group.")

@@ -23,7 +23,7 @@ def _retention_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
         "--retention-minutes",
         type=click.IntRange(min=1),
         metavar="N",
-        help="The broker's offsets.retention.minutes, to tell retention from requests (owned stores: settings).",
+        help="The broker's offsets.retention.minutes, to distinguish retention from requests (owned stores: settings).",
     )
 
 

@@ -105,13 +105,15 @@ def groups(stores: tuple[str, ...], settings: Settings, format_: str, **options:
     several_stores=True,
 )
 @group_filters
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: that fit).")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="Largest number of groups (default: fill the screen)."
+)
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="End after this number of refreshes.")
 @click.option(
-    "--every", type=INTERVAL, metavar="DURATION", default="5", help="Seconds between refreshes, or such as PT1M."
+    "--every", type=INTERVAL, metavar="DURATION", default="5", help="Seconds between refreshes, or a duration: PT1M."
 )
 def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # noqa: ANN401
-    """List groups again and again, until Ctrl-C.
+    """List groups, refreshed until Ctrl-C.
 
     A terminal shows as many as fit. Starts no Spark.
     """
@@ -141,7 +143,7 @@ def top(stores: tuple[str, ...], settings: Settings, **options: Any) -> int:  # 
 )
 @position_options
 @click.option("--at", metavar="T", help="As of this time: ISO 8601, or milliseconds since 1970.")
-@click.option("--summary", is_flag=True, help="One row a group.")
+@click.option("--summary", is_flag=True, help="One row per group.")
 @format_option()
 def lag(
     stores: tuple[str, ...],
@@ -319,7 +321,7 @@ def _coverage(options: dict[str, Any]) -> CoverageOptions:
 @click.option("--at", metavar="T", help="As if now were this time: ISO 8601, or milliseconds since 1970.")
 @_coverage_options
 def report(store: str, settings: Settings, html: Path, at: str | None, **coverage: Any) -> int:  # noqa: ANN401
-    """Write a page about the groups: lag, commit rates, rewinds, stale groups, what expires soon. Starts no Spark.
+    """Write a web page about groups: lag, commit rates, rewinds, stale groups, what expires soon. Starts no Spark.
 
     The page is one file that needs no other.
     """

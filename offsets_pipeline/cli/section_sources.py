@@ -175,7 +175,7 @@ def sample_topic_offsets(
     every: int | None,
     **of_positions: Any,  # noqa: ANN401 - PositionOptions
 ) -> int:
-    """Add log start and log end of topics to the store: lag in seconds is computed from them. Starts no Spark.
+    """Sample log start and log end of topics for lag in seconds. Starts no Spark.
 
     `offsets follow` does this, too, every sample_interval_ms of the settings.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | None) -> int:  # noqa: FBT001
     """Fold the log into the state tables, as a stream.
 
-    Runs until SIGTERM or Ctrl-C, or with --available-now until all records of now are folded. A crash loses and
+    Runs until SIGTERM or Ctrl-C, or with --available-now until all records up to now are folded. A crash loses and
     repeats nothing.
     """
     from offsets_pipeline.cli import state_commands
@@ -53,8 +53,8 @@ def reload(store: str, settings: Settings, partitions: tuple[int, ...], semantic
 def verify(store: str, settings: Settings, independent: bool) -> int:  # noqa: FBT001
     """Replay the log from its start and compare the result with the state tables.
 
-    The exit status is 1 if they differ. With --independent the replay is not the one that wrote the state, so that it
-    finds a fault of that one.
+    The exit status is 1 if they differ. With --independent another implementation replays than the one that wrote
+    the state, so that a fault of either one shows.
     """
     from offsets_pipeline.cli import state_commands
 

@@ -33,10 +33,23 @@ def maintain(store: str, settings: Settings, checkpoints: tuple[str, ...], every
 @command(UPKEEP, "offsets name-cluster --store store prod", name="name-cluster")
 @click.argument("name", metavar="NAME", type=CLUSTER, help="1 to 100 letters, digits, dots, _ and -.")
 def name_cluster(store: str, settings: Settings, name: str) -> int:
-    """Give the store's cluster a name: the column `cluster` shows it. Starts no Spark."""
+    """Set the name of the store's cluster, as the column `cluster` shows it. Starts no Spark."""
     from offsets_pipeline.cli import cluster_command
 
     return cluster_command.name_cluster(store, settings, name)
+
+
+@command(UPKEEP, "offsets upgrade --store store --to new-store")
+@click.option("--to", required=True, metavar="FOLDER", type=PATH, help="Folder of the new store.")
+def upgrade(store: str, settings: Settings, to: str) -> int:  # noqa: ARG001
+    """Copy a store that an older version of the program wrote to a new store. Starts no Spark.
+
+    Stop the programs that write to the store first. The old store is only read. A fold or a reload of the new store
+    makes its state from the log.
+    """
+    from offsets_pipeline.cli import upgrade_command
+
+    return upgrade_command.upgrade(store, to)
 
 
 @command(

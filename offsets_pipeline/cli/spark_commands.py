@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_reader, start_spark
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.delta.reader import UNREADABLE
@@ -23,7 +23,7 @@ def sql(stores: Sequence[str], settings: Settings, query: str, format_: str) -> 
     columns, rows = run_query(start_spark(settings), stores, query)
     for store in stores:
         with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
-            told_time(open_reader(store, settings, at_most=0), store, settings)
+            answer_time_of(open_reader(store, settings, at_most=0), store, settings)
     write_rows(columns, rows, format_)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.answer_times import told_time
+from offsets_pipeline.cli.answer_times import answer_time_of
 from offsets_pipeline.cli.opened import open_beside, open_readers
 from offsets_pipeline.cli.output import write_rows
 from offsets_pipeline.query.local_sql import LocalSql
@@ -23,6 +23,6 @@ def sql(stores: Sequence[str], settings: Settings, query: str, format_: str) -> 
     with closing(LocalSql(list(readers.values()), beside)) as local:
         columns, rows = local.run(query)
         for store, reader in readers.items():
-            told_time(reader, store, settings)
+            answer_time_of(reader, store, settings)
         write_rows(columns, rows, format_)
     return 0

@@ -1,4 +1,4 @@
-"""Stop a long-running command in order, on SIGTERM or Ctrl-C."""
+"""Stop a long-running command gracefully, on SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

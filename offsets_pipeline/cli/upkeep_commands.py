@@ -35,7 +35,7 @@ def maintain(location: str, settings: Settings, checkpoints: Sequence[str], ever
 
 
 def clean_log(location: str, settings: Settings, older_than_hours: int, every_ms: int | None, *, dry_run: bool) -> int:
-    """Clean the log, once or again and again; returns the exit status."""
+    """Clean the log, once or repeatedly; returns the exit status."""
     store, clock, older_than_ms = open_store(location, settings), SystemClock(), older_than_hours * MS_OF_HOUR
 
     def run() -> Cleaned:

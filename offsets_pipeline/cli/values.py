@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from offsets_pipeline.clock import duration_ms
-from offsets_pipeline.config import HOURS_MAX
+from offsets_pipeline.config.sections import HOURS_MAX
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 

@@ -72,7 +72,7 @@ def validated_config(connector: str, settings: Mapping[str, str | None]) -> dict
 
 
 def looks_like_secret(name: str, value: str) -> bool:
-    """Whether a setting seems to hold a secret in clear, by its name or its value. References hide secrets."""
+    """Whether a setting looks like a secret in clear text, by its name or its value. References hide secrets."""
     shown = _REFERENCE.sub("", value)
     if _SECRET_VALUE.search(shown):
         return True

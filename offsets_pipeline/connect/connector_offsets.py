@@ -1,4 +1,4 @@
-"""Which record of an offset answers, and what a worker's REST interface says of a connector's offsets (R30, R32)."""
+"""The answering record of each offset, and a connector's offsets as a worker's REST API shows them (R30, R32)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from offsets_pipeline.errors import SourceFileTruncated, StorageFailed, first_line
+from offsets_pipeline.errors import SourceFileTruncated, StorageFailed
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +134,7 @@ def truncated(file: str, position: int, size: int) -> SourceFileTruncated:
 
 
 def _end_of_lines(raw: bytes) -> int:
-    """Where the last complete line ends."""
+    """Return the end of the last complete line."""
     last = max(raw.rfind(b"\n"), raw.rfind(b"\r", 0, max(len(raw) - 1, 0)))
     return last + 1
 

@@ -76,7 +76,7 @@ class FileSourceOptions:
         try:
             files = json.loads(text) if text.startswith("[") else [text]
         except ValueError as error:
-            raise ConfigError(f"file: {text!r} is no JSON array: {error}") from None
+            raise ConfigError(f"file: {text!r} is not a JSON array: {error}") from None
         if not files or not all(isinstance(each, str) and each for each in files):
             raise ConfigError(f"file: {text!r} is not allowed; it takes a path, or a JSON array of paths")
         size = None if options.get("batch.size") is None else whole_number(options, "batch.size", 1)
@@ -137,7 +137,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sizes = {file: _size(file) for file in self._options.files}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        """Where the next batch ends: after complete lines.
+        """Return the end of the next batch: after complete lines.
 
         Returns ``start`` while the connector is PAUSED, or the store is away. Raises ConnectorStopped,
         SourceFileTruncated.

@@ -1,4 +1,4 @@
-"""When a source task flushes its offsets, and where it resumes (R31)."""
+"""Flushes of a source task's offsets, and its start after the last flush (R31)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def initialize_offsets(
     offset_reset: OffsetReset | Mapping[str, Any] = "earliest",
     positions: Callable[[JsonObject | None, str], Mapping[str, Any] | None] = lambda *_: None,
 ) -> list[Mapping[str, Any] | None]:
-    """Where a task starts, for each source partition: after the last flushed offset, or as ``offset_reset`` says.
+    """Return the start of a task in each source partition: its last flushed offset, or one by ``offset_reset``.
 
     Args:
         reader: reads the connector's offsets.

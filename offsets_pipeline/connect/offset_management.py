@@ -82,7 +82,7 @@ class OffsetManagement:
         """Create or configure a connector, as `PUT /connectors/{connector}/config`.
 
         Returns whether this is its first configuration, and the answer. Idempotent. Raises BadConnectRequest for wrong
-        settings, and for secrets in clear.
+        settings, and for secrets in clear text.
         """
         config = validated_config(connector, settings)
 
@@ -94,7 +94,7 @@ class OffsetManagement:
         return created, _info(connector, config)
 
     def set_target_state(self, connector: str, state: str) -> None:
-        """Give a connector the state RUNNING, PAUSED or STOPPED. Idempotent."""
+        """Set the target state of a connector: RUNNING, PAUSED or STOPPED. Idempotent."""
 
         def handler(_: int) -> Outcome[None]:
             self._require(connector, f"Unknown connector {connector}")
@@ -107,7 +107,7 @@ class OffsetManagement:
         """Add and replace offsets as `PATCH` does; returns Connect's message. An offset of None deletes one.
 
         ``offsets`` are pairs of ``partition`` and ``offset``. Offsets of other source partitions stay. With ``creates``
-        an unknown connector comes to exist.
+        an unknown connector is created.
 
         Raises BadConnectRequest if there are no offsets, or the connector is not STOPPED.
         """

@@ -24,7 +24,7 @@ _VALUES = {
 
 
 def claim_of(connector: str) -> Hashable:
-    """What requests about a connector claim: changes of its state or its offsets exclude each other."""
+    """Return the claim of requests about a connector: changes of its state and its offsets exclude each other."""
     return "connector", connector
 
 

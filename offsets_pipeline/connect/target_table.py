@@ -18,7 +18,8 @@ from offsets_pipeline.delta.application_commit import user_metadata_of
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.schemas import Column, Table
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict, first_line
+from offsets_pipeline.errors import InvalidRequest, OffsetsLost, StoreReplaced, TaskFenced, WriteConflict
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,7 +159,7 @@ class TargetTable:
     def _require(self, seen: Snapshot, application: str, epoch: int) -> None:
         if seen.table_id != self._table_id:
             raise StoreReplaced(
-                f"the table {self.location} was created again while a task wrote it; start the task again"
+                f"the table {self.location} was created again while a task wrote to it; start the task again"
             )
         if seen.transaction(_epoch_of(application)) != epoch:
             raise self._fenced(application, epoch)

@@ -32,7 +32,7 @@ from offsets_pipeline.semantics.group_types import CLASSIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsets_pipeline.config import CoordinatorSettings
+    from offsets_pipeline.config.sections import CoordinatorSettings
     from offsets_pipeline.coordinator.owned_log import Record
     from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata, OffsetCommit
     from offsets_pipeline.semantics.group import Group
@@ -177,12 +177,12 @@ def validate_member(state: PartitionState, group_id: str, member: MemberOfGroup,
         return
     if group.group_type == CLASSIC:
         _validate_classic(group_id, group.description, member, transactional=transactional)
-    elif not (transactional and member.is_nobody):  # older transactional clients name no member
+    elif not (transactional and member.is_no_member):  # older transactional clients name no member
         _validate_epoch(group_id, group.description, member, transactional=transactional)
 
 
 def _validate_classic(group_id: str, group: GroupDescription, member: MemberOfGroup, *, transactional: bool) -> None:
-    if not member.is_nobody:
+    if not member.is_no_member:
         _validate_classic_member(group_id, group, member)
         if member.generation != group.generation:
             raise IllegalGeneration(

@@ -10,7 +10,7 @@ from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.core import ACKS_NONE
 from offsets_pipeline.coordinator.expiring import ExpiringCoordinator
 from offsets_pipeline.coordinator.requests import (
-    NOBODY,
+    NO_MEMBER,
     GroupMetadata,
     MemberOfGroup,
     OffsetCommit,
@@ -67,7 +67,7 @@ class Coordinator(ExpiringCoordinator):
         """Return the log partition of a group, and the coordinators that have it loaded."""
         with self._refusals.counted():
             log_partition = self.partition_for(validated_group_id(group_id))
-        loaded_by = self._registry.who_has(log_partition, self._clock.now_ms())
+        loaded_by = self._registry.instances_with(log_partition, self._clock.now_ms())
         return FoundCoordinator(log_partition, self.status(log_partition), loaded_by)
 
     def commit_offsets(
@@ -75,7 +75,7 @@ class Coordinator(ExpiringCoordinator):
         group_id: str,
         offsets: OffsetsByPartition,
         *,
-        member: MemberOfGroup = NOBODY,
+        member: MemberOfGroup = NO_MEMBER,
         retention_time_ms: int | None = None,
         acks: int | None = None,
         timeout_ms: int | None = None,
@@ -99,7 +99,7 @@ class Coordinator(ExpiringCoordinator):
         group_id: str,
         offsets: OffsetsByPartition,
         *,
-        member: MemberOfGroup = NOBODY,
+        member: MemberOfGroup = NO_MEMBER,
         retention_time_ms: int | None = None,
         acks: int | None = None,
         timeout_ms: int | None = None,
@@ -143,7 +143,7 @@ class Coordinator(ExpiringCoordinator):
         partitions: Iterable[tuple[str, int]] | None = None,
         *,
         require_stable: bool = False,
-        member: MemberOfGroup = NOBODY,
+        member: MemberOfGroup = NO_MEMBER,
     ) -> dict[TopicPartition, FetchedOffset]:
         """Return the committed offsets of a group: of these partitions, or of all with a committed offset (R17).
 
@@ -164,7 +164,7 @@ class Coordinator(ExpiringCoordinator):
         with self._answering():
             states = {state.log_partition: state for state in self._loaded_states()}
             found = {
-                group_id: commits.fetch_offsets(state, group_id, None, NOBODY, require_stable=require_stable)
+                group_id: commits.fetch_offsets(state, group_id, None, NO_MEMBER, require_stable=require_stable)
                 for state in states.values()
                 for group_id in state.groups
                 if state.group_with_offsets(group_id) and state.offsets_of(group_id)

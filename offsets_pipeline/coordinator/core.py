@@ -15,13 +15,13 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED, Appender, Request
 from offsets_pipeline.coordinator.coordinator_metrics import coordinator_metrics
 from offsets_pipeline.coordinator.gauges import Counts, Gauges, Refusals
+from offsets_pipeline.coordinator.housekeeping import Housekeeping
 from offsets_pipeline.coordinator.load_thread import LoadCallbacks, LoadThread
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
 from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
-from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
-_TICK_SECONDS = 1.0
 
 
 class CoordinatorCore:
@@ -72,7 +71,16 @@ class CoordinatorCore:
         self._zookeeper = ZooKeeperOffsets(settings.zookeeper) if self._settings.uses_zookeeper else None
         self._closed = threading.Event()
         self._loads = LoadThread()
-        self._keeper = threading.Thread(target=self._keep_house, name="offsets-housekeeping", daemon=True)
+        self._housekeeping = Housekeeping(
+            store.location,
+            clock,
+            self._closed,
+            self._tick,
+            [
+                (RENEW_MS, lambda _: self._tell()),
+                (self._settings.offsets_retention_check_interval_ms, self._expire_loaded),
+            ],
+        )
 
     @classmethod
     def open(
@@ -116,7 +124,7 @@ class CoordinatorCore:
         self._tell()
         self._appender.start()
         if housekeeping:
-            self._keeper.start()
+            self._housekeeping.start()
 
     def close(self) -> None:
         """Cancel loads, append the waiting requests, then end. Idempotent."""
@@ -125,8 +133,7 @@ class CoordinatorCore:
         self._appender.close()
         if self._zookeeper is not None:
             self._zookeeper.close()
-        if self._keeper.is_alive():
-            self._keeper.join()
+        self._housekeeping.join()
         self._registry.remove()
         self._stop_metrics()
 
@@ -159,9 +166,9 @@ class CoordinatorCore:
         """Load a log partition from the log, even if it is loaded already (R28).
 
         With ``wait=False`` the call returns while the log partition is Loading. Such loads run one after another in a
-        thread of the coordinator. The future then has the errors, and as its result the loaded log partitions: none
-        that was unloaded or loaded again meanwhile. `close` cancels a load; it then fails with CoordinatorNotAvailable,
-        and the state before the load stays.
+        thread of the coordinator. The future then has the errors, and as its result the loaded log partitions, without
+        those that were unloaded or loaded again since the call. `close` cancels a load; it then fails with
+        CoordinatorNotAvailable, and the state before the load stays.
 
         ``on_group_loaded(group_id, description)`` is called for each group, then ``on_partition_loaded(log_partition,
         error)``, with the error None if the log partition was loaded.
@@ -391,28 +398,8 @@ class CoordinatorCore:
         except OSError as error:
             _LOG.warning("cannot write to %s which log partitions are loaded: %s", self.store.location, error)
 
-    def _keep_house(self) -> None:
-        """Renew the registry file, abort overdue transactions and expire offsets, until the coordinator closes."""
-        noted_ms = expired_ms = self._clock.now_ms()
-        failed = ""
-        while not self._closed.wait(_TICK_SECONDS):
-            now_ms = self._clock.now_ms()
-            try:
-                self._tick(now_ms)
-                if now_ms - noted_ms >= RENEW_MS:
-                    noted_ms = now_ms
-                    self._tell()
-                if now_ms - expired_ms >= self._settings.offsets_retention_check_interval_ms:
-                    expired_ms = now_ms
-                    self._expire_loaded(now_ms)
-                failed = ""
-            except Exception as error:  # noqa: BLE001 - the next time may go well
-                if str(error) != failed:  # a repeated error is logged once
-                    _LOG.warning("cannot clean up old versions of %s/%s: %s", self.store.location, LOG.name, error)
-                failed = str(error)
-
     def _tick(self, now_ms: int) -> None:
-        """Work of the housekeeping thread every second."""
+        """Work of the housekeeping thread in each of its rounds."""
         raise NotImplementedError
 
     def _expire_loaded(self, now_ms: int) -> None:

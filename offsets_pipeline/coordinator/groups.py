@@ -11,7 +11,7 @@ from offsets_pipeline.record.corrupt import UnwritableRecord
 from offsets_pipeline.semantics.group_types import CLASSIC
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import CoordinatorSettings
+    from offsets_pipeline.config.sections import CoordinatorSettings
     from offsets_pipeline.semantics.partition_state import PartitionState
 
 

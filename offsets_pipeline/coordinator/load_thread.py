@@ -33,7 +33,7 @@ class LoadCallbacks:
     partition: OnPartitionLoaded | None = None
 
     def loaded(self, log_partition: int, groups: Iterable[tuple[str, GroupDescription]]) -> None:
-        """Call the callbacks of a loaded log partition: first for its groups."""
+        """Call the callbacks of a loaded log partition: for each group, then for the log partition."""
         if self.group is not None:
             for group_id, description in groups:
                 _call(partial(self.group, group_id, description), f"group {group_id!r}")
@@ -51,7 +51,7 @@ class LoadCallbacks:
 def _call(callback: Callable[[], None], about: str) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - the load stands, whatever its callbacks do
+    except Exception:  # noqa: BLE001 - an error of a callback does not undo the load
         _LOG.exception("a callback after the load of %s failed", about)
 
 

@@ -73,7 +73,7 @@ class Registry:
         with suppress(OSError):
             self._system.delete_file(self._path)
 
-    def who_has(self, log_partition: int, now_ms: int) -> list[Instance]:
+    def instances_with(self, log_partition: int, now_ms: int) -> list[Instance]:
         """Return the instances whose files say that they have a log partition loaded."""
         found = []
         for info in self._system.get_file_info(fs.FileSelector(self._folder, allow_not_found=True)):

@@ -50,12 +50,12 @@ class MemberOfGroup:
     group_instance_id: str | None = None
 
     @property
-    def is_nobody(self) -> bool:
+    def is_no_member(self) -> bool:
         """Whether it names no member, no generation and no group instance id."""
         return self.generation < 0 and not self.member_id and self.group_instance_id is None
 
 
-NOBODY = MemberOfGroup()
+NO_MEMBER = MemberOfGroup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class OffsetCommit:
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    member: MemberOfGroup = NOBODY
+    member: MemberOfGroup = NO_MEMBER
     retention_time_ms: int | None = None
 
 

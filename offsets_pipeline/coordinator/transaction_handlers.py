@@ -124,8 +124,10 @@ def begin_transaction(
     if producer_epoch == producer.epoch:
         return Outcome([], None)
     # without an open transaction, the producer id chooses the log partition of the marker
-    told = producer.open_since_ms or [producer_id % offsets_partitions]
-    return Outcome([marker(partition, producer_id, producer_epoch, ABORT) for partition in sorted(told)], None)
+    log_partitions = producer.open_since_ms or [producer_id % offsets_partitions]
+    return Outcome(
+        [marker(partition, producer_id, producer_epoch, ABORT) for partition in sorted(log_partitions)], None
+    )
 
 
 def _is_open(producer_id: int, producer_epoch: int) -> ConcurrentTransactions:
@@ -171,5 +173,5 @@ def abort_overdue(
     They have the next epoch, so that later requests of the producer are refused.
     """
     epoch = min(max(producer.epoch, -1 if begun is None else begun.producer_epoch) + 1, MAX_EPOCH)
-    told: Iterable[int] = producer.open_since_ms or [producer_id % offsets_partitions]
-    return Outcome([marker(partition, producer_id, epoch, ABORT) for partition in sorted(told)], None)
+    log_partitions: Iterable[int] = producer.open_since_ms or [producer_id % offsets_partitions]
+    return Outcome([marker(partition, producer_id, epoch, ABORT) for partition in sorted(log_partitions)], None)

@@ -9,7 +9,7 @@ from offsets_pipeline.coordinator import commits, transaction_handlers
 from offsets_pipeline.coordinator.appender import EXCLUSIVE, SHARED
 from offsets_pipeline.coordinator.core import CoordinatorCore
 from offsets_pipeline.coordinator.requests import (
-    NOBODY,
+    NO_MEMBER,
     MemberOfGroup,
     OffsetCommit,
     Outcome,
@@ -85,7 +85,7 @@ class TransactionalCoordinator(CoordinatorCore):
         group_id: str,
         offsets: OffsetsByPartition,
         *,
-        member: MemberOfGroup = NOBODY,
+        member: MemberOfGroup = NO_MEMBER,
         timeout_ms: int | None = None,
     ) -> None:
         """Commit offsets in a transaction. They become visible when it commits, and never if it aborts.

@@ -27,7 +27,7 @@ from offsets_pipeline.zookeeper.consumer_nodes import GroupNodes, offset_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsets_pipeline.config import ZooKeeperSettings
+    from offsets_pipeline.config.sections import ZooKeeperSettings
     from offsets_pipeline.coordinator.requests import OffsetAndMetadata
     from offsets_pipeline.zookeeper.client import ZooKeeperClient
 

@@ -1,4 +1,4 @@
-"""Which commits of other writers a commit cannot follow."""
+"""Conflicts between a commit and the commits of other writers before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conflicts:
-    """What a commit to the table in ``folder`` does: these applications advance, these files go.
+    """Parts of a commit to the table in ``folder`` that can conflict: application ids, removed files, metadata.
 
     Another writer's commit conflicts if it does the same, or changes metadata that this commit changes.
     """

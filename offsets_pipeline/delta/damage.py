@@ -16,7 +16,8 @@ from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
 from offsets_pipeline.delta.storage import storage_of
-from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable, first_line
+from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -32,7 +32,7 @@ def children(path: str) -> set[str]:
 
 
 def absolute_path(path: str) -> str:
-    """A local path from the root, for tasks have another working folder; a URI as it is. Neither ends with a slash."""
+    """Return a local path as an absolute one, for tasks in other folders, or a URI; without a slash at its end."""
     return path.rstrip("/") if "://" in path else str(Path(path).absolute())
 
 
@@ -53,7 +53,7 @@ def arrow_folder(location: str) -> str:
 
 
 def arrow_path(scheme: str | None, authority: str | None, path: str) -> str:
-    """The path or URI for `open_path` of what Hadoop has as a URI of these parts, decoded."""
+    """Return the decoded path or URI for `open_path`, from the parts of a Hadoop URI."""
     if scheme in {None, "file"}:
         return path
     return f"{_ARROW_SCHEMES.get(scheme or '', scheme)}://{authority or ''}{quote(path)}"

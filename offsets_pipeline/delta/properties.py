@@ -22,7 +22,7 @@ FORMAT_VERSION = "5"  # raise it with each change that older programs cannot rea
 
 _PROPERTY = "offsets."
 _UNKNOWN = ""  # a table property cannot be null
-#: Log table property that tells which process created the store, if several tried at the same time.
+#: Log table property with the process that created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
 #: Log table property with the name of the store's cluster.
 CLUSTER_NAME = f"{_PROPERTY}cluster.name"
@@ -32,6 +32,16 @@ def beside(location: str) -> list[str]:
     """The locations of stores with the other topics of a Connect worker: its states, and its configurations."""
     separator = "_" if location.startswith(SCHEMA_PREFIX) else "-"
     return [f"{location}{separator}{name}" for name in ("status", "configs")]
+
+
+def format_of(properties: Mapping[str, str], location: str) -> int:
+    """Return the format of a store from the properties of its log table; raises NotAStore if it is no log."""
+    version = properties.get(f"{_PROPERTY}format.version", "")
+    if not version.isdecimal():
+        raise NotAStore(
+            f"cannot open store {location}: its table log is not a log of this program; name another folder"
+        )
+    return int(version)
 
 
 @dataclass(frozen=True)
@@ -68,26 +78,32 @@ class StoreProperties:
 
     @classmethod
     def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
-        """Read them from the log table. Raises NotAStore for a table of another program or of another store format."""
-        version = properties.get(f"{_PROPERTY}format.version")
-        if version is None:
-            raise NotAStore(
-                f"cannot open store {location}: its table log is not a log of this program; name another folder"
-            )
-        if version != FORMAT_VERSION:
+        """Read the properties of the log table. Raises NotAStore for another program's table or another format."""
+        version = format_of(properties, location)
+        if version < int(FORMAT_VERSION):
             raise NotAStore(
                 f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
-                "use the program version that wrote it, or ingest its source into a new store"
+                f"copy it to the new format: offsets upgrade --store {location} --to NEW"
             )
+        if version > int(FORMAT_VERSION):
+            raise NotAStore(
+                f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
+                "use a newer version of the program"
+            )
+        return cls.of_any_format(properties)
+
+    @classmethod
+    def of_any_format(cls, properties: Mapping[str, str]) -> StoreProperties:
+        """Read them from the log table of a store of this or an older format, which may lack some."""
         return cls(
             kind=properties[f"{_PROPERTY}kind"],
             offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,  # older stores do not say
-            coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
-            topic_kind=TopicKind(properties[f"{_PROPERTY}topic.kind"]),
-            cluster_name=properties.get(CLUSTER_NAME) or None,  # older stores have none
+            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,
+            coordinator_semantics=CoordinatorSemantics(properties.get(f"{_PROPERTY}coordinator.semantics", MODERN)),
+            topic_kind=TopicKind(properties.get(f"{_PROPERTY}topic.kind", TopicKind.CONSUMER_OFFSETS)),
+            cluster_name=properties.get(CLUSTER_NAME) or None,
         )
 
     def cluster(self, location: str) -> str:

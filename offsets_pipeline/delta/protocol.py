@@ -1,4 +1,4 @@
-"""What this program reads and writes of Delta's protocol: pure functions over the actions of a table's log.
+"""The part of Delta's protocol that this program uses: pure functions over the actions of a table's log.
 
 A table says in its actions `protocol` and `metaData` what it requires of readers and writers. Parquet files that this
 program opens itself, and commits that it writes itself, have to meet that, or must not be opened and written.
@@ -236,7 +236,7 @@ def takes_rows(actions: Sequence[Action]) -> bool:
 
 
 def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) -> str | None:
-    """What a table requires of a reader of its Parquet files that this program does not do; None: it requires nothing.
+    """Return the table's requirement of a reader of its Parquet files that this program lacks; None if there is none.
 
     ``protocol`` are the fields of the action of that name. Deletion vectors are not looked at: files have them.
     """
@@ -256,7 +256,7 @@ def refuses_removal(metadata: Mapping[str, Any]) -> bool:
 
 
 def unwritable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table) -> str | None:
-    """What appending plain rows to a table takes that this program does not do; None: it may append.
+    """Return the table's requirement of an append of plain rows that this program lacks; None if it may append.
 
     ``protocol`` and ``metadata`` are the fields of these actions, ``table`` is what the program made it as.
     """

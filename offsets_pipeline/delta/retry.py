@@ -11,7 +11,7 @@ from offsets_pipeline.errors import WriteConflict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
 
 _Result = TypeVar("_Result")
 

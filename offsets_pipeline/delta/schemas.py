@@ -5,7 +5,7 @@ log                     the records as they came, raw: the truth that everything
 log_partitions          where each log partition starts and ends
 committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
 group_records           the last value and the last tombstone of each key of a group's records (R14)
-groups                  one row a group, described from its records (R33, R34)
+groups                  one row per group, described from its records (R33, R34)
 topics                  names of topic ids that the sources had (R35)
 connect_records         in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
 quarantine              what did not decode, with the reason and the raw bytes (R6)
@@ -83,7 +83,7 @@ class Table:
 _STATE_PROPERTIES = {
     # They make a merge's write smaller and its reads slower: measured slower in all for small changes.
     "delta.enableDeletionVectors": "false",
-    # Every batch of a stream writes: what a query may still read is kept for a day, and history is the log's to tell.
+    # Every batch of a stream writes: files that a query may still read stay for a day; the log has the history.
     "delta.deletedFileRetentionDuration": "interval 24 hours",
     "delta.logRetentionDuration": "interval 24 hours",
     # A reader that opens the table reads at most this many small commits; Delta's 10 costs every tenth batch a second.
@@ -122,7 +122,7 @@ _COMMIT_VALUE = (
     Column("topic_id", _STRING, "id of the topic, where the commit holds one (value version 4)"),
 )
 
-#: The columns of `log` that are the record itself; the others tell how it came there.
+#: The columns of `log` that are the record itself; the others describe its origin.
 RECORD_COLUMNS = (
     "log_partition",
     "record_offset",

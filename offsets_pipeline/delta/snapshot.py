@@ -83,7 +83,7 @@ class Snapshot:
 
     @property
     def unmet(self) -> str | None:
-        """What the table requires of a writer that this program does not support; None: it may write."""
+        """The table's requirement of a writer that this program lacks; None if it may write."""
         return unwritable(self.protocol, self.metadata, self.table)
 
     @property

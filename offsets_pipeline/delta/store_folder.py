@@ -18,11 +18,12 @@ from offsets_pipeline.errors import (
     NotAStore,
     StorageFailed,
     StoreMismatch,
-    first_line,
 )
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 
 def properties_of(folder: str) -> StoreProperties:
@@ -31,11 +32,15 @@ def properties_of(folder: str) -> StoreProperties:
     Raises NoSuchStore if nothing is there, NotAStore if something else is there or a store of a newer format,
     DamagedTable if the log's table is damaged, UnsupportedTable if it has a feature that this program does not support.
     """
+    return StoreProperties.from_table_properties(log_of(folder).properties, folder)
+
+
+def log_of(folder: str) -> Snapshot:
+    """Return the newest version of the table `log` in a folder. Raises as `properties_of`, but for any format."""
     try:
-        found = TableFolder(f"{folder}/{LOG.name}", LOG).snapshot()
+        return TableFolder(f"{folder}/{LOG.name}", LOG).snapshot()
     except NoSuchTable:
         raise no_store(folder) from None
-    return StoreProperties.from_table_properties(found.properties, folder)
 
 
 def create_tables(folder: str, properties: StoreProperties) -> bool:

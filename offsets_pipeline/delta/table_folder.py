@@ -32,8 +32,8 @@ from offsets_pipeline.errors import (
     UnsafeStorage,
     UnsupportedTable,
     WriteConflict,
-    first_line,
 )
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -188,7 +188,7 @@ class TableFolder:
     # --- writing
 
     def create(self, properties: Mapping[str, str] = MappingProxyType({})) -> bool:
-        """Create the table with ``properties`` beside those of its schema; returns False if it exists.
+        """Create the table with ``properties`` in addition to those of its schema; returns False if it exists.
 
         Raises StorageFailed, UnsafeStorage if the storage overwrites files that exist.
         """

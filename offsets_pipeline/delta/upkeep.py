@@ -13,7 +13,8 @@ from pyarrow import fs
 from offsets_pipeline.delta.damage import explained
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.snapshot import conformed
-from offsets_pipeline.errors import StorageFailed, UnsupportedTable, WriteConflict, first_line
+from offsets_pipeline.errors import StorageFailed, UnsupportedTable, WriteConflict
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +44,7 @@ TARGET_BYTES = 64 * 1024 * 1024
 
 
 def never() -> bool:
-    """Return False: work that nothing stops."""
+    """Return False: the ``stop`` of work that runs to its end."""
     return False
 
 

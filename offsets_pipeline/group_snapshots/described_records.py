@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     #: Values by record type and record key, in the order in which a coordinator writes them.
     GroupValues = dict[tuple[int, str], bytes]
 
-_UNKNOWN = -1  # a number that a description does not tell
+_UNKNOWN = -1  # a number that a description lacks
 _CLASSIC_VERSION, _VERSION = 3, 0
 _STABLE = "Stable"
 _MEMBER_IS_STABLE, _MEMBER_IS_RECONCILING = 0, 1

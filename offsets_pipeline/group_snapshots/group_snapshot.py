@@ -22,8 +22,8 @@ _SETTLED_STATES = frozenset({"Stable", "Empty"})  # between them a classic group
 def take_snapshot(cluster: Cluster, known: Collection[str] = ()) -> dict[str, GroupSnapshot]:
     """All groups of a cluster with committed offsets or members, by group id; share groups have no offsets.
 
-    ``known`` are groups of an earlier snapshot. The cluster is asked for each of them, too: a group that it only does
-    not list, since its coordinator is away, is an error instead of a missing group.
+    ``known`` are groups of an earlier snapshot; the cluster is asked for each of them, too. A group that is not listed
+    because its coordinator is unavailable is then an error, not a deleted group.
 
     Needs DESCRIBE on all groups and topics. Raises the errors of `Cluster`.
     """

@@ -29,7 +29,7 @@ _PLACE = (_LOG_PARTITION, _LOG_INCARNATION, _RECORD_OFFSET)
 
 LOG_RECORDS = Table(
     "log_records",
-    "The log, decoded: one row a record, control records and records that do not decode included.",
+    "The log, decoded: one row per record, including control records and records that do not decode.",
     (
         *_PLACE,
         _RECORD_TIMESTAMP,
@@ -93,7 +93,7 @@ OFFSET_HISTORY = Table(
 
 GROUP_HISTORY = Table(
     "group_history",
-    "Every change of a group, as its records tell it: members, generations, epochs, states.",
+    "Every change of a group by its records: members, generations, epochs, states.",
     (
         _GROUP_ID,
         Column("event", _TEXT, "created, removed, joined, left, members, generation, epoch or state", nullable=False),
@@ -118,7 +118,7 @@ GROUP_HISTORY = Table(
 
 DELETED_OFFSETS = Table(
     "deleted_offsets",
-    "Every visible offset that a tombstone took away, with the cause.",
+    "Every visible offset that a tombstone deleted, with the cause.",
     (
         _GROUP_ID,
         _TOPIC,

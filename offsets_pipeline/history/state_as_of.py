@@ -44,7 +44,7 @@ _GROUPS = (
 
 @dataclass(frozen=True)
 class PartitionAsOf:
-    """How far a log partition was replayed.
+    """End and completeness of the replay of a log partition.
 
     ``end`` is the first record offset that was not replayed. The answer is exact if ``end`` is at least
     ``complete_from``; at times before ``complete_since_ms`` it may not be. None: exact at every time.

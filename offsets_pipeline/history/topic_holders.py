@@ -44,7 +44,7 @@ class TopicHolders:
                 self._waiting[topic].append(deletion)
 
     def finish(self) -> None:
-        """Decide about all deletions: no record is left."""
+        """Decide about all deletions, after the last record."""
         for topic, waiting in self._waiting.items():
             for deletion in waiting:
                 self._decide(topic, deletion)

@@ -55,7 +55,7 @@ _BYTES_OF_OFFSET = 200  # of a record, without the names of group and topic
 
 
 class Decision(Enum):
-    """What an import does with an offset."""
+    """Decision of an import about an offset."""
 
     IMPORT = "import"
     UP_TO_DATE = "up to date"

@@ -8,7 +8,8 @@ import numpy as np
 
 from offsets_pipeline.broker.first_records import first_records
 from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics
-from offsets_pipeline.errors import OffsetsError, first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, by_place
 from offsets_pipeline.lag.time_lag import Method, TimeLag, exact_lag
 

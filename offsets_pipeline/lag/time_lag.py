@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.errors import OffsetsError, first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.topic_positions.position_samples import first_above
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from offsets_pipeline.delta import APPLICATION, AddFile
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics.log_row import place_of
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from offsets_pipeline.connect.topic_survivors import topic_survivors
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_compaction import SORT_BYTES, write_in_order
 from offsets_pipeline.log.file_writer import SCHEMA, LogFileWriter, log_partitions_of
 from offsets_pipeline.semantics import survivors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of

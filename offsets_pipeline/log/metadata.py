@@ -74,19 +74,19 @@ def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settin
 
     Raises WriteConflict if other writers came first too often.
     """
-    told: dict[str, str] = {}
+    given: dict[str, str] = {}
     for topic_id, name in names:
-        told[topic_id] = min(name, told.get(topic_id, name))
+        given[topic_id] = min(name, given.get(topic_id, name))
 
     def write() -> None:
         table = SmallTable(store.table(TOPICS.name))
         known = dict(zip(*(table.rows[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
-        merged = known | {topic_id: min(name, known.get(topic_id, name)) for topic_id, name in told.items()}
+        merged = known | {topic_id: min(name, known.get(topic_id, name)) for topic_id, name in given.items()}
         if merged != known:
             columns = [list(each) for each in zip(*sorted(merged.items()), strict=True)]
             table.replace(pa.table(columns, schema=table.rows.schema))
 
-    if told:
+    if given:
         with_retries(write, f"a change of {TOPICS.name}", settings.fold)
 
 

@@ -1,4 +1,4 @@
-"""How far a Structured Streaming query has read the table `log`, from the query's checkpoint."""
+"""Position of a Structured Streaming query in the table `log`, from the query's checkpoint."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class StreamCheckpoint:
         self._ended, self._planned = (self._batches(name) for name in ("commits", "offsets"))
 
     def unread_version(self) -> int | None:
-        """The version of the log that the query reads next; None if this is no checkpoint of a query over the log.
+        """The version of the log that the query reads next; None if this is not a checkpoint of a query over the log.
 
-        That of its last batch that ended, else of the first one planned.
+        This is the version of its last completed batch, or else of the first planned one.
         """
         if not self._planned:
             return None

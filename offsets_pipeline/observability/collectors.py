@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import first_line
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.observability.metrics import Metrics, MetricsServer
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
@@ -102,7 +102,7 @@ class TopicMetrics(TopicObserver):
         metrics.add("offsets_records_read_total", 0)
 
     def connected(self, address: str, cluster_id: str | None) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.connected(address, cluster_id)
 
     def missing(self, address: str) -> None:
@@ -140,7 +140,7 @@ class TopicMetrics(TopicObserver):
         self._following.unreachable(error)
 
     def transaction_ended(self, log_partition: int) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.transaction_ended(log_partition)
 
     def _is_up(self) -> None:
@@ -148,7 +148,7 @@ class TopicMetrics(TopicObserver):
         self._metrics.set("offsets_topic_last_success_timestamp_seconds", self._clock.now_ms() / 1000)
 
     def warned(self, text: str) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._following.warned(text)
 
 
@@ -282,7 +282,7 @@ class Watched:
         """Call ``act`` and warn if it fails; the same error in a row is reported once. The next call may succeed."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - or figures would stand still in silence
+        except Exception as error:  # noqa: BLE001 - without the warning, outdated figures would go unnoticed
             said = first_line(error)
             if self._warnings.get(what) != said:
                 self._warnings[what] = said

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.config import LagSettings
+    from offsets_pipeline.config.sections import LagSettings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.observability.metrics import Labels, Metrics
@@ -164,7 +164,7 @@ class GroupMetrics:
             of_topic = {"cluster_name": cluster, "partition": str(row.partition), "topic": row.topic}
             labels = _labels(group=row.group, **of_topic)
             of_kminion = _labels(group_id=row.group, partition_id=str(row.partition), topic_name=row.topic)
-            told = (
+            values = (
                 (labels, row.current_offset),
                 (labels, row.lag),
                 (labels, row.lag_seconds),
@@ -172,7 +172,7 @@ class GroupMetrics:
                 (_labels(**of_topic), row.log_end_offset),
                 (_labels(**of_topic), row.log_start_offset),
             )
-            for name, (each, value) in zip(OF_PARTITIONS, told, strict=True):
+            for name, (each, value) in zip(OF_PARTITIONS, values, strict=True):
                 if value is not None:
                     found[name][each] = value
         for name, series in found.items():

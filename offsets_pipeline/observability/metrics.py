@@ -40,7 +40,7 @@ HELP: Mapping[str, Told] = {
     ),
     "offsets_topic_open_transaction_seconds": Told(
         "gauge",
-        "Seconds since that transaction began, or since its last write if the cluster does not tell its start.",
+        "Seconds since that transaction began, or since its last write if the cluster does not report its start.",
         "log_partition",
     ),
     "offsets_topic_up": Told("gauge", "Whether the last request about the topic succeeded: 1 or 0."),
@@ -165,13 +165,15 @@ class Metrics:
             self._collect(self)
         with self._lock:
             lines = []
-            for name, told in HELP.items():
+            for name, help_ in HELP.items():
                 # a summary has series NAME_sum and NAME_count
                 series = {
-                    each: of for each, of in self._values.items() if each.removeprefix(name) in ("", *_PARTS[told.kind])
+                    each: of
+                    for each, of in self._values.items()
+                    if each.removeprefix(name) in ("", *_PARTS[help_.kind])
                 }
                 if any(series.values()):
-                    lines += [f"# HELP {name} {told.text}", f"# TYPE {name} {told.kind}"]
+                    lines += [f"# HELP {name} {help_.text}", f"# TYPE {name} {help_.kind}"]
                 for each, of_name in sorted(series.items()):
                     lines += [f"{each}{_shown(labels)} {value:.15g}" for labels, value in sorted(of_name.items())]
         return "\n".join(lines) + "\n"

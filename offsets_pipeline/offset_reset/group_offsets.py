@@ -1,4 +1,4 @@
-"""Where the groups of an owned store stand before a reset (those of a mirrored one: `query.standings`)."""
+"""Committed offsets of the groups of an owned store, before a reset (mirrored store: mirrored_group_offsets.py)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
 
-#: Those of what Kafka counts among the consumer groups, simple groups too: no workers, share or streams groups (R34).
+#: Protocol types of consumer groups, with simple groups; without Connect workers, share and streams groups (R34).
 PROTOCOL_TYPES = ("", "consumer")
 
 
 def owned_group_offsets(coordinator: Coordinator, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
-    """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
+    """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
     if group_ids is None:
         group_ids = [each.group_id for each in coordinator.list_groups(protocol_types=PROTOCOL_TYPES)]
     standings = {}

@@ -1,4 +1,4 @@
-"""Where the groups of a mirrored store stand before a reset, as far as its log is folded."""
+"""Committed offsets of the groups of a mirrored store, before a reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def mirrored_group_offsets(reader: StateReader, group_ids: Sequence[str] | None) -> dict[str, GroupOffsets]:
-    """Where these groups stand, or all consumer groups (None). Raises NoSuchGroup for a share group."""
+    """Return state and offsets of these or (None) all consumer groups. Raises NoSuchGroup for a share group."""
     described = describe_groups(reader, group_ids)
     if group_ids is None:
         return {

@@ -54,7 +54,7 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """To the first record at or after a time (ms since 1970), or to the end if no record is that young."""
+    """To the first record at or after a time (ms since 1970), or to the end if no record is that late."""
 
     time_ms: int
 

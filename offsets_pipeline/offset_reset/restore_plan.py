@@ -20,7 +20,7 @@ _GONE = "Dead"
 
 
 class Method(Enum):
-    """How an offset was found."""
+    """The way in which an offset was found."""
 
     COMMITTED = "committed"
     LOG_START = "log start"

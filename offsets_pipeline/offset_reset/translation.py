@@ -1,7 +1,7 @@
 """Translates offsets between clusters: a mirrored topic has the same records with the same timestamps at other offsets.
 
 The offset in the live cluster is that of the first record with the timestamp of the record at the committed offset, or
-a later one. So it may stand before the mirrored record, and a consumer reads some records again; it skips none.
+a later one. So it may be before the mirrored record, and a consumer reads some records again; it skips none.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.log_offsets import LATEST
 from offsets_pipeline.broker.topics_offsets import offsets_of_topics
 from offsets_pipeline.clock import shown_time
-from offsets_pipeline.errors import OffsetsError, first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.offset_reset.restore_plan import Found, Method
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsets_pipeline.broker.cluster import Cluster, Place
+    from offsets_pipeline.broker.cluster import Cluster
+    from offsets_pipeline.broker.cluster_metadata import Place
     from offsets_pipeline.semantics.partition_state import TopicPartition
     from offsets_pipeline.topic_positions.position_samples import PositionSamples
 
@@ -56,7 +58,7 @@ class TranslatedOffsets:
         if found is None:
             end = self._ends[place]
             if isinstance(end, int):
-                return Found(end, Method.LOG_END, f"{detail}; no record is that young")
+                return Found(end, Method.LOG_END, f"{detail}; no record is that late")
             found = end
         if found is None or isinstance(found, OffsetsError):
             reason = "no answer" if found is None else first_line(found)

@@ -68,7 +68,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
 
 
 def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:
-    """Yield the same of a state of the past."""
+    """Yield the retention inputs of a state of the past."""
     columns = ["log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp"]
     offsets = state.commit_times.select(columns).to_reader()
     columns = ["log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset"]

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import Clock, SystemClock
-from offsets_pipeline.config import QuestionSettings
+from offsets_pipeline.config.sections import QuestionSettings
 from offsets_pipeline.delta import Snapshot, TableFolder
 from offsets_pipeline.delta import query as query_tables
 from offsets_pipeline.delta.filesystems import arrow_folder

@@ -173,9 +173,9 @@ class CommitColumns:
         rows = np.flatnonzero((self.topic_id_position >= 0) & self.valid & ~self.tombstone)
         if not len(rows):
             return set()
-        told = self.take(rows)
-        high, low = _words(told.values, told.topic_id_position)
-        raw = told.keys.slices(told.topic_position, told.topic_length)
+        naming = self.take(rows)
+        high, low = _words(naming.values, naming.topic_id_position)
+        raw = naming.keys.slices(naming.topic_position, naming.topic_length)
         pairs = pa.table({"high": high, "low": low, "topic": raw}).group_by(["high", "low", "topic"]).aggregate([])
         topics = as_text(pairs["topic"].combine_chunks()).to_pylist()
         words = zip(pairs["high"].to_pylist(), pairs["low"].to_pylist(), strict=True)

@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from offsets_pipeline.delta.reader import UNREADABLE
-from offsets_pipeline.errors import OffsetsError, in_one_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.report.page import fragment, page, policy
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The data of the report's page. Times are milliseconds since 1970; None stands for what the store does not tell."""
+"""The data of the report's page. Times are milliseconds since 1970; None if the store does not have a value."""
 
 from __future__ import annotations
 

@@ -18,13 +18,8 @@ from starlette.routing import Route
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.request_bodies import offsets_of, settings_of
 from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
-from offsets_pipeline.errors import (
-    BadConnectRequest,
-    CoordinatorNotAvailable,
-    NoSuchConnector,
-    OffsetsError,
-    in_one_line,
-)
+from offsets_pipeline.errors import BadConnectRequest, CoordinatorNotAvailable, NoSuchConnector, OffsetsError
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.record.corrupt import CorruptRecord
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a service checks before it routes a request: the path, the client, the size."""
+"""Checks of a request before it is routed: the path, the client, the size."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Guard:
 
 
 def _digest(token: bytes) -> bytes:
-    """Of the same length for all tokens: the comparison then tells no length."""
+    """Return a digest, so that the time of the comparison does not reveal the token's length."""
     return hashlib.sha256(token).digest()
 
 

@@ -139,7 +139,9 @@ def _bound(host: str, port: int, family: socket.AddressFamily, address: tuple[st
         listening.listen(_MAX_CONNECTIONS)
     except OSError as error:
         listening.close()
-        raise ServiceUnavailable(f"cannot listen at {host}:{port}: {error.strerror}; name another --listen") from error
+        raise ServiceUnavailable(
+            f"cannot listen at {host}:{port}: {error.strerror}; choose another address with --listen"
+        ) from error
     return listening
 
 

@@ -241,7 +241,7 @@ def _compacted(part: _Rows, decide: Callable[[_Rows], _Decided], *, keep_produce
     last = visible[last_of_each(part.code[visible] * 2 + part.tombstone[visible], part.offset[visible])]
     last = np.concatenate([last, decided.kept])
     last_values = last[~part.tombstone[last]]
-    last = np.unique(np.concatenate([last, _telling_more(part.code, part.topic_id, decided.removable, last_values)]))
+    last = np.unique(np.concatenate([last, _naming_more(part.code, part.topic_id, decided.removable, last_values)]))
     removed = decided.removable.copy()
     removed[last] = False
     stays = np.flatnonzero(~part.known & ~removed)
@@ -262,18 +262,18 @@ def _with(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
 
 
-def _telling_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, commits: Bools, last: Int64s) -> Int64s:
+def _naming_more(code: Int64s, topic_id: tuple[Int64s, Int64s] | None, commits: Bools, last: Int64s) -> Int64s:
     """A row for each topic id that commits of a key name and the ``last`` of the key does not: few, or none (R35)."""
     if topic_id is None:
         return last[:0]
     differs = np.zeros(len(code), dtype=np.bool_)
-    tells = np.zeros(len(code), dtype=np.bool_)
+    has_id = np.zeros(len(code), dtype=np.bool_)
     for word in topic_id:
-        told = np.zeros(int(code.max(initial=0)) + 1, dtype=np.int64)
-        told[code[last]] = word[last]
-        differs |= word != told.take(code)
-        tells |= word != 0
-    more = np.flatnonzero(differs & tells & commits)
+        last_word = np.zeros(int(code.max(initial=0)) + 1, dtype=np.int64)
+        last_word[code[last]] = word[last]
+        differs |= word != last_word.take(code)
+        has_id |= word != 0
+    more = np.flatnonzero(differs & has_id & commits)
     if not len(more):
         return more
     triples = np.column_stack([code[more], *(word[more] for word in topic_id)])

@@ -48,7 +48,7 @@ LATEST_MS = 253_402_214_399_999
 
 
 def within_bounds(milliseconds: int) -> int:
-    """The time, or the nearest of EARLIEST_MS and LATEST_MS."""
+    """Return the time, limited to EARLIEST_MS and LATEST_MS."""
     return min(max(milliseconds, EARLIEST_MS), LATEST_MS)
 
 

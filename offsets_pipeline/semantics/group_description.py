@@ -27,7 +27,7 @@ Fields = Mapping[str, Any]
 EMPTY, STABLE = "Empty", "Stable"
 ASSIGNING, RECONCILING, NOT_READY = "Assigning", "Reconciling", "NotReady"
 
-#: The server assignor of a consumer group whose members name none: the broker's default, which the log does not tell.
+#: The server assignor of a consumer group whose members name none: the broker's default, which the log does not have.
 DEFAULT_CONSUMER_ASSIGNOR = "uniform"
 _NO_EPOCH = -1
 _TIMELINE_HASH_FACTOR = 0x9E37_79B9_7F4A_7C15
@@ -74,7 +74,7 @@ class Member:
     """A member of a group. Timeouts in milliseconds; a field that the group type does not store is None.
 
     ``subscribed_topics`` are the names in the subscription, the topics that match ``subscribed_regex``, and for a
-    streams group the source topics of its topology (R18). None if the log does not tell them.
+    streams group the source topics of its topology (R18). None if the log does not have them.
     """
 
     member_id: str

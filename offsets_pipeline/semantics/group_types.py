@@ -30,7 +30,7 @@ GROUP_REMOVING_TYPES = frozenset({2, 3, 11, 17})
 
 
 def record_key_of(key: DecodedKey) -> str:
-    """The record key: the member id, the regular expression or "", which tells records of one type in a group apart."""
+    """The part of a key that is unique for its group and type: the member id, the regular expression or ""."""
     text: str = key.fields.get("member_id") or key.fields.get("regular_expression") or ""
     return text
 

@@ -38,7 +38,7 @@ class Rule(Enum):
 
     @property
     def lets_expire(self) -> bool:
-        """Whether offsets under it may expire."""
+        """Whether offsets under the rule may expire."""
         return self not in {Rule.SUBSCRIBED, Rule.ACTIVE_GROUP, Rule.PENDING}
 
 
@@ -68,7 +68,7 @@ class Expiry(NamedTuple):
         return self.rule.lets_expire and self.is_over(now_ms)
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether its time is over, even if an open transaction keeps it."""
+        """Whether the offset's time is over, even if an open transaction keeps the offset."""
         return self.at_ms is not None and now_ms >= self.at_ms  # R19
 
 
@@ -77,11 +77,11 @@ class Committed(Protocol):
 
     @property
     def commit_timestamp_ms(self) -> int:
-        """When it was committed."""
+        """Time of the commit."""
 
     @property
     def expire_timestamp_ms(self) -> int | None:
-        """When it expires, if its commit names the time."""
+        """Time at which the offset expires, if its commit names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class GroupForecast:
 
     @property
     def emptied_at_ms(self) -> int | None:
-        """When its last offset expires; long ago if it has no offsets, None if an offset stays."""
+        """Time at which the last offset expires; _AT_ONCE if there are no offsets, None if an offset stays."""
         latest = _AT_ONCE
         for each in self.expiries:
             if each.at_ms is None or not each.rule.lets_expire:
@@ -130,7 +130,7 @@ class GroupForecast:
         return latest
 
     def expired(self, now_ms: int) -> ExpiredGroup | None:
-        """What a run expires now; None if nothing."""
+        """Return the offsets that a run expires now; None if there are none and the group stays."""
         due = [each for each in self.expiries if each.is_due(now_ms)]
         is_removed = self.is_removed(now_ms)
         return ExpiredGroup(self.group_id, due, is_removed) if due or is_removed else None
@@ -162,7 +162,7 @@ def rule_of(group: Group, topic: str) -> Rule:
 
 
 def forecast(held: RetentionInputs, retention_ms: int, semantics: CoordinatorSemantics = MODERN) -> GroupForecast:
-    """When each offset of a group expires, and whether the group is removed, without more records (R18-R21)."""
+    """Forecast the expiry of a group's offsets and of the group, if the log gets no more records (R18-R21)."""
     group = held.group
     gets_tombstone = not (semantics.is_classic and group.group_type == CLASSIC and not group.description.protocol_type)
     return GroupForecast(

@@ -1,4 +1,4 @@
-"""Which kind of topic a log holds. The kinds share the log and its fold, and differ in keys and values."""
+"""The kind of topic that a log holds. The kinds share the log and its fold, and differ in keys and values."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def outcomes_within(rows: pa.Table) -> npt.NDArray[np.int8]:
 
 
 def endings(rows: pa.Table) -> Endings:
-    """What the next marker of each row's producer in its log partition says (R11).
+    """Return the outcome of each row: of the next marker of its producer in its log partition (R11).
 
     ``rows`` has the columns log_partition, record_offset, producer_id and control_type, in any order. Rows without a
     producer id, and markers themselves, are OPEN. The caller hands over all records between a record and its marker,

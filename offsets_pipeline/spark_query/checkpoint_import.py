@@ -32,8 +32,8 @@ def import_checkpoint(
 ) -> ImportedBatches:
     """Commit the end offsets of a checkpoint's completed batches, oldest first, each with the batch's time.
 
-    Skips batches that an earlier import, or an OffsetsListener, has committed. It tells by the metadata of the group's
-    offsets.
+    Skips batches that an earlier import, or an OffsetsListener, has committed. It knows them by the metadata of the
+    group's offsets.
 
     Args:
         checkpoint: the query's checkpoint, of `read_checkpoint`.

@@ -1,4 +1,4 @@
-"""Where a listener commits a query's offsets: a group of an owned store, or a consumer group of a broker."""
+"""Targets of a query's offsets: a group of an owned store, or a consumer group of a broker."""
 
 from __future__ import annotations
 

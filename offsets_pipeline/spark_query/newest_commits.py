@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import in_one_line
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.spark_query.kafka_source_offsets import commits_of
 
@@ -104,7 +104,7 @@ class NewestCommits:
             return batches
 
     def _tell(self, failed: str | None) -> None:
-        """Warn about a failure once, and tell when commits succeed again."""
+        """Warn about a failure once, and report when commits succeed again."""
         if failed == self._failure:
             return
         self._failure, before = failed, self._failure

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_servers
 from offsets_pipeline.coordinator.requests import validated_group_id
-from offsets_pipeline.errors import ConfigError, in_one_line
+from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.spark_query.commit_targets import BrokerTarget, StoreTarget
 from offsets_pipeline.spark_query.kafka_source_offsets import (

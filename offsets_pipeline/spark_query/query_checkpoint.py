@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import arrow_folder, open_path
-from offsets_pipeline.errors import MalformedFile, NoSuchCheckpoint, first_line
+from offsets_pipeline.errors import MalformedFile, NoSuchCheckpoint
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch, parse_kafka_offsets
 
 if TYPE_CHECKING:

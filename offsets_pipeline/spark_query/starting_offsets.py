@@ -1,4 +1,4 @@
-"""`starting_offsets`: where a group stands, as the option `startingOffsets` of Spark's Kafka source."""
+"""`starting_offsets`: the committed offsets of a group, as the option `startingOffsets` of Spark's Kafka source."""
 
 from __future__ import annotations
 

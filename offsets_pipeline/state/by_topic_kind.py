@@ -1,4 +1,4 @@
-"""What differs by the kind of topic of a log: how it is replayed, and how its state is written."""
+"""Select the replay and the writer of the state by the kind of topic in a log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replay_start(
     semantics: CoordinatorSemantics,
     progress: Mapping[int, PartitionProgress],
 ) -> ReplayStart | TopicStart:
-    """How a replay of these log partitions goes on from their progress."""
+    """Return the start of a replay that continues these log partitions."""
     folded_to = {at: each.folded_to for at, each in progress.items()}
     if properties.topic_kind.is_connect:
         return TopicStart(properties.topic_kind, folded_to, pending_rows(progress, TopicStart.schema))
@@ -32,6 +32,6 @@ def replay_start(
 
 
 def writer(properties: StoreProperties, folders: StateFolders) -> Callable[[Iterator[pa.RecordBatch]], Changes]:
-    """Writes what a replay brings, in a task or in the driver."""
+    """Return a function that writes the changes of a replay, in a task or in the driver."""
     write = write_topic_changes if properties.topic_kind.is_connect else write_changes
     return lambda effects: write(effects, folders)

@@ -1,8 +1,8 @@
-"""What a replay changes in the state, and the one writer of its files.
+"""The changes of a replay to the state, and the one writer of their files.
 
-`write_changes` is a function of replayed rows and of what the state knows of their groups. It runs where the rows are:
-in a Spark task for its log partitions, or in the driver for a small batch. Its files belong to the state once
-a commit adds them (fold.py). Rows that are written twice, or late, change nothing (merge_on_read.py).
+`write_changes` is a function of replayed rows and of the known state of their groups. It runs where the rows are: in a
+Spark task for its log partitions, or in the driver for a small batch. Its files belong to the state once a commit adds
+them (fold.py). Rows that are written twice, or late, change nothing (merge_on_read.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _QUARANTINE_FIELDS = ["log_partition", "record_offset", "reason", "key", "value"
 
 @dataclass(frozen=True)
 class ReplayedPartition:
-    """How far a log partition was replayed, over how many records; ``behind``: records came in behind that."""
+    """End of the replay of a log partition, and its number of records. ``behind``: new records lie before the end."""
 
     log_partition: int
     folded_to: int
@@ -66,7 +66,7 @@ class ReplayedPartition:
 
 @dataclass
 class Changes:
-    """What a replay changes: files of the state tables, and what the driver has to see.
+    """The changes of a replay: files of the state tables, and the facts that the driver commits.
 
     ``topics`` are pairs of topic id and name (R35), ``quarantine`` are rows of that table without time and
     log incarnation.
@@ -116,8 +116,8 @@ class Changes:
 class StateFolders:
     """Where the files of the state go, and the semantics of the replay; picklable.
 
-    ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay goes on from; None
-    if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
+    ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay continues;
+    None if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
     """
 
     tables: Mapping[str, TableFolder]
@@ -142,7 +142,7 @@ class StateFolders:
 
 
 def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
-    """Write the files of what a replay of whole log partitions brings.
+    """Write the files with the changes of a replay of whole log partitions.
 
     Args:
         effects: Batches of EFFECT_SCHEMA, each of one kind.
@@ -187,7 +187,7 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
 
 
 def write_topic_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
-    """Write the files of what a replay of log partitions of a topic of Kafka Connect brings; as `write_changes`."""
+    """Write the files with the changes of a replay of a Kafka Connect topic; like `write_changes`."""
     by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     for batch in effects:
         if batch.num_rows:

@@ -1,4 +1,4 @@
-"""How far the log is folded: the table `fold_progress`, the one place where two folds compete.
+"""The table `fold_progress`: the end of the folded log, the one place where two folds compete.
 
 It has a row for each log partition from the first fold on. A fold reads it, appends rows to the state tables, and then
 swaps it: the swap fails if another fold came first. So what a dead or beaten fold appended is either right or, if its
@@ -56,7 +56,7 @@ class PartitionProgress:
 
 
 class FoldProgress:
-    """`fold_progress` as of one version, and the right to replace it unless another fold does first."""
+    """The table `fold_progress` as of one version. `swap` replaces it, unless another fold was first."""
 
     def __init__(self, table: TableFolder, snapshot: Snapshot, partitions: Mapping[int, PartitionProgress]) -> None:
         self._table = table

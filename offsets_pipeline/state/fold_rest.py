@@ -42,7 +42,7 @@ class TemporaryFolder:
 
 @dataclass(frozen=True)
 class FoldedRest:
-    """What a fold of the rest of the log brings.
+    """Result of a fold of the rest of the log.
 
     ``tables`` has the rows by state table, in ``folder``. ``progress`` is that of the log partitions that were folded,
     ``records`` the number of their records. ``topics`` has the names of topic ids that these tell (R35).

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unreplayed:
-    """The start of a replay that hands rows of the log on as they are, with the columns of ``schema``."""
+    """A replay that returns rows of the log unchanged, with the columns of ``schema``."""
 
     schema: pa.Schema
     pending = pa.table({})
 
     def compact(self, table: pa.Table) -> pa.Table:
-        """The table."""
+        """Return the table unchanged."""
         return table
 
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -37,7 +37,7 @@ class Unreplayed:
 
 
 class Specified:
-    """What the specification makes of all rows of some log partitions; the rows come in any order."""
+    """State of some log partitions by the specification, from all of their rows in any order."""
 
     def __init__(self, tables: Iterable[pa.Table], offsets_partitions: int, semantics: CoordinatorSemantics) -> None:
         rows = [

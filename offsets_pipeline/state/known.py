@@ -1,4 +1,4 @@
-"""What the state already knows of some groups: read from the files of the state tables, in a task or in the driver."""
+"""Known state of some groups, read from the files of the state tables, in a task or in the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of the state tables that hold the incarnations which a fold goes on from; picklable."""
+    """Files of the state tables with the incarnations that a fold continues; picklable."""
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[StoredFile]]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.log_reader import shared_out
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
 from offsets_pipeline.semantics.log_row import place_of

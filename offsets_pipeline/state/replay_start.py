@@ -1,4 +1,4 @@
-"""How a replay starts: from which rows, with which semantics; and what it makes of rows of the log. No Spark."""
+"""The start of a replay: its first rows and its semantics. No Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 
 from offsets_pipeline.connect.topic_replay import CONNECT_INPUT_SCHEMA, compact_topic, replay_topic
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA, Replay
 from offsets_pipeline.semantics.compaction import compact_early, gathered
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
@@ -27,7 +27,7 @@ _ADD_ROWS = 250_000  # rows that the replay takes at once
 
 
 class Start(Protocol[Replayed_co]):
-    """How tasks replay: what becomes of rows of ``schema``, all unfolded ones of some log partitions."""
+    """A replay that tasks run, on all unfolded rows of some log partitions; the rows have ``schema``."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,7 +50,7 @@ class Start(Protocol[Replayed_co]):
 
 @dataclass(frozen=True)
 class ReplayStart:
-    """How a replay starts: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
+    """Start of a replay: R1's n, semantics, first unfolded record offsets, and pending commits as INPUT_SCHEMA."""
 
     offsets_partitions: int
     semantics: CoordinatorSemantics = MODERN
@@ -75,7 +75,7 @@ class ReplayStart:
 
 @dataclass(frozen=True)
 class TopicStart:
-    """How the replay of a topic of Kafka Connect starts; ``folded_to`` and ``pending`` as in `ReplayStart`."""
+    """Start of the replay of a topic of Kafka Connect; ``folded_to`` and ``pending`` as in `ReplayStart`."""
 
     kind: TopicKind
     folded_to: Mapping[int, int] = field(default_factory=dict)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.errors import WriteConflict, in_one_line, may_pass
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.foreign_errors import in_one_line, may_pass
 from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import StateTable, by_incarnation, named_rows, state_tables_of
@@ -23,7 +24,7 @@ from offsets_pipeline.state.merge_on_read import StateTable, by_incarnation, nam
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.config import FoldSettings
+    from offsets_pipeline.config.sections import FoldSettings
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.snapshot import Snapshot

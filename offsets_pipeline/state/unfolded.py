@@ -1,4 +1,4 @@
-"""Which records of the log are not folded: their number by log partition, and the files that may hold them."""
+"""Records of the log that are not folded: their number by log partition, and the files that may hold them."""
 
 from __future__ import annotations
 

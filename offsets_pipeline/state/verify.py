@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
@@ -122,7 +122,7 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     """Replay the log from its start, as far as it is folded, and compare the result with the state tables.
 
     With ``independent`` the specification replays, record by record: some 20 microseconds a record and core.
-    Looks at no records that are appended meanwhile. A stream that folds meanwhile may cause a difference: stop it.
+    Ignores records that are appended during the run. A fold during the run may cause a difference: stop the stream.
     """
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
@@ -173,7 +173,7 @@ def _existing(groups: pa.Table) -> pa.Table:
 
 
 def _but_commits(records: pa.Table) -> pa.Table:
-    """Rows of other types than 1: of commits the state only has what tells that a group exists, as `groups` shows."""
+    """Rows of types other than 1. Of commits the state keeps only the proof of a group, which `groups` shows."""
     return records.filter(pc.not_equal(records["record_type"], 1))
 
 

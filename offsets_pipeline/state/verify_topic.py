@@ -1,4 +1,4 @@
-"""Whether the state of a topic of Kafka Connect is what a replay of the log gives, as in verify.py."""
+"""Compare the state of a topic of Kafka Connect with a replay of its log, as verify.py does for groups."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TopicComparison(StateRows):
 
 
 def specified(tables: Iterable[pa.Table], kind: TopicKind) -> tuple[dict[int, TopicPartitionState], int]:
-    """What the specification makes of all rows of some log partitions, in any order; and how many rows these are."""
+    """Return the states by log partition, by the specification, from all rows in any order; and the row count."""
     rows = sorted((row for table in tables for row in connect_rows(table)), key=itemgetter(0, 1))
     states: dict[int, TopicPartitionState] = {}
     for row in rows:

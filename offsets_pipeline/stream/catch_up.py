@@ -11,7 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import OffsetsError, first_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.log.append import LATE
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 from offsets_pipeline.state.fold import fold_log

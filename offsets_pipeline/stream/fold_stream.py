@@ -13,7 +13,8 @@ from offsets_pipeline.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import OffsetsError, StreamFailed, first_line, raised_on_executor
+from offsets_pipeline.errors import OffsetsError, StreamFailed
+from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
 from offsets_pipeline.state.table_compaction import Compactor
 from offsets_pipeline.store import absolute

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from offsets_pipeline.clock import MS_OF_HOUR, due
-from offsets_pipeline.errors import in_one_line
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.maintenance import maintain_beside_fold
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.topics_offsets import bounds_of_topics
 from offsets_pipeline.clock import due
-from offsets_pipeline.errors import OffsetsError, in_one_line
+from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.topic_positions.sample_table import SampleWriter
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The offsets log does not have them. They come from a broker (`broker_positions`) or from a CSV file. The header of the
 file is `topic,partition,earliest,latest` and any number of times (ISO 8601, or milliseconds since 1970). A column with
-a time as its name has the offset of the first record at or after it, empty if no record is that young.
+a time as its name has the offset of the first record at or after it, empty if no record is that late.
 `kafka-get-offsets --time` prints these numbers.
 """
 
@@ -27,7 +27,7 @@ _HEADER = ["topic", "partition", "earliest", "latest"]
 
 
 class TimedOffset(NamedTuple):
-    """Offset of the first record at or after a time (ms), None if no record is that young."""
+    """Offset of the first record at or after a time (ms), None if no record is that late."""
 
     time_ms: int
     offset: int | None

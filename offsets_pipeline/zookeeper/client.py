@@ -29,7 +29,7 @@ from offsets_pipeline.zookeeper.node import Missing, Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.config import ZooKeeperSettings
+    from offsets_pipeline.config.sections import ZooKeeperSettings
 
 _Key = TypeVar("_Key")
 
@@ -132,7 +132,7 @@ class ZooKeeperClient:
         absent = []
         for path, found in self._each(nodes, lambda path: self._client.set_async(path, nodes[path]), "write"):
             if found is Missing.FORBIDDEN:
-                raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow to write {path}: check its ACL")
+                raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow writing {path}: check its ACL")
             if found is Missing.ABSENT:
                 absent.append(path)
         for path in absent:
@@ -144,7 +144,7 @@ class ZooKeeperClient:
         except NodeExistsError:  # another client created it
             self.write({path: data})
         except NoAuthError:
-            raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow to create {path}: check the ACLs") from None
+            raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow creating {path}: check the ACLs") from None
         except (KazooException, self._client.handler.timeout_exception) as error:
             raise self._failed(f"create {path}", error) from None
 
@@ -153,7 +153,7 @@ class ZooKeeperClient:
         deleted = 0
         for path, found in self._each(paths, self._client.delete_async, "delete"):
             if found is Missing.FORBIDDEN:
-                raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow to delete {path}: check the ACLs")
+                raise ZooKeeperFailed(f"ZooKeeper at {self.at} does not allow deleting {path}: check the ACLs")
             deleted += not isinstance(found, Missing)
         return deleted
 

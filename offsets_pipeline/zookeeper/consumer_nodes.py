@@ -74,7 +74,7 @@ class GroupNodes:
 
 
 def partition_of(name: str) -> int:
-    """Return the partition that a node's name says. Raises ValueError with the reason."""
+    """Return the partition number in a node's name. Raises ValueError with the reason."""
     if _PARTITION.fullmatch(name) is None or int(name) > _MAX_PARTITION:
         raise ValueError(f"{name!r} is not a partition")
     return int(name)
@@ -128,7 +128,7 @@ def group_ids(client: ZooKeeperClient, *, must_exist: bool = False) -> list[str]
     """
     ((_, found),) = client.children([ROOT])
     if found is Missing.FORBIDDEN:
-        raise ZooKeeperFailed(f"ZooKeeper at {client.at} does not allow to read {ROOT}: set digest in [zookeeper]")
+        raise ZooKeeperFailed(f"ZooKeeper at {client.at} does not allow reading {ROOT}: set digest in [zookeeper]")
     if found is Missing.ABSENT and must_exist:
         raise ZooKeeperFailed(f"ZooKeeper at {client.at} has no node {ROOT}: add Kafka's chroot, as in HOST:PORT/kafka")
     return found if isinstance(found, list) else []

@@ -1,6 +1,6 @@
 """Text dumps of the nodes below /consumers.
 
-Three formats, told apart line by line:
+Three formats; each line may have another one:
 
     /consumers/billing/offsets/orders/0 42 1457000000000     node, data, and if known the time of its last change (ms)
     /consumers/billing/offsets/orders/0:42                   as kafka.tools.ExportZkOffsets writes it

@@ -17,5 +17,5 @@ class Missing(Enum):
     """Why a request for a node failed."""
 
     ABSENT = "there is no such node"
-    FORBIDDEN = "the node's ACL does not allow to read it"
+    FORBIDDEN = "the node's ACL does not allow reading it"
     NOT_EMPTY = "the node has children"

@@ -116,30 +116,19 @@ def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command:
         (tools / name).symlink_to(shutil.which(name) or name)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
     name, *rest = command
-    done = subprocess.run(
-        [OFFSETS, name, "--store", tmp_path / "s", *rest],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env=environment,
-    )
+
+    def run() -> subprocess.CompletedProcess[str]:
+        words: list[str | Path] = [OFFSETS, name, "--store", tmp_path / "s", *rest]
+        return subprocess.run(
+            words, cwd=root, capture_output=True, text=True, check=False, timeout=100, env=environment
+        )
+
     assert_refused(
-        done, "no Java in PATH: Spark needs Java 17 or newer; install one, and put it in PATH or set JAVA_HOME"
+        run(), "no Java in PATH: Spark needs Java 17 or newer; install one, and put it in PATH or set JAVA_HOME"
     )
     assert not (tmp_path / "s").exists()
     environment["JAVA_HOME"] = str(tmp_path / "jdk")
-    done = subprocess.run(
-        [OFFSETS, name, "--store", tmp_path / "s", *rest],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env=environment,
-    )
-    assert_refused(done, f"no Java in JAVA_HOME, which is {tmp_path / 'jdk'}: Spark needs Java 17")
+    assert_refused(run(), f"no Java in JAVA_HOME, which is {tmp_path / 'jdk'}: Spark needs Java 17")
 
 
 @pytest.mark.process

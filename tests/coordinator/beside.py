@@ -13,7 +13,8 @@ import threading
 from dataclasses import replace
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import FoldSettings, Settings, SparkSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings, SparkSettings
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.maintenance import maintain_store

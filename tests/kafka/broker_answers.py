@@ -31,6 +31,17 @@ _POLL_SECONDS = 0.01
 Answer = dict[str, Any]
 
 
+def call_static(gateway: JavaGateway, name: str, method: str, parameter: JavaObject, argument: object) -> JavaObject:
+    """Call a static method of a class that shares its name with another method: py4j may find only the other one.
+
+    ``parameter`` is the class of its one parameter.
+    """
+    lang = gateway.jvm.java.lang
+    types, values = gateway.new_array(lang.Class, 1), gateway.new_array(lang.Object, 1)
+    types[0], values[0] = parameter, argument
+    return lang.Class.forName(name).getMethod(method, types).invoke(None, values)
+
+
 class Broker:
     """A running broker: its requests and answers."""
 

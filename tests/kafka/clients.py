@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from tests.kafka.broker_answers import QUICK_CLIENT
+from tests.kafka.broker_answers import QUICK_CLIENT, call_static
 from tests.kafka.wire import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from py4j.java_gateway import JavaObject, JVMView  # type: ignore[import-untyped]
+    from py4j.java_gateway import JavaGateway, JavaObject  # type: ignore[import-untyped]
 
     from offsets_pipeline.coordinator.requests import MemberOfGroup
     from tests.kafka.steps import Errors, Joining, Offsets
@@ -33,20 +33,23 @@ _RETRY_SECONDS = 0.02
 _PATIENCE_SECONDS = 30
 
 
-def wait_until(what: str, holds: Callable[[], object], seconds: float = _PATIENCE_SECONDS) -> None:
-    """Ask again and again, with a deadline."""
+def wait_until(
+    what: str, holds: Callable[[], object], seconds: float = _PATIENCE_SECONDS, pause: float = _RETRY_SECONDS
+) -> None:
+    """Ask again and again, with a deadline; ``pause`` in seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(pause)
 
 
 class Clients:
     """Creates Kafka clients of one broker, and returns Kafka's names of the errors that they raise."""
 
-    def __init__(self, jvm: JVMView, port: int) -> None:
-        self._jvm = jvm
-        self._kafka = jvm.org.apache.kafka
+    def __init__(self, gateway: JavaGateway, port: int) -> None:
+        self._gateway = gateway
+        self._jvm = gateway.jvm
+        self._kafka = self._jvm.org.apache.kafka
         self._address = f"127.0.0.1:{port}"
 
     def errors(self, call: Callable[[], object]) -> Errors:
@@ -91,13 +94,17 @@ class Clients:
 
     def leave(self, consumer: JavaObject) -> None:
         """Close a consumer; a static one leaves its group too."""
-        options = self._kafka.clients.consumer.CloseOptions
-        consumer.close(options.groupMembershipOperation(options.GroupMembershipOperation.LEAVE_GROUP))
+        self._close(consumer, "LEAVE_GROUP")
 
     def abandon(self, consumer: JavaObject) -> None:
         """Close a consumer without a request to leave its group."""
-        options = self._kafka.clients.consumer.CloseOptions
-        consumer.close(options.groupMembershipOperation(options.GroupMembershipOperation.REMAIN_IN_GROUP))
+        self._close(consumer, "REMAIN_IN_GROUP")
+
+    def _close(self, consumer: JavaObject, operation: str) -> None:
+        kind = "org.apache.kafka.clients.consumer.CloseOptions"
+        of_operation = self._jvm.java.lang.Class.forName(f"{kind}$GroupMembershipOperation")
+        value = self._jvm.java.lang.Enum.valueOf(of_operation, operation)
+        consumer.close(call_static(self._gateway, kind, "groupMembershipOperation", of_operation, value))
 
     def producer(self, transactional_id: str, timeout_ms: int) -> JavaObject:
         """A producer of transactions."""

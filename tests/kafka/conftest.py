@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config import FoldSettings, TopicSettings
+from offsets_pipeline.config.sections import FoldSettings, TopicSettings
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings

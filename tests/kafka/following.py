@@ -20,7 +20,7 @@ from tests.kafka.live_clients import wait_until
 from tests.spark.stores import differences, export_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsets_pipeline.config import Settings
@@ -50,6 +50,28 @@ def ingest_of(
 
 
 @contextmanager
+def beside(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Call ``run`` in a thread, and ``stop`` at the end of the context. Yields the failures; one fails the test."""
+    failures: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            traceback.print_exc()  # code that waits for an effect of the thread fails first
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop()
+        thread.join()
+    assert not failures, failures
+
+
+@contextmanager
 def following(
     workbench: Workbench, store: Path, broker: LiveClients, settings: Settings, heard: Heard | None = None
 ) -> Iterator[None]:
@@ -57,23 +79,8 @@ def following(
     ingest = ingest_of(workbench, store, broker, settings, heard)
     ingest.prepare()
     follower = Follower(ingest, settings, SystemClock())
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            follower.run(lambda *_: None)
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            traceback.print_exc()  # what waits for the answers meanwhile fails first
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with beside(lambda: follower.run(lambda *_: None), follower.stop):
         yield
-    finally:
-        follower.stop()
-        thread.join()
-    assert not failures, failures
 
 
 def caught_up(store: Path, broker: LiveClients) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.broker_answers import QUICK_CLIENT, TOPIC, Broker
+from tests.kafka.broker_answers import QUICK_CLIENT, TOPIC, Broker, call_static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -203,12 +203,9 @@ class LiveClients:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Delete a partition's records before an offset: its log start becomes this offset."""
         where = self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
-        # py4j finds no static method that shares its name with another method
-        lang, gateway = self._jvm.java.lang, self._kafka.gateway
-        types, values = gateway.new_array(lang.Class, 1), gateway.new_array(lang.Object, 1)
-        types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(str(before))
-        kind = lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
-        what = kind.getMethod("beforeOffset", types).invoke(None, values)
+        long = self._jvm.java.lang.Long
+        kind = "org.apache.kafka.clients.admin.RecordsToDelete"
+        what = call_static(self._kafka.gateway, kind, "beforeOffset", long.TYPE, long.valueOf(str(before)))
         self._admin.deleteRecords({where: what}).all().get()
 
     def tool(self, *arguments: str) -> str:
@@ -244,13 +241,14 @@ class LiveClients:
             client.subscribe(list(topics))
         return Consumer(self._jvm, client)
 
-    def transaction(self, transactional_id: str) -> Transaction:
-        """A producer that commits offsets in transactions."""
+    def transaction(self, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
+        """A producer that commits offsets in transactions; the broker aborts one that is open for longer."""
         client = self._jvm.org.apache.kafka.clients.producer.KafkaProducer(
             {
                 "bootstrap.servers": self.address,
                 **QUICK_CLIENT,
                 "transactional.id": transactional_id,
+                "transaction.timeout.ms": str(timeout_ms),
                 "key.serializer": _STRING,
                 "value.serializer": _STRING,
             }

@@ -12,7 +12,7 @@ from offsets_pipeline.semantics.partitioning import partition_for
 from tests.kafka.clients import Clients, KafkaProducer, ProducerByHand, commit_topics, named_errors, wait_until
 from tests.kafka.steps import ANYBODY
 from tests.logs import segment_rows
-from tests.unit.coordinator.groups import subscription
+from tests.member_bytes import subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ class OnBroker:
         self._broker = broker
         self._wire = wire
         self._offsets_partitions = offsets_partitions
-        self._clients = Clients(broker.gateway.jvm, broker.port)
+        self._clients = Clients(broker.gateway, broker.port)
         self._consumers: dict[str, dict[str, Any]] = {}
         self._abandoned: list[Any] = []
         self._producers: dict[str, tuple[str, Producer]] = {}

@@ -10,7 +10,7 @@ from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_types import GROUP_METADATA
 from tests.kafka.answers import coordinator_answers
 from tests.kafka.steps import ANYBODY
-from tests.unit.coordinator.groups import subscription
+from tests.member_bytes import subscription
 from tests.unit.coordinator.stores import append_rows
 
 if TYPE_CHECKING:

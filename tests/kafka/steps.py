@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from offsets_pipeline.coordinator.requests import NOBODY, MemberOfGroup, OffsetAndMetadata
+from offsets_pipeline.coordinator.requests import NO_MEMBER, MemberOfGroup, OffsetAndMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +49,7 @@ class Who:
 
     def of(self, members: Mapping[str, MemberOfGroup]) -> MemberOfGroup:
         """The member as the group has it, with the changed fields."""
-        member = NOBODY if self.consumer is None else members[self.consumer]
+        member = NO_MEMBER if self.consumer is None else members[self.consumer]
         return replace(
             member,
             generation=member.generation + self.later if self.generation is None else self.generation,

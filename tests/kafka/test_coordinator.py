@@ -124,7 +124,7 @@ def test_coordinator_expires_what_a_broker_expires(retained: Retained) -> None: 
     on_store.expire(MINUTE_MS)
     left = on_store.groups()["groups"]
     assert before - set(left) == {"left", "simple"}
-    wait_until("a minute of retention", lambda: not differences(on_broker, on_store), 90)
+    wait_until("a minute of retention", lambda: not differences(on_broker, on_store), 90, pause=0.5)
     assert {
         name: sorted((each["topic"], each["partition"]) for each in group["offsets"]) for name, group in left.items()
     } == {

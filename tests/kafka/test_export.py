@@ -25,9 +25,9 @@ from tests.compare import compare, compared_offsets
 from tests.kafka.answers import coordinator_answers, group_answer, offset_answer
 from tests.log_tables import capture_log, capture_records, log_store, log_table
 from tests.logs import ALIKE, CAPTURE_NAMES, CAPTURES, LogPartition, capture_partitions, oracle
+from tests.member_bytes import assignment, subscription
 from tests.replays import Replayed, replay
 from tests.spark.stores import export_of
-from tests.unit.coordinator.groups import assignment, subscription
 from tests.unit.coordinator.stores import NOW_MS, opened
 from tests.unit.coordinator.stores import log_of as owned_log
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import ABORT, COMMIT
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import Heard, answers_of, caught_up, following, ingest_of, log_places, log_records
 from tests.kafka.live import SASL, TOPIC, LiveBroker, live_broker, wait_until
 from tests.spark.stores import export_of, rows_of
@@ -39,32 +41,18 @@ pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 def clients_do_it_all(broker: LiveBroker, round_: str) -> None:
     """Clients of every kind commit, reset, delete; some stay members of their groups."""
     t = f"t{round_}"
-    broker.create_topic(t, 3)
+    classic_clients(broker, t, round_)
     for at in range(3):
         broker.produce(t, at, 5)
-    classic = broker.consumer(f"classic-{round_}", [t])
-    classic.join(3)
-    classic.commit({(t, 0): 1, (t, 1): 2}, "a note")
-    static = broker.consumer(f"static-{round_}", [t], group_instance_id="one", client_id="static-client")
-    static.join(3)
-    static.commit({(t, 2): 3})
     modern = broker.consumer(f"modern-{round_}", [t], group_protocol="consumer")
     modern.join(3)
     modern.commit({(t, 0): 4, (t, 2): 5})
-    gone = broker.consumer(f"gone-{round_}", [t], group_protocol="consumer")
-    gone.join(3)
-    gone.commit({(t, 1): 1})
-    gone.close()
+    leaving_member(broker, t, f"gone-{round_}", "consumer")
     committed, aborted = broker.transaction(f"c-{round_}"), broker.transaction(f"a-{round_}")
     committed.begin(f"txn-{round_}", {(t, 0): 2})
     committed.commit()
     aborted.begin(f"txn-{round_}", {(t, 0): 3, (t, 1): 3})
     aborted.abort()
-    broker.commit(f"simple-{round_}", {(t, 0): 5, (t, 1): 5}, "by hand")
-    broker.commit(f"simple-{round_}", {(t, 0): 2})  # a reset
-    broker.delete_offsets(f"simple-{round_}", [(t, 1)])
-    broker.commit(f"deleted-{round_}", {(t, 0): 1})
-    broker.delete_group(f"deleted-{round_}")
 
 
 def test_clients_of_every_kind_are_followed_through_a_restart_of_the_broker(
@@ -181,15 +169,16 @@ def test_pause_longer_than_tombstone_retention_leaves_no_deleted_offsets(
     assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {1}
 
 
+@pytest.mark.parametrize("seconds", [0, pytest.param(180, marks=pytest.mark.long)])
 def test_hanging_transaction_hides_nothing_but_its_own_commits(
-    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path, seconds: int
 ) -> None:
     store, heard = tmp_path / "store", Heard()
     impatient = replace(quick, topic=replace(quick.topic, open_transaction_warning_ms=1))
     with live_broker(kafka, tmp_path / "broker", 1) as broker:
         broker.create_topic("t", 1)
         broker.commit("before", {("t", 0): 1})
-        transaction = broker.transaction("hangs")
+        transaction, begun = broker.transaction("hangs", timeout_ms=900_000), time.monotonic()
         transaction.begin("in-it", {("t", 0): 2})
         broker.commit("behind", {("t", 0): 3})
         aborted = broker.transaction("is-aborted")
@@ -210,6 +199,12 @@ def test_hanging_transaction_hides_nothing_but_its_own_commits(
             wait_until(
                 lambda: any("a transaction of 'hangs' (producer id" in each for each in heard.warnings), "no warning"
             )
+            while time.monotonic() < begun + seconds:
+                offset = int(1_000 * time.monotonic())
+                broker.commit("behind", {("t", 0): offset})
+                caught_up(store, broker)
+                assert answers_of(store)["behind"] == {("t", 0): offset}
+                assert answers_of(store)["in-it"] == {}
             transaction.commit()
             caught_up(store, broker)
             wait_until(lambda: log_info(StateReader(str(store)))[0].open_since is None, "log-info still has it")

@@ -12,6 +12,7 @@ import pytest
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from tests.kafka.brokers import KafkaJvm, kafka_3_9
+from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import Heard, answers_of, caught_up, following, log_places, log_records
 from tests.kafka.live import LiveBroker, live_broker
 
@@ -34,24 +35,9 @@ def classic_kafka(kafka: KafkaJvm, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def clients_do_it_all(broker: LiveBroker, round_: int) -> None:
-    """Clients commit, reset and delete, within transactions too; some stay members of their groups."""
-    topic = f"t{round_}"
-    broker.create_topic(topic, 3)
-    member = broker.consumer(f"classic-{round_}", [topic])
-    member.join(3)
-    member.commit({(topic, 0): 1, (topic, 1): 2}, "a note")
-    static = broker.consumer(f"static-{round_}", [topic], group_instance_id="one", client_id="static-client")
-    static.join(3)
-    static.commit({(topic, 2): 3})
-    gone = broker.consumer(f"gone-{round_}", [topic])
-    gone.join(3)
-    gone.commit({(topic, 1): 1})
-    gone.close()
-    broker.commit(f"simple-{round_}", {(topic, 0): 5, (topic, 1): 5}, "by hand")
-    broker.commit(f"simple-{round_}", {(topic, 0): 2})  # a reset
-    broker.delete_offsets(f"simple-{round_}", [(topic, 1)])
-    broker.commit(f"deleted-{round_}", {(topic, 0): 1})
-    broker.delete_group(f"deleted-{round_}")
+    """Clients commit, reset and delete; some stay members of their groups."""
+    classic_clients(broker, f"t{round_}", round_)
+    leaving_member(broker, f"t{round_}", f"gone-{round_}", "classic")
 
 
 def test_broker_of_3_9_is_followed_with_the_answers_of_its_classic_coordinator_and_then_of_its_upgrade(

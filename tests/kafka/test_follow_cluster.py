@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.log_row import COMMIT
-from tests.kafka.following import Heard, answers_of, caught_up, following, log_places, log_records
+from tests.kafka.following import Heard, answers_of, beside, caught_up, following, log_places, log_records
 from tests.kafka.live_clients import wait_until
 from tests.kafka.three_brokers import VICTIM, ThreeBrokers, three_brokers
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 @contextmanager
 def clients_committing(cluster: ThreeBrokers) -> Iterator[Callable[[int], None]]:
     """Clients commit meanwhile, also in transactions; the function waits until they have committed so often again."""
-    ended, commits, failures = threading.Event(), itertools.count(), list[BaseException]()
+    ended, commits = threading.Event(), itertools.count()
     done = 0
 
     def commit_all() -> None:
@@ -54,24 +54,13 @@ def clients_committing(cluster: ThreeBrokers) -> Iterator[Callable[[int], None]]
             else:
                 done += 1
 
-    def run() -> None:
-        try:
-            commit_all()
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            failures.append(error)
+    with beside(commit_all, ended.set) as failures:
 
-    def wait_for(more: int) -> None:
-        goal = done + more
-        wait_until(lambda: done >= goal or bool(failures), "no commit is accepted")
+        def wait_for(more: int) -> None:
+            goal = done + more
+            wait_until(lambda: done >= goal or bool(failures), "no commit is accepted")
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
         yield wait_for
-    finally:
-        ended.set()
-        thread.join()
-    assert not failures, failures
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])

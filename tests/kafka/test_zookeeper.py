@@ -16,7 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import CoordinatorSettings, Settings, ZooKeeperSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import CoordinatorSettings, ZooKeeperSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
@@ -313,7 +314,7 @@ def test_nodes_that_a_digest_protects_are_read_with_it_and_named_without(
         servers.client.set_acls(path, [make_digest_acl("me", "open-sesame", all=True)])
     command = ["import-zookeeper", "--store", store, "--zookeeper", servers.address]
     assert main(command) == 0
-    assert "skipped /consumers/closed/offsets: the node's ACL does not allow to read it" in capsys.readouterr().err
+    assert "skipped /consumers/closed/offsets: the node's ACL does not allow reading it" in capsys.readouterr().err
     config = tmp_path / "offsets.toml"
     config.write_text('[zookeeper]\ndigest = "env:DIGEST"\n', encoding="utf-8")
     monkeypatch.setenv("DIGEST", "me:open-sesame")
@@ -323,7 +324,7 @@ def test_nodes_that_a_digest_protects_are_read_with_it_and_named_without(
         assert fetched(log, "closed") == {("orders", 0): 2}
     with (
         coordinator(servers, store, dual=True) as dual,
-        pytest.raises(ZooKeeperFailed, match="does not allow to write"),
+        pytest.raises(ZooKeeperFailed, match="does not allow writing"),
     ):
         dual.commit_offsets("closed", {TopicPartition("orders", 0): 3})
     servers.client.add_auth("digest", "me:open-sesame")

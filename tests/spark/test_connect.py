@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.connect.connect_keys import offset_key
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.query.retention_forecast import ForecastRow, forecast_rows
 from offsets_pipeline.query.retention_inputs import retention_inputs

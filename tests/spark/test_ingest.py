@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from offsets_pipeline.config import LogSettings
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.errors import (
     ConflictingLog,
     InvalidPartitionCount,
@@ -21,8 +21,8 @@ from offsets_pipeline.errors import (
     TaskFailed,
     UndecodableRecord,
     WrongRecords,
-    raised_on_executor,
 )
+from offsets_pipeline.foreign_errors import raised_on_executor
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.ingest.segments.segment_reader import write_segments
 from offsets_pipeline.query.log_info import LogPartitionInfo, log_info

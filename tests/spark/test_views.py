@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.commits import fetch_offsets
-from offsets_pipeline.coordinator.requests import NOBODY
+from offsets_pipeline.coordinator.requests import NO_MEMBER
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
@@ -220,7 +220,7 @@ def test_every_reader_answers_for_the_same_groups(
             state.replay(row)
         for name in ("simple", "both", "stray", "removed", "shared"):
             if partition_for(name, 2) == at:
-                answers = fetch_offsets(state, name, None, NOBODY, require_stable=False)
+                answers = fetch_offsets(state, name, None, NO_MEMBER, require_stable=False)
                 assert {(name, *where, each.offset) for where, each in answers.items()} == {
                     each for each in expected if each[0] == name
                 }

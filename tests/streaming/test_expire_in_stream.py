@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import CoordinatorSettings, FoldSettings
+from offsets_pipeline.config.sections import CoordinatorSettings, FoldSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.expiry_runs import expire_once
 from offsets_pipeline.coordinator.owned_store import OwnedStore

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.state.fold import fold_batch, reload_partitions

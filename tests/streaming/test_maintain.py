@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.config import LogSettings
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.delta.schemas import TABLES
 from offsets_pipeline.errors import NoSuchCheckpoint
 from offsets_pipeline.maintenance import maintain_beside_fold, maintain_store

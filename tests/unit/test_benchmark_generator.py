@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import generate as g
-from benchmarks.generate import GeneratedLog, Shape, generate
+from benchmarks import log_bytes
+from benchmarks.generate import GeneratedLog, generate
+from benchmarks.log_content import UPGRADED_AFTER, Shape
 from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.decode import decode_value
@@ -112,7 +113,7 @@ def test_the_log_holds_what_its_shape_says(tmp_path: Path) -> None:
     assert transactional == pytest.approx(0.2 * SHAPE.commits, rel=0.2)
     assert tombstones == pytest.approx(0.05 * SHAPE.commits, rel=0.3)
     assert controls[COMMIT] > controls[ABORT] > 0
-    assert versions[3] == pytest.approx(g.UPGRADED_AFTER * sum(versions.values()), rel=0.1)
+    assert versions[3] == pytest.approx(UPGRADED_AFTER * sum(versions.values()), rel=0.1)
     assert set(versions) == {3, 4}
     assert "" in metadata
     assert len(metadata) > 1
@@ -150,7 +151,7 @@ def test_the_same_seed_gives_the_same_bytes(codec: Codec, tmp_path: Path) -> Non
 
 def test_a_full_segment_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = generate(SHAPE, tmp_path / "whole")
-    monkeypatch.setattr(g, "_SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(log_bytes, "_SEGMENT_BYTES", 10_000)
     rolled = generate(SHAPE, tmp_path / "rolled")
     sizes = [path.stat().st_size for path in rolled.folder.glob("*/*.log")]
     assert len(sizes) > len(list(whole.folder.glob("*/*.log")))
@@ -159,7 +160,7 @@ def test_a_full_segment_is_followed_by_the_next(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(g, "_SEGMENT_BYTES", 10)
+    monkeypatch.setattr(log_bytes, "_SEGMENT_BYTES", 10)
     log = generate(replace(SHAPE, commits=20), tmp_path)
     assert sum(len(rows) for _, rows in rows_of(log)) == log.records
 

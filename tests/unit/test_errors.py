@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from offsets_pipeline import errors
+from offsets_pipeline import errors, foreign_errors
 from offsets_pipeline.errors import OffsetsError
 
 ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, OffsetsError)]
@@ -39,25 +39,27 @@ def test_a_group_that_is_not_there_has_kafkas_name() -> None:
 
 
 def test_an_error_in_a_task_names_its_place_and_its_cause() -> None:
-    with pytest.raises(errors.TaskFailed) as failed, errors.working_on(lambda: "byte position 7 of a.log"):
+    with pytest.raises(errors.TaskFailed) as failed, foreign_errors.working_on(lambda: "byte position 7 of a.log"):
         raise KeyError("first line\nsecond line")
     assert str(failed.value) == "a task failed at byte position 7 of a.log: KeyError: 'first line\\nsecond line'"
     assert isinstance(failed.value.__cause__, KeyError)
 
 
 def test_an_error_of_this_package_in_a_task_stays_what_it_is() -> None:
-    with pytest.raises(errors.WriteConflict, match="others came first"), errors.working_on(lambda: "anywhere"):
+    with pytest.raises(errors.WriteConflict, match="others came first"), foreign_errors.working_on(lambda: "anywhere"):
         raise errors.WriteConflict("others came first")
 
 
 def test_the_error_of_a_task_is_found_in_what_spark_says_of_it() -> None:
     said: list[str] = []
     try:
-        with errors.working_on(lambda: "log partition 3, record offsets 5 to 9"):
+        with foreign_errors.working_on(lambda: "log partition 3, record offsets 5 to 9"):
             raise ValueError("too large")
     except errors.TaskFailed:
         said.append(traceback.format_exc())
-    ours = errors.raised_on_executor(RuntimeError(f"[PYTHON_EXCEPTION] An exception was thrown:\n{said[0]}\tat java"))
+    ours = foreign_errors.raised_on_executor(
+        RuntimeError(f"[PYTHON_EXCEPTION] An exception was thrown:\n{said[0]}\tat java")
+    )
     assert isinstance(ours, errors.TaskFailed)
     assert str(ours) == "a task failed at log partition 3, record offsets 5 to 9: ValueError: too large"
-    assert errors.raised_on_executor(ours) is ours
+    assert foreign_errors.raised_on_executor(ours) is ours

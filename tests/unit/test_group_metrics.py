@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import LagSettings
+from offsets_pipeline.config.sections import LagSettings
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.metrics import HELP, Metrics
 from offsets_pipeline.query.state_reader import StateReader

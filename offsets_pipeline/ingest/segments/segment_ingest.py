@@ -16,12 +16,8 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import (
-    ConflictingLog,
-    InvalidPartitionCount,
-    StoreMismatch,
-    raised_on_executor,
-)
+from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch
+from offsets_pipeline.foreign_errors import raised_on_executor
 from offsets_pipeline.ingest.record_kind import LOOK_RECORDS, FirstRecord, topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import FoundLog, LogFolder, find_log
 from offsets_pipeline.ingest.segments.segment_reader import FileReport, Offsets, opened, parsed_segments, write_segments

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.ingest.log_columns import LOG_COLUMNS, log_columns
 from offsets_pipeline.ingest.segments.segment_files import LogFolder
 from offsets_pipeline.log.file_writer import LogFileWriter

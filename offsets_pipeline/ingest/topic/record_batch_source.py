@@ -40,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from offsets_pipeline.broker.cluster import Cluster, TopicMetadata
+from offsets_pipeline.broker.cluster import Cluster
 from offsets_pipeline.broker.fetch import Fetcher, Position
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.log_offsets import EARLIEST, LATEST, list_offsets
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+
+    from offsets_pipeline.broker.cluster_metadata import TopicMetadata
 
 FORMAT = "kafka_record_batches"
 #: Values of the option `content`.
@@ -164,7 +166,7 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     # --- in the driver
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
-        """Where the first batch starts."""
+        """Return the start of the first batch."""
         starts = self._options.starts
         return rendered(self._ends(self._topic({}), EARLIEST) if starts is None else starts)
 
@@ -173,12 +175,12 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Read no further than the log ends now."""
+        """Limit the reading to the present end of the log."""
         starts = self._options.starts
         self._target = self._ends(self._topic(starts or {}), LATEST, starts)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
-        """Where the next batch ends; waits for new records if there are none.
+        """Return the end of the next batch; wait for new records if there are none.
 
         Returns ``start`` while no broker answers. Raises LogTruncated if the log before ``start`` is no longer there.
         """
@@ -253,9 +255,9 @@ class RecordBatchStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         }
 
     def _within_bytes(self, positions: Positions, ahead: Mapping[int, int], most: int) -> dict[int, int]:
-        """How many record offsets lie in so many bytes of record batches, by a fetch of them.
+        """Return the number of record offsets by partition that fit into ``most`` bytes, by a fetch.
 
-        A first batch that is larger alone is one: else no batch would ever come to an end.
+        The first record batch counts even if it alone is larger: otherwise the stream would never advance.
         """
         left, found = most, dict[int, int]()
         limits = replace(self._client.settings.fetch, max_wait_ms=0)

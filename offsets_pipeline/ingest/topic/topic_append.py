@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import working_on
+from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter, log_partitions_of
 from offsets_pipeline.log.metadata import LogMetadata
@@ -49,8 +49,8 @@ def ends_by_incarnation(store: Store) -> dict[int, dict[int, int]]:
 class TopicAppender:
     """Appends batches of one log incarnation.
 
-    ``read`` turns the batches of a task into batches of records; by default they are records. A reader of ranges saves
-    the way of each record from one Python process through the JVM, row by row, to another.
+    ``read`` turns the batches of a task into batches of records; by default they are records. With a reader
+    of ranges, records need not go row by row from one Python process through the JVM to another.
 
     Calls ``confirm`` after it has read a batch and before it appends the batch; an exception of ``confirm`` prevents
     the append.
@@ -110,7 +110,7 @@ class TopicAppender:
 
 @dataclass
 class _Written:
-    """What a task wrote: files of the log, the new ends by log partition, and what did not decode."""
+    """Result of a task: files of the log, the new ends by log partition, and damaged parts of the topic."""
 
     files: list[AddFile] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)

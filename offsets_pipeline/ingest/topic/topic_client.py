@@ -65,7 +65,7 @@ class TopicClient:
         return TopicDescription(self._cluster.cluster_id(), topic.topic_id, len(topic.partitions))
 
     def leader_epochs(self) -> dict[int, int | None]:
-        """The epoch of each log partition's leader; None if the broker tells none."""
+        """The epoch of each log partition's leader; None if the broker sends none."""
         return {each: leader.epoch for each, leader in self._cluster.topic(self._topic).partitions.items()}
 
     def coordinator_semantics(self) -> CoordinatorSemantics:

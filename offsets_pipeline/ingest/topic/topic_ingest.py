@@ -29,9 +29,8 @@ from offsets_pipeline.errors import (
     NoSuchTopic,
     OffsetsError,
     TopicStopped,
-    first_line,
-    raised_on_executor,
 )
+from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.ingest.record_kind import topic_kind_of
 from offsets_pipeline.ingest.segments.segment_files import OFFSETS_TOPIC
 from offsets_pipeline.ingest.topic.query_offsets import last_ends, planned_ends
@@ -213,7 +212,7 @@ class TopicIngest:
                 failures = waits = 0
             failures += failed
             if failures > _FAILURES_IN_A_ROW:
-                raise TopicStopped(f"{said}; the query failed too often without reading")
+                raise TopicStopped(f"{said}; the query failed too often without reading a record")
             if away is None:
                 self._warn(f"{said}; trying again")
             else:

@@ -1,4 +1,4 @@
-"""What an ingest of a topic reports while it runs."""
+"""Reports of an ingest of a topic while it runs."""
 
 from __future__ import annotations
 

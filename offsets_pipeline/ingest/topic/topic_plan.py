@@ -76,7 +76,7 @@ class Unfinished:
     """A topic, and a reading of it from its start that this process began and has not completed.
 
     The reading appends to a new log incarnation. ``leader_epochs``: by log partition, the epoch of a leader that had
-    all records that the reading appended; None if the broker tells none.
+    all records that the reading appended; None if the broker sends none.
     """
 
     topic: TopicDescription
@@ -184,7 +184,7 @@ def _unusable(known: KnownLog, positions: Mapping[int, int], bounds: Mapping[int
     if known.ends and max(known.ends) > known.log_incarnation:
         return "an earlier reading from its beginning did not reach the end"
     if known.complete is None:
-        return "the log came from another source and may lack records of the topic"
+        return "`follow` has no progress in this log, which may lack records of the topic"
     for at, each in sorted(bounds.items()):
         if each.start > positions[at]:
             return f"log partition {at} now starts at {each.start}, but was read up to {positions[at]}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.config import KafkaSettings, load_settings
+from offsets_pipeline.config import load_settings
+from offsets_pipeline.config.sections import KafkaSettings
 from offsets_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ WITHOUT_SPARK = {
     "describe_command": {"describe"},
     "groups_command": {"groups", "top"},
     "cluster_command": {"name-cluster"},
+    "upgrade_command": {"upgrade"},
     "sql_command": {"sql"},
     "history_commands": {"as-of", "history", "why"},
     "export_command": {"export-segments"},

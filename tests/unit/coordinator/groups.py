@@ -5,35 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata
-from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
-from offsets_pipeline.record.schema import codec_for
-from offsets_pipeline.record.wire import write_int16
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import LogPartition
+from tests.member_bytes import subscription
 from tests.unit.coordinator.stores import append_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PARTITIONS = 3
-
-
-def subscription(*topics: str) -> bytes:
-    """Subscription of a member of a consumer group, as it sends it."""
-    out = bytearray()
-    write_int16(out, MAX_VERSION)
-    fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
-    codec_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
-    return bytes(out)
-
-
-def assignment(topic: str, *partitions: int) -> bytes:
-    """Assignment of a member by the leader of a consumer group."""
-    out = bytearray()
-    write_int16(out, MAX_VERSION)
-    fields = {"assigned_partitions": [{"topic": topic, "partitions": list(partitions)}], "user_data": None}
-    codec_for(ASSIGNMENT, MAX_VERSION).write(out, fields, "assignment")
-    return bytes(out)
 
 
 def stable(group_id: str = "g", *topics: str, generation: int = 3, protocol_type: str = "consumer") -> GroupMetadata:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import CoordinatorSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.requests import MemberOfGroup, OffsetAndMetadata
 from offsets_pipeline.errors import (

@@ -11,8 +11,8 @@ from offsets_pipeline.query.retention_forecast import forecast_rows
 from offsets_pipeline.semantics import partition_state
 from offsets_pipeline.semantics.retention import Basis, Expiry, Rule, forecast, holdings_of
 from tests.logs import LogPartition, capture_partitions, capture_rows, group_key, group_value
+from tests.member_bytes import subscription
 from tests.unit.coordinator.broker_expiry import PAIRS, RETENTION_MINUTES, assert_as_the_broker_did, wall_clock_ms
-from tests.unit.coordinator.groups import subscription
 from tests.unit.coordinator.states import at
 
 if TYPE_CHECKING:

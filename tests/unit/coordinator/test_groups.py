@@ -18,7 +18,8 @@ from offsets_pipeline.errors import (
 )
 from offsets_pipeline.record.decode import decode_key, decode_value
 from offsets_pipeline.semantics.group_description import GroupDescription
-from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable, subscription
+from tests.member_bytes import subscription
+from tests.unit.coordinator.groups import emptied_kip848, of_kip848, share_group, stable
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import NOW_MS, log_of, opened, references_of
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsets_pipeline.config import LogSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.loading import LoadStatus, Partitions
 from offsets_pipeline.coordinator.registry import BELIEVED_MS, Instance, Registry
@@ -266,5 +267,5 @@ def test_an_old_note_or_one_of_a_dead_process_is_not_believed(store: Path) -> No
     dead = Instance(Instance.here().host, 2**22 + 1, "dead")
     Registry(str(store), dead).note([0], NOW_MS)
     registry = Registry(str(store), Instance.here())
-    assert registry.who_has(0, NOW_MS + BELIEVED_MS) == [elsewhere]
-    assert registry.who_has(0, NOW_MS + BELIEVED_MS + 1) == []
+    assert registry.instances_with(0, NOW_MS + BELIEVED_MS) == [elsewhere]
+    assert registry.instances_with(0, NOW_MS + BELIEVED_MS + 1) == []

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import CoordinatorSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import CoordinatorSettings
 from offsets_pipeline.coordinator import expiry_runs as retention
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
 from offsets_pipeline.coordinator.owned_log import OwnedLog

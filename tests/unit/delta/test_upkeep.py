@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta import upkeep
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_PARTITIONS

@@ -13,7 +13,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import Settings, TopicSettings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import TopicSettings
 from offsets_pipeline.errors import BrokerUnreachable, NoSuchTopic, OffsetsError
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver

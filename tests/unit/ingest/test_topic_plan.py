@@ -82,7 +82,7 @@ def test_topic_with_another_number_of_partitions_is_read_again() -> None:  # R1
     ("known", "bounds", "why"),
     [
         (replace(FOLLOWED, ends={0: {0: 20}, 1: {0: 3}}), BOUNDS, "did not reach the end"),
-        (KnownLog(2, 0, {0: {0: 20}}), BOUNDS, "came from another source"),
+        (KnownLog(2, 0, {0: {0: 20}}), BOUNDS, "has no progress in this log"),
         (
             FOLLOWED,
             {0: Bounds(26, 30, 30), 1: BOUNDS[1]},

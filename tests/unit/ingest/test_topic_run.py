@@ -11,7 +11,8 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.config import FoldSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -127,7 +128,7 @@ def test_a_query_that_fails_again_and_again_ends_it_unless_it_worked_meanwhile()
         ingest.run()
         assert ingest.outcomes == []
     with pytest.raises(
-        TopicStopped, match=r"^reading topic t failed: why; the query failed too often without reading$"
+        TopicStopped, match=r"^reading topic t failed: why; the query failed too often without reading a record$"
     ):
         Scripted([*failing, False, BrokerUnreachable("away"), *failing[:1]]).run()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,36 +13,7 @@ from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key,
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
-
-
-def hexed(*parts: str) -> bytes:
-    return bytes.fromhex("".join(parts))
-
-
-ID = "000102030405060708090a0b0c0d0e0f"
-ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
-TIME = "00000000000003e8"  # 1000
-
-
-def commit(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"leader_epoch": None, "expire_timestamp": None, "topic_id": None, "commit_timestamp": 1000}
-    return {**defaults, "metadata": "m", "offset": 42, **fields}
-
-
-def group(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"protocol_type": "consumer", "generation": 3, "protocol": "range", "leader": "a"}
-    return {**defaults, "current_state_timestamp": None, "members": [], **fields}
-
-
-def member(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"member_id": "a", "client_id": "c", "client_host": "/h", "session_timeout": 5}
-    blobs = {"subscription": b"\x01", "assignment": b""}
-    return {**defaults, **blobs, "rebalance_timeout": None, "group_instance_id": None, **fields}
-
-
-OFFSET_42 = "000000000000002a"
-# member_id "a", client_id "c", client_host "/h"
-CLIENT = "000163" + "00022f68"
+from tests.unit.record.hand_worked import CLIENT, ID, ID_TEXT, OFFSET_42, TIME, commit, group, hexed, member
 
 
 @pytest.mark.parametrize("record_type", [-1, 18, 24, 99, 32767, -32768])

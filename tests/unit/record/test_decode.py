@@ -14,39 +14,11 @@ from offsets_pipeline.record.decode import DecodedKey, DecodedValue, decode_key,
 from offsets_pipeline.record.encode import encode_key, encode_value
 from offsets_pipeline.record.message_types import MESSAGE_TYPES, OFFSET_COMMIT_TYPES, RecordType
 from offsets_pipeline.record.schema import UNKNOWN_TAGGED_FIELDS
+from tests.unit.record.hand_worked import CLIENT, ID, ID_TEXT, OFFSET_42, TIME, commit, group, hexed, member
 
-
-def hexed(*parts: str) -> bytes:
-    return bytes.fromhex("".join(parts))
-
-
-ID = "000102030405060708090a0b0c0d0e0f"
-ID_TEXT = "AAECAwQFBgcICQoLDA0ODw"
-TIME = "00000000000003e8"  # 1000
 NO_TIME = "ffffffffffffffff"
-
-
-def commit(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"leader_epoch": None, "expire_timestamp": None, "topic_id": None, "commit_timestamp": 1000}
-    return {**defaults, "metadata": "m", "offset": 42, **fields}
-
-
-def group(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"protocol_type": "consumer", "generation": 3, "protocol": "range", "leader": "a"}
-    return {**defaults, "current_state_timestamp": None, "members": [], **fields}
-
-
-def member(**fields: Any) -> dict[str, Any]:  # noqa: ANN401 (field values)
-    defaults = {"member_id": "a", "client_id": "c", "client_host": "/h", "session_timeout": 5}
-    blobs = {"subscription": b"\x01", "assignment": b""}
-    return {**defaults, **blobs, "rebalance_timeout": None, "group_instance_id": None, **fields}
-
-
-OFFSET_42 = "000000000000002a"
 CONSUMER = "0008636f6e73756d6572"  # "consumer"
 RANGE_A = "000572616e6765" + "000161"  # "range", "a"
-# member_id "a", client_id "c", client_host "/h"
-CLIENT = "000163" + "00022f68"
 BLOBS = "0000000101" + "00000000"
 
 VALUES: dict[str, tuple[int, bytes, int, dict[str, Any]]] = {

@@ -25,8 +25,8 @@ from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import Store
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.logs import CAPTURES, capture_partitions, capture_rows, oracle
+from tests.member_bytes import assignment, subscription
 from tests.simulated import END_MS, PRODUCED, START_MS, STEP_MS, STEPS, simulate_day
-from tests.unit.coordinator.groups import assignment, subscription
 from tests.unit.lag.stores import folded_store as timed_store
 from tests.unit.lag.stores import timed_segment_rows
 

@@ -133,10 +133,8 @@ def test_an_address_in_use_is_refused_in_one_line(serve: Callable[..., tuple[int
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         status, said = serve("--listen", address)
-        assert (status, said) == (
-            1,
-            f"offsets: error: cannot listen at {address}: Address already in use; name another --listen\n",
-        )
+        reason = "Address already in use; choose another address with --listen"
+        assert (status, said) == (1, f"offsets: error: cannot listen at {address}: {reason}\n")
 
 
 def test_requests_need_the_token(location: Path, token_file: Path) -> None:
@@ -267,7 +265,7 @@ def test_a_token_on_a_network_without_tls_is_warned_of(
     )
     said = capsys.readouterr()
     assert (status, said.out.count("are served at http://0.0.0.0:")) == (0, 1)
-    assert said.err == "offsets: warning: the token travels in clear; name --tls-certificate and --tls-key\n"
+    assert said.err == "offsets: warning: the token is sent in clear text; name --tls-certificate and --tls-key\n"
 
 
 @pytest.mark.process

@@ -86,9 +86,8 @@ def test_marker_of_another_producer_or_log_partition_decides_nothing(marker: Mar
 POSITIONS = st.tuples(st.integers(0, 1), st.sampled_from([-1, 7, 2**62]), st.integers(0, 15))
 
 
-@FIXED
-@given(st.lists(POSITIONS, max_size=12, unique=True), st.data())
-def test_columns_agree_with_one_by_one_in_any_order(positions: list[tuple[int, int, int]], data: st.DataObject) -> None:
+def drawn(positions: list[tuple[int, int, int]], data: st.DataObject) -> tuple[list[Record], list[Marker]]:
+    """A record or a marker at each position."""
     records, markers = [], []
     for position in positions:
         end = data.draw(st.sampled_from([None, None, True, False]))
@@ -96,6 +95,13 @@ def test_columns_agree_with_one_by_one_in_any_order(positions: list[tuple[int, i
             records.append(Record(*position))
         else:
             markers.append(Marker(*position, commits=end))
+    return records, markers
+
+
+@FIXED
+@given(st.lists(POSITIONS, max_size=12, unique=True), st.data())
+def test_columns_agree_with_one_by_one_in_any_order(positions: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    records, markers = drawn(positions, data)
     again = data.draw(st.sampled_from([markers, markers * 2]))
     assert decided(records, again) == [one_by_one(record, markers) for record in records]
 
@@ -115,13 +121,7 @@ def test_marker_behind_a_gap_decides_nothing_within_some_rows() -> None:
 def test_what_is_decided_within_some_rows_is_what_all_rows_say(
     positions: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    records, markers = [], []
-    for position in positions:
-        end = data.draw(st.sampled_from([None, None, True, False]))
-        if end is None:
-            records.append(Record(*position))
-        else:
-            markers.append(Marker(*position, commits=end))
+    records, markers = drawn(positions, data)
     taken = data.draw(st.sets(st.sampled_from([*records, *markers]))) if positions else set()
     some = [record for record in records if record in taken]
     within = decided_within(some, [marker for marker in markers if marker in taken])

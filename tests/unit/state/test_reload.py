@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.state.fold import fold_batch, reload_partitions

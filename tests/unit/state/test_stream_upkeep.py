@@ -10,7 +10,8 @@ import pytest
 
 from offsets_pipeline import maintenance
 from offsets_pipeline.clock import FixedClock, SystemClock
-from offsets_pipeline.config import LogSettings, Settings
+from offsets_pipeline.config import Settings
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.delta.schemas import LOG, TABLES
 from offsets_pipeline.delta.upkeep import compact, vacuum
 from offsets_pipeline.errors import StorageFailed, WriteConflict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
 from offsets_pipeline.state import table_compaction

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from offsets_pipeline.clock import MS_OF_HOUR, FixedClock, SystemClock
-from offsets_pipeline.config import FoldSettings
+from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.delta.store_folder import create_tables

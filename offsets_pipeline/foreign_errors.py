@@ -1,0 +1,66 @@
+"""Exceptions of other libraries, and errors that Spark reports from a task: their text, their place, their retry."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.errors import OffsetsError, TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def first_line(error: Exception) -> str:
+    """First line of a foreign exception's message, or its class if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def in_one_line(error: Exception) -> str:
+    """An exception in one line: message of an error of this package, class and message of a foreign exception."""
+    ours = raised_on_executor(error)
+    if ours is not None:
+        return str(ours)
+    lines = str(error).strip().splitlines() or [""]
+    # Py4J writes its own line before the JVM's message
+    message = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
+    return f"{type(error).__name__}: {message}"
+
+
+@contextmanager
+def working_on(place: Callable[[], str]) -> Iterator[None]:
+    """Context manager: name the place where a task fails, such as a file or a record offset of a log partition.
+
+    Raises TaskFailed, caused by the exception, for any exception that is not an error of this package.
+    """
+    try:
+        yield
+    except OffsetsError:
+        raise
+    except Exception as error:
+        raise TaskFailed(f"a task failed at {place()}: {type(error).__name__}: {first_line(error)}") from error
+
+
+def raised_on_executor(error: Exception) -> OffsetsError | None:
+    """The error of this package, raised here or by a task that Spark reports; None for a foreign exception."""
+    if isinstance(error, OffsetsError):
+        return error
+    found = re.findall(r"^offsets_pipeline(?:\.\w+)*\.(\w+): (.*)$", str(error), re.MULTILINE)
+    kinds = {kind.__name__: kind for kind in _with_subclasses(OffsetsError)}
+    for name, message in reversed(found):
+        if name in kinds:
+            return kinds[name].__new__(kinds[name], message)  # the message is complete: skip __init__
+    return None
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a later attempt may succeed: after a retriable error of this package, or a foreign one."""
+    ours = raised_on_executor(error)
+    if ours is not None:
+        return ours.retriable
+    return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
+
+
+def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in _with_subclasses(sub))]

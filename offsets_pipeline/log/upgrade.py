@@ -1,0 +1,111 @@
+"""Copies a store of an older format to a new store. No Spark.
+
+The state is not copied: a fold or a reload of the new store makes it from the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from offsets_pipeline.delta import APPLICATION, TableFolder
+from offsets_pipeline.delta.properties import FORMAT_VERSION, StoreProperties, format_of
+from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.delta.snapshot import conformed
+from offsets_pipeline.delta.store_folder import create_tables, log_of
+from offsets_pipeline.errors import NoSuchTable, StoreMismatch, WriteConflict
+
+if TYPE_CHECKING:
+    from offsets_pipeline.delta import Snapshot
+    from offsets_pipeline.delta.schemas import Table
+
+#: Names of columns in formats 1 and 2, and their names since.
+_NEW_NAMES = {"log_epoch": "log_incarnation"}
+#: Columns of `log_partitions` with the progress of `follow`; without them, `follow` begins a new log incarnation.
+_PROGRESS = ("complete_since", "read_at", "stable_offset", "topic_end_offset", "open_since")
+
+
+def upgrade(folder: str, new_folder: str) -> int:
+    """Copy the log of a store, and what belongs to it, to a new store; returns the number of its records.
+
+    The folders are paths or URIs of Arrow. The old store is only read. A copy that was interrupted is begun again by
+    another call with the same folders.
+
+    A program before the one that keeps leader epochs followed a topic `read_committed`, so its log lacks the control
+    records and the aborted commits. The copy has no progress of such a reading: the next `follow` begins a new log
+    incarnation.
+
+    Raises:
+        NoSuchStore, NotAStore: there is no store at ``folder``, or ``new_folder`` holds something else.
+        StoreMismatch: the store has this program's format or a newer one, or ``new_folder`` holds another store's log.
+        WriteConflict: another process wrote to the old store meanwhile.
+        DamagedTable, StorageFailed, UnsafeStorage: as `TableFolder.snapshot` and `create_tables`.
+    """
+    log = log_of(folder)
+    _require_older(folder, format_of(log.properties, folder))
+    create_tables(new_folder, StoreProperties.of_any_format(log.properties))
+    if TableFolder(f"{new_folder}/{LOG.name}", LOG).snapshot().files():
+        raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
+    for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, *LATER_TABLES):
+        _copy_table(table, folder, new_folder)
+    return _copy(log, TableFolder(f"{new_folder}/{LOG.name}", LOG))  # last: with its records the store is complete
+
+
+def _require_older(folder: str, version: int) -> None:
+    if version == int(FORMAT_VERSION):
+        raise StoreMismatch(f"{folder} has format {version} already, the one of this program; use it as it is")
+    if version > int(FORMAT_VERSION):
+        raise StoreMismatch(
+            f"{folder} has format {version}, this program writes {FORMAT_VERSION}; use a newer version of the program"
+        )
+
+
+def _copy_table(table: Table, folder: str, new_folder: str) -> None:
+    try:
+        old = TableFolder(f"{folder}/{table.name}", table).snapshot()
+    except NoSuchTable:
+        return  # a table that a store gets when it is first written
+    new = TableFolder(f"{new_folder}/{table.name}", table)
+    if table in LATER_TABLES:
+        new.create()
+    _copy(old, new)
+
+
+def _copy(old: Snapshot, new: TableFolder) -> int:
+    """Write the rows of all files of a table to the new table in one commit, in place of its own; returns how many."""
+    seen = new.snapshot()
+    written = []
+    try:
+        for file in old.files():
+            with TableFolder(old.folder, old.table).open_file(file) as source:
+                rows = _in_this_format(source.read(), new.table)
+            if rows.num_rows:
+                written.append(new.write_file(rows))
+        _require_unchanged(old)
+    except BaseException:
+        new.remove_uncommitted(written)
+        raise
+    new.commit(
+        written, seen.files(), seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1}, operation="UPGRADE"
+    )
+    return sum(file.rows for file in written)
+
+
+def _in_this_format(rows: pa.Table, table: Table) -> pa.Table:
+    rows = conformed(rows.rename_columns([_NEW_NAMES.get(name, name) for name in rows.column_names]), table)
+    if table is not LOG_PARTITIONS or rows["leader_epoch"].null_count < rows.num_rows:
+        return rows
+    for name in _PROGRESS:
+        at = rows.schema.get_field_index(name)
+        field = rows.schema.field(at)
+        rows = rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))
+    return rows
+
+
+def _require_unchanged(old: Snapshot) -> None:
+    newest = TableFolder(old.folder, old.table).snapshot()
+    if newest.version != old.version:
+        raise WriteConflict(
+            f"another process wrote to {old.folder} while it was copied; stop all writers of the store, then try again"
+        )

@@ -1,0 +1,25 @@
+"""Bytes that members of classic consumer groups send: subscriptions and assignments."""
+
+from __future__ import annotations
+
+from offsets_pipeline.record.consumer_protocol import ASSIGNMENT, MAX_VERSION, SUBSCRIPTION
+from offsets_pipeline.record.schema import codec_for
+from offsets_pipeline.record.wire import write_int16
+
+
+def subscription(*topics: str) -> bytes:
+    """Subscription of a member of a consumer group, as it sends it."""
+    out = bytearray()
+    write_int16(out, MAX_VERSION)
+    fields = {"topics": list(topics), "user_data": None, "owned_partitions": [], "generation_id": 1, "rack_id": None}
+    codec_for(SUBSCRIPTION, MAX_VERSION).write(out, fields, "subscription")
+    return bytes(out)
+
+
+def assignment(topic: str, *partitions: int) -> bytes:
+    """Assignment of a member by the leader of a consumer group."""
+    out = bytearray()
+    write_int16(out, MAX_VERSION)
+    fields = {"assigned_partitions": [{"topic": topic, "partitions": list(partitions)}], "user_data": None}
+    codec_for(ASSIGNMENT, MAX_VERSION).write(out, fields, "assignment")
+    return bytes(out)
