@@ -1,10 +1,12 @@
 """Measures the delay from a consumer's commit until `offsets follow` shows it, and the idle cost of `offsets follow`.
 
     .venv/bin/python -m benchmarks.follow [--groups 1000] [--partitions 200] [--probes 60] [--rate 1000] [--idle 600]
+        [--state-tables]
 
 A real broker on this machine holds `groups` times `partitions` committed offsets. Groups commit all the time, and so
-does a probe. Two delays are measured from the answer to the probe's commit: until a question answers it, which folds
-the end of the log in memory, and until the state tables have it, for readers such as Spark.
+does a probe: the delay is the time from the answer to the probe's commit until a question answers it. A question folds
+the end of the log in memory; with `--state-tables` the delay ends when the state tables have the commit, for readers
+such as Spark.
 Then the commits end, and `offsets follow` runs in its own processes: the cost is their processor time and memory.
 """
 
@@ -20,7 +22,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.consumer import OffsetCommitRequest
@@ -99,13 +101,6 @@ class Committer:
     _connection: Connection | None = None
 
 
-class Delay(NamedTuple):
-    """Seconds from the answer to a commit until a question answers it, and until the state tables have it."""
-
-    answered: float
-    in_tables: float
-
-
 class _Landings(TopicObserver):
     """Sets an event when the log has new records."""
 
@@ -122,20 +117,15 @@ def answered(reader: StateReader) -> int:
     return max((each.offset for group in groups for each in group.offsets), default=-1)
 
 
-def await_offset(store: str, offset: int, happened: threading.Event) -> Delay:
-    """Return the delays of the probe's commit of this offset; looks whenever ``happened`` is set."""
+def await_offset(store: str, offset: int, happened: threading.Event, **of_reader: int) -> float:
+    """Return the seconds until a reader answers the probe's offset; it looks whenever ``happened`` is set."""
     began = time.monotonic()
-    to_answer: float | None = None
-    while answered(StateReader(store, at_most=0)) < offset:
-        if to_answer is None and answered(StateReader(store)) >= offset:
-            to_answer = time.monotonic() - began
-            continue  # a fold may have ended meanwhile
+    while answered(StateReader(store, **of_reader)) < offset:
         if time.monotonic() - began > _PATIENCE_SECONDS:
             sys.exit(f"follow: error: a commit was not seen within {_PATIENCE_SECONDS} s")
         happened.wait(_LOOK_SECONDS)
         happened.clear()
-    in_tables = time.monotonic() - began
-    return Delay(in_tables if to_answer is None else to_answer, in_tables)
+    return time.monotonic() - began
 
 
 @contextmanager
@@ -168,8 +158,8 @@ def measure_idle(prober: Committer, address: str, store: str, folder: Path, opti
         )
 
 
-def measure(options: argparse.Namespace, folder: Path) -> list[Delay]:
-    """Return the delays of each probe; prints the cost while idle."""
+def measure(options: argparse.Namespace, folder: Path) -> list[float]:
+    """Return the seconds of each probe; prints the cost while idle."""
     settings, store = load_settings(), str(folder / "store")
     broker = Broker(folder, _LOG_PARTITIONS)
     broker.format()
@@ -180,8 +170,10 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Delay]:
             committer.commit_all(f"group-{number}", 1)
         prober.commit_one(_PROBE, 0)
         ended, happened = threading.Event(), threading.Event()
+        of_reader = {"at_most": 0} if options.state_tables else {}
+        observer = None if options.state_tables else _Landings(happened)
         kafka = KafkaOptions(broker.address, {})
-        ingest = TopicIngest(spark, store, kafka, settings, SystemClock(), _Landings(happened))
+        ingest = TopicIngest(spark, store, kafka, settings, SystemClock(), observer)
         ingest.prepare()
         follower = Follower(ingest, settings, SystemClock())
 
@@ -192,22 +184,24 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Delay]:
                 committer.commit_all(f"group-{number}", 1)
 
         with beside(lambda: follower.run(lambda *_: happened.set()), follower.stop):
-            took = await_offset(store, 0, happened).in_tables
+            took = await_offset(store, 0, happened, at_most=0)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
             with beside(go_on, ended.set):
-                delays = [_probe(prober, store, number, happened) for number in range(1, options.probes + 1)]
+                seconds = [
+                    _probe(prober, store, number, happened, **of_reader) for number in range(1, options.probes + 1)
+                ]
         spark.stop()
         if options.idle:
             measure_idle(prober, broker.address, store, folder, options)
-        return delays[options.warm_up :]
+        return seconds[options.warm_up :]
 
 
-def _probe(committer: Committer, store: str, number: int, happened: threading.Event) -> Delay:
+def _probe(committer: Committer, store: str, number: int, happened: threading.Event, **of_reader: int) -> float:
     happened.clear()
     committer.commit_one(_PROBE, number)
-    delay = await_offset(store, number, happened)
+    took = await_offset(store, number, happened, **of_reader)
     time.sleep(0.3)  # not in step with the queries' triggers
-    return delay
+    return took
 
 
 def main() -> None:
@@ -222,24 +216,19 @@ def main() -> None:
     parser.add_argument("--probes", type=int, default=60, metavar="N", help="commits that are measured")
     parser.add_argument("--warm-up", type=int, default=5, metavar="N", help="probes of these that do not count")
     parser.add_argument("--idle", type=int, default=600, metavar="SECONDS", help="time without a commit; 0: none")
+    parser.add_argument("--state-tables", action="store_true", help="wait until the state tables have the commit")
     options = parser.parse_args()
     if options.probes - options.warm_up < 2:
         parser.error("--probes is to be at least two more than --warm-up")
     if not KAFKA_JARS.is_dir():
         sys.exit(f"follow: error: no broker in {KAFKA_JARS}: run `make kafka`")
     with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="offsets-follow-") as folder:
-        delays = measure(options, Path(folder))
-    print(f"{len(delays)} probes, {options.rate:,} commits a second beside them")
-    named = {
-        "a question answers a commit": [each.answered for each in delays],
-        "the state tables have it": [each.in_tables for each in delays],
-    }
-    for name, seconds in named.items():
-        p50, p95 = (statistics.quantiles(seconds, n=100, method="inclusive")[at - 1] for at in (50, 95))
-        print(
-            f"{name} after {min(seconds):.2f} s at best, {p50:.2f} s (p50), {p95:.2f} s (p95), {max(seconds):.2f} s "
-            "at worst"
-        )
+        seconds = sorted(measure(options, Path(folder)))
+    p50, p95 = (statistics.quantiles(seconds, n=100, method="inclusive")[at - 1] for at in (50, 95))
+    print(
+        f"a commit is seen after {seconds[0]:.2f} s at best, {p50:.2f} s (p50), {p95:.2f} s (p95), {seconds[-1]:.2f} s "
+        f"at worst; {len(seconds)} probes, {options.rate:,} commits a second beside them"
+    )
 
 
 if __name__ == "__main__":
