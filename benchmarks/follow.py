@@ -117,10 +117,13 @@ def answered(reader: StateReader) -> int:
     return max((each.offset for group in groups for each in group.offsets), default=-1)
 
 
-def await_offset(store: str, offset: int, happened: threading.Event, **of_reader: int) -> float:
-    """Return the seconds until a reader answers the probe's offset; it looks whenever ``happened`` is set."""
+def await_offset(store: str, offset: int, happened: threading.Event, at_most: int) -> float:
+    """Return the seconds until a reader answers the probe's offset; it looks whenever ``happened`` is set.
+
+    ``at_most``: how many records the reader folds in memory.
+    """
     began = time.monotonic()
-    while answered(StateReader(store, **of_reader)) < offset:
+    while answered(StateReader(store, at_most)) < offset:
         if time.monotonic() - began > _PATIENCE_SECONDS:
             sys.exit(f"follow: error: a commit was not seen within {_PATIENCE_SECONDS} s")
         happened.wait(_LOOK_SECONDS)
@@ -147,7 +150,7 @@ def measure_idle(prober: Committer, address: str, store: str, folder: Path, opti
     """Print the cost of `offsets follow` for this many seconds without a commit."""
     with followed(address, store, folder) as process:
         prober.commit_one(_PROBE, options.probes + 1)
-        await_offset(store, options.probes + 1, threading.Event())
+        await_offset(store, options.probes + 1, threading.Event(), at_most=0)
         time.sleep(_SETTLE_SECONDS)
         tree = ProcessTree(process.pid)
         cores = tree.cpu_seconds(time.sleep, options.idle) / options.idle
@@ -170,7 +173,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
             committer.commit_all(f"group-{number}", 1)
         prober.commit_one(_PROBE, 0)
         ended, happened = threading.Event(), threading.Event()
-        of_reader = {"at_most": 0} if options.state_tables else {}
+        at_most = 0 if options.state_tables else settings.questions.max_unfolded_records
         observer = None if options.state_tables else _Landings(happened)
         kafka = KafkaOptions(broker.address, {})
         ingest = TopicIngest(spark, store, kafka, settings, SystemClock(), observer)
@@ -187,19 +190,17 @@ def measure(options: argparse.Namespace, folder: Path) -> list[float]:
             took = await_offset(store, 0, happened, at_most=0)
             print(f"{options.groups * options.partitions:,} offsets read and folded in {took:.1f} s", flush=True)
             with beside(go_on, ended.set):
-                seconds = [
-                    _probe(prober, store, number, happened, **of_reader) for number in range(1, options.probes + 1)
-                ]
+                seconds = [_probe(prober, store, number, happened, at_most) for number in range(1, options.probes + 1)]
         spark.stop()
         if options.idle:
             measure_idle(prober, broker.address, store, folder, options)
         return seconds[options.warm_up :]
 
 
-def _probe(committer: Committer, store: str, number: int, happened: threading.Event, **of_reader: int) -> float:
+def _probe(committer: Committer, store: str, number: int, happened: threading.Event, at_most: int) -> float:
     happened.clear()
     committer.commit_one(_PROBE, number)
-    took = await_offset(store, number, happened, **of_reader)
+    took = await_offset(store, number, happened, at_most)
     time.sleep(0.3)  # not in step with the queries' triggers
     return took
 

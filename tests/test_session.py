@@ -88,7 +88,7 @@ def test_a_program_of_its_own_is_quiet_leaves_nothing_obeys_spark_submit_and_fai
     program, folder = tmp_path / "program.py", tmp_path / "a folder"
     program.write_text(PROGRAM, encoding="utf-8")
     folder.mkdir()
-    submit = [SPARK_SUBMIT, "--properties-file", root / "conf" / "spark-defaults.conf"]
+    submit: list[str | Path] = [SPARK_SUBMIT, "--properties-file", root / "conf" / "spark-defaults.conf"]
     given = ["--conf", "spark.sql.shuffle.partitions=3"]
     done = start(folder, *submit, *given, program, folder / "table", folded("4.2.0-kip848"))
     # spark-submit puts the program's stderr on stdout; Java itself prints a line before anything of ours runs
