@@ -30,7 +30,7 @@ SPARK_SUBMIT = Path(sys.prefix) / "bin" / "spark-submit"
 #: How the README, the Makefile and these tests call spark-submit, in the project's folder.
 PROPERTIES = ("--properties-file", "conf/spark-defaults.conf")
 # The quick compiler alone: these processes are short.
-QUICK = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+QUICK = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 Done = subprocess.CompletedProcess[str]
 

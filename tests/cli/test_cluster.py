@@ -67,7 +67,7 @@ def test_jobs_on_a_cluster_resolve_relative_paths(root: Path, tmp_path: Path) ->
         "expire_offsets --store owned",
         "expire_offsets --store store --dry-run --at 2100-01-01 --format csv",
     ]
-    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     done = subprocess.run(
         [
             SPARK_SUBMIT,

@@ -33,7 +33,7 @@ def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
         "spark.ui.enabled": "false",
         "spark.jars": ",".join(map(str, sorted(SPARK_KAFKA_JARS.glob("*.jar")))),
         "spark.driver.memory": "600m",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         "spark.sql.streaming.minBatchesToRetain": "1000",
     }
     for name, value in settings.items():
