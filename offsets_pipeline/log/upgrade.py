@@ -45,11 +45,12 @@ def upgrade(folder: str, new_folder: str) -> int:
     log = log_of(folder)
     _require_older(folder, format_of(log.properties, folder))
     create_tables(new_folder, StoreProperties.of_any_format(log.properties))
-    if TableFolder(f"{new_folder}/{LOG.name}", LOG).snapshot().files():
+    new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
+    if new_log.snapshot().files():
         raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
     for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, *LATER_TABLES):
         _copy_table(table, folder, new_folder)
-    return _copy(log, TableFolder(f"{new_folder}/{LOG.name}", LOG))  # last: with its records the store is complete
+    return _copy(log, new_log)  # last: with its records the store is complete
 
 
 def _require_older(folder: str, version: int) -> None:
@@ -74,15 +75,15 @@ def _copy_table(table: Table, folder: str, new_folder: str) -> None:
 
 def _copy(old: Snapshot, new: TableFolder) -> int:
     """Write the rows of all files of a table to the new table in one commit, in place of its own; returns how many."""
-    seen = new.snapshot()
+    seen, source_table = new.snapshot(), TableFolder(old.folder, old.table)
     written = []
     try:
         for file in old.files():
-            with TableFolder(old.folder, old.table).open_file(file) as source:
+            with source_table.open_file(file) as source:
                 rows = _in_this_format(source.read(), new.table)
             if rows.num_rows:
                 written.append(new.write_file(rows))
-        _require_unchanged(old)
+        _require_unchanged(old, source_table)
     except BaseException:
         new.remove_uncommitted(written)
         raise
@@ -103,9 +104,8 @@ def _in_this_format(rows: pa.Table, table: Table) -> pa.Table:
     return rows
 
 
-def _require_unchanged(old: Snapshot) -> None:
-    newest = TableFolder(old.folder, old.table).snapshot()
-    if newest.version != old.version:
+def _require_unchanged(old: Snapshot, table: TableFolder) -> None:
+    if table.snapshot().version != old.version:
         raise WriteConflict(
             f"another process wrote to {old.folder} while it was copied; stop all writers of the store, then try again"
         )
