@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
@@ -22,7 +23,7 @@ from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
 from offsets_pipeline.delta.reader import table_as_of
 from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
-from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
+from offsets_pipeline.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
     CommitUnknown,
     NoSuchTable,
@@ -51,6 +52,9 @@ _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
+#: A commit without an answer is put again for so long, and at least once.
+_UNKNOWN_SECONDS = 60.0
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 5.0
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -190,17 +194,21 @@ class TableFolder:
     def create(self, properties: Mapping[str, str] = MappingProxyType({})) -> bool:
         """Create the table with ``properties`` in addition to those of its schema; returns False if it exists.
 
-        Raises StorageFailed, UnsafeStorage if the storage overwrites files that exist.
+        Raises StorageFailed, CommitUnknown if the table may be there: create it again. Raises UnsafeStorage if the
+        storage overwrites files that exist.
         """
         text = encoded(creation(self.table, properties))
         try:
-            if not self.storage.create(commit_path(0), text, durable=True):
-                return self.storage.read(commit_path(0)) == text  # the answer to a first attempt was lost
+            if not self.create_version(0, text, None, durable=True):
+                return False
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
             is_unsafe = isinstance(self.storage, ObjectStorage) and self.storage.create(
                 commit_path(0), text, durable=True
             )
         except OSError as error:
-            raise self._not_written(error) from error
+            raise self._unknown(0, error) from error
         if is_unsafe:
             raise UnsafeStorage(
                 f"cannot use the storage of {self.folder}: it ignores conditional puts (If-None-Match), and commits "
@@ -245,7 +253,7 @@ class TableFolder:
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
         UnsupportedTable if the table has a feature that this program does not write, StoreReplaced if it is another
         table now, StorageFailed if the storage fails. If one of these is raised, nothing is committed, and the files of
-        ``add`` are removed: write new ones to try again.
+        ``add`` are removed: write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
         """
         gone = [file.removal() for file in remove]
         actions = write_actions(
@@ -293,7 +301,7 @@ class TableFolder:
             newest = newest.after(*others)
             committed = newest.after(Commit(text, actions))
             self.refuse_unwritable(committed)
-            if self.create_version(committed.version, text, durable=durable):
+            if self.create_version(committed.version, text, newest.text, durable=durable):
                 return committed
 
     def append_next(
@@ -309,7 +317,9 @@ class TableFolder:
         try:
             if durable:
                 self.storage.sync([file.name])
-            is_next = self.is_unchanged(version - 1, previous) and self.create_version(version, text, durable=durable)
+            is_next = self.is_unchanged(version - 1, previous) and self.create_version(
+                version, text, previous, durable=durable
+            )
         except OSError as error:
             self.remove_uncommitted([file])
             raise self._not_written(error) from error
@@ -323,27 +333,35 @@ class TableFolder:
         if seen.unmet is not None:
             raise self._unsupported(seen.unmet)
 
-    def create_version(self, version: int, text: bytes, *, durable: bool) -> bool:
-        """Create the commit file of a version; returns False if another writer has that version.
+    def create_version(self, version: int, text: bytes, previous: bytes | None, *, durable: bool) -> bool:
+        """Create the commit file of a version, behind the ``previous`` one; returns False if another writer has it.
 
-        Raises OSError if the storage fails and the commit is not there, CommitUnknown if that cannot be found out.
+        A request without an answer may still arrive, even if the file is not there now. So the same commit is put
+        again until the version has an owner: from then on no request can create it.
+
+        Raises OSError if the storage refuses the first request; then the commit will not appear. Raises CommitUnknown
+        if the version has no owner after a minute, or the table was replaced meanwhile: the commit may still appear.
         """
         path = commit_path(version)
-        try:
-            if self.storage.create(path, text, durable=durable):
-                return True
-            return self.storage.read(path) == text  # it may be there although the storage's first answer was lost
-        except OSError as error:
+        no_answer: OSError | None = None
+        for _ in _attempts():
             try:
-                is_there = self.storage.read(path) == text
-            except OSError:
-                raise CommitUnknown(
-                    f"version {version} of {self.folder} may have been committed: the storage failed "
-                    f"({first_line(error)}); check the table before you write again"
-                ) from error
-            if is_there:
-                return True
-            raise
+                if no_answer is not None and not self.is_unchanged(version - 1, previous):
+                    break
+                if self.storage.create(path, text, durable=durable):
+                    return True
+                no_answer = NoAnswer("the storage says that the file exists, but does not return it")
+                found = self.storage.read(path)
+                if found is not None:
+                    return found == text  # an earlier request of ours may have created it
+            except NoAnswer as error:
+                no_answer = error
+            except OSError as error:
+                if no_answer is None:
+                    raise
+                no_answer = error
+        assert no_answer is not None  # noqa: S101 - each attempt without it returns or raises
+        raise self._unknown(version, no_answer) from no_answer
 
     def with_properties(self, seen: Snapshot, properties: Mapping[str, str]) -> Mapping[str, Any]:
         """Return the fields of `metaData` for `commit` that set these properties."""
@@ -374,6 +392,12 @@ class TableFolder:
             f"{UNDO}"
         )
 
+    def _unknown(self, version: int, error: OSError) -> CommitUnknown:
+        return CommitUnknown(
+            f"version {version} of {self.folder} may have been committed: the storage failed ({first_line(error)}); "
+            "check the table before you write again"
+        )
+
     def _not_written(self, error: OSError) -> StorageFailed:
         return StorageFailed(
             f"cannot write to {self.folder}: {first_line(error)}; nothing was committed; check its free space and your "
@@ -393,3 +417,14 @@ class TableFolder:
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             _LOG.warning("cannot write a checkpoint of %s: %s", self.folder, explained(self.folder, error))
+
+
+def _attempts() -> Iterator[None]:
+    """Yield until `_UNKNOWN_SECONDS` are over, but at least twice, with growing waits between."""
+    until, wait = time.monotonic() + _UNKNOWN_SECONDS, _FIRST_WAIT_SECONDS
+    yield
+    yield
+    while time.monotonic() + wait < until:
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+        yield
