@@ -336,7 +336,7 @@ class TableFolder:
     def create_version(self, version: int, text: bytes, previous: bytes | None, *, durable: bool) -> bool:
         """Create the commit file of a version, behind the ``previous`` one; returns False if another writer has it.
 
-        A request without an answer may still arrive, even if the file is not there now. So the same commit is put
+        A request without an answer may still arrive, although the file is not there now. So the same commit is put
         again until the version has an owner: from then on no request can create it.
 
         Raises OSError if the storage refuses the first request; then the commit will not appear. Raises CommitUnknown
@@ -351,15 +351,14 @@ class TableFolder:
                 if self.storage.create(path, text, durable=durable):
                     return True
                 no_answer = NoAnswer("the storage says that the file exists, but does not return it")
-                found = self.storage.read(path)
-                if found is not None:
-                    return found == text  # an earlier request of ours may have created it
-            except NoAnswer as error:
-                no_answer = error
             except OSError as error:
-                if no_answer is None:
+                if no_answer is None and not isinstance(error, NoAnswer):
                     raise
                 no_answer = error
+            with suppress(OSError):
+                found = self.storage.read(path)
+                if found is not None:
+                    return found == text  # a request of ours may have created it before
         assert no_answer is not None  # noqa: S101 - each attempt without it returns or raises
         raise self._unknown(version, no_answer) from no_answer
 

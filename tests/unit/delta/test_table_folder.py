@@ -444,7 +444,7 @@ LOST, REFUSED = NoAnswer("connection reset"), OSError("403 Forbidden")
         ([LOST], []),
         ([False], [0]),  # the answer to a request that the network doubled
         ([False], []),  # another request for the name is being decided: a store answers 409, and the file is not there
-        ([LOST, REFUSED], [0]),
+        ([LOST, REFUSED], [1]),
         ([LOST, REFUSED, LOST], []),
     ],
 )
