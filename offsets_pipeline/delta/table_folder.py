@@ -20,8 +20,10 @@ from offsets_pipeline.delta.conflicts import Conflicts
 from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_file
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
 from offsets_pipeline.delta.reader import table_as_of
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
 from offsets_pipeline.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
@@ -251,9 +253,9 @@ class TableFolder:
 
         Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
-        UnsupportedTable if the table has a feature that this program does not write, StoreReplaced if it is another
-        table now, StorageFailed if the storage fails. If one of these is raised, nothing is committed, and the files of
-        ``add`` are removed: write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
+        UnsupportedTable and NotAStore as `refuse_unwritable`, StoreReplaced if it is another table now, StorageFailed
+        if the storage fails. If one of these is raised, nothing is committed, and the files of ``add`` are removed:
+        write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
         """
         gone = [file.removal() for file in remove]
         actions = write_actions(
@@ -329,7 +331,12 @@ class TableFolder:
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
-        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write."""
+        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write.
+
+        Raises NotAStore if the table is the log of a store that has got another format since it was opened.
+        """
+        if self.table == LOG:
+            require_format(seen.properties, self.folder.rpartition("/")[0])
         if seen.unmet is not None:
             raise self._unsupported(seen.unmet)
 
