@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections import Counter
@@ -150,6 +151,21 @@ def test_a_refused_commit_leaves_no_file(server: FaultyS3, s3_store: str) -> Non
             coordinator.commit_offsets("g", {("t", 0): 1})
     assert server.commits == []
     assert data_files(s3_store) == set()
+
+
+def test_a_request_that_fails_is_told_in_one_line(
+    server: FaultyS3, s3_store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = TableFolder(f"{s3_store}/{LOG_PARTITIONS.name}", LOG_PARTITIONS)
+    seen = table.snapshot()
+    server.fault = lambda method, path: Fault.REFUSED if method == "DELETE" or is_commit(method, path) else None
+    with pytest.raises(StorageFailed, match=r"^cannot write to .* 403 Forbidden:; nothing was committed; .*again$"):
+        append(table, 1, seen=seen)
+    (said,) = (each.getMessage() for each in caplog.records if each.name == table_folder.__name__)
+    assert re.fullmatch(r"cannot remove an unused file of .* \(.* 403 Forbidden:\); VACUUM removes it", said)
+    server.fault = lambda *_: Fault.REFUSED
+    with pytest.raises(StorageFailed, match=r"^cannot read the table .* 403 Forbidden.*; check its storage and .*s$"):
+        again(table).snapshot()
 
 
 def data_files(store: str) -> set[str]:
