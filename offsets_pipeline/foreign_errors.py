@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-#: How deltalake begins a line with the cause of the line before it.
+#: How an error of ``deltalake`` begins a line with the cause of the line before it.
 _CAUSE = re.compile(r"\s*\n\s*(?:\x1b\[\d*m)?\u21b3(?:\x1b\[\d*m)?\s*")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
@@ -22,6 +21,7 @@ from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_f
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
+from offsets_pipeline.delta.put_if_absent import put_if_absent
 from offsets_pipeline.delta.reader import table_as_of
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
@@ -54,9 +54,6 @@ _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_INTERVAL = 100
 #: Commits from which on it is quicker to read the table anew than to read on commit by commit.
 MOST_COMMITS = 1_000
-#: A commit without an answer is put again for so long, and at least once.
-_UNKNOWN_SECONDS = 60.0
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 5.0
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
@@ -343,31 +340,19 @@ class TableFolder:
     def create_version(self, version: int, text: bytes, previous: bytes | None, *, durable: bool) -> bool:
         """Create the commit file of a version, behind the ``previous`` one; returns False if another writer has it.
 
-        A request without an answer may still arrive, although the file is not there now. So the same commit is put
-        again until the version has an owner: from then on no request can create it.
-
-        Raises OSError if the storage refuses the first request; then the commit will not appear. Raises CommitUnknown
-        if the version has no owner after a minute, or the table was replaced meanwhile: the commit may still appear.
+        Raises OSError if the storage refuses it: the commit will not appear. Raises CommitUnknown if the version has no
+        owner after a minute, or the table was replaced meanwhile: the commit may still appear.
         """
-        path = commit_path(version)
-        no_answer: OSError | None = None
-        for _ in _attempts():
-            try:
-                if no_answer is not None and not self.is_unchanged(version - 1, previous):
-                    break
-                if self.storage.create(path, text, durable=durable):
-                    return True
-                no_answer = NoAnswer("the storage says that the file exists, but does not return it")
-            except OSError as error:
-                if no_answer is None and not isinstance(error, NoAnswer):
-                    raise
-                no_answer = error
-            with suppress(OSError):
-                found = self.storage.read(path)
-                if found is not None:
-                    return found == text  # a request of ours may have created it before
-        assert no_answer is not None  # noqa: S101 - each attempt without it returns or raises
-        raise self._unknown(version, no_answer) from no_answer
+        try:
+            return put_if_absent(
+                self.storage,
+                commit_path(version),
+                text,
+                durable=durable,
+                may_retry=lambda: self.is_unchanged(version - 1, previous),
+            )
+        except NoAnswer as error:
+            raise self._unknown(version, error) from error
 
     def with_properties(self, seen: Snapshot, properties: Mapping[str, str]) -> Mapping[str, Any]:
         """Return the fields of `metaData` for `commit` that set these properties."""
@@ -423,14 +408,3 @@ class TableFolder:
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             _LOG.warning("cannot write a checkpoint of %s: %s", self.folder, explained(self.folder, error))
-
-
-def _attempts() -> Iterator[None]:
-    """Yield until `_UNKNOWN_SECONDS` are over, but at least twice, with growing waits between."""
-    until, wait = time.monotonic() + _UNKNOWN_SECONDS, _FIRST_WAIT_SECONDS
-    yield
-    yield
-    while time.monotonic() + wait < until:
-        time.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-        yield

@@ -16,7 +16,7 @@ from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, Of
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 from offsets_pipeline.connect.target_table import TargetTable
-from offsets_pipeline.delta import table_folder
+from offsets_pipeline.delta import put_if_absent
 from offsets_pipeline.delta.storage import LocalStorage, NoAnswer
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -497,7 +497,7 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
             raise OSError("away")
 
         away.setattr(LocalStorage, "create", answerless)
-        away.setattr(table_folder, "_UNKNOWN_SECONDS", 0.0)
+        away.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
         with pytest.raises(CommitUnknown):
             written(task, 1, "one")
     with pytest.raises(InvalidRequest, match="start the task again"):

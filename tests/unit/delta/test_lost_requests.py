@@ -15,7 +15,7 @@ import pytest
 from pyarrow import fs
 
 from offsets_pipeline.coordinator.owned_store import OwnedStore
-from offsets_pipeline.delta import table_folder
+from offsets_pipeline.delta import put_if_absent, table_folder
 from offsets_pipeline.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
@@ -72,7 +72,7 @@ def first_commits(server: FaultyS3, *faults: Fault) -> None:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a commit without an answer again only once."""
-    monkeypatch.setattr(table_folder, "_UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
 
 
 def offsets_of(store: str) -> list[int | None]:
@@ -191,7 +191,7 @@ class BadNetwork:
 
     def __call__(self, method: str, path: str) -> Fault | None:
         with self._lock:
-            if self._chance.random() > (0.8 if is_commit(method, path) else 0.06):
+            if self._chance.random() > (0.8 if is_commit(method, path) else 0.12):
                 return None
             found = self._chance.choice(FAULTS)
             self.seen[found] += 1
@@ -235,7 +235,7 @@ def test_no_acknowledged_commit_is_lost_or_stands_twice_after_many_faults(
     rows.create()
     server.slow_seconds = 0.25
     with monkeypatch.context() as patch, ThreadPoolExecutor(2 * WORKERS) as threads:
-        patch.setattr(table_folder, "_UNKNOWN_SECONDS", 0.3)
+        patch.setattr(put_if_absent, "_RETRY_SECONDS", 0.3)
         patch.setenv("AWS_TIMEOUT", "100ms")
         coordinators = [opened(s3_store) for _ in range(WORKERS)]
         network = server.fault = BadNetwork(chance, faults)

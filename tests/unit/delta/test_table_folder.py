@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
-from offsets_pipeline.delta import table_folder
+from offsets_pipeline.delta import put_if_absent, table_folder
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.delta.snapshot import Commit, Snapshot
 from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
@@ -412,7 +412,7 @@ def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a commit without an answer again only once."""
-    monkeypatch.setattr(table_folder, "_UNKNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
 
 
 def answers(
