@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+#: How an error of ``deltalake`` begins a line with the cause of the line before it.
+_CAUSE = re.compile(r"\s*\n\s*(?:\x1b\[\d*m)?\u21b3(?:\x1b\[\d*m)?\s*")
+
+
 def first_line(error: Exception) -> str:
-    """First line of a foreign exception's message, or its class if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """First line of a foreign exception's message with the causes below it, or its class if it has none."""
+    return (_lines(error) or [type(error).__name__])[0].rstrip()
 
 
 def in_one_line(error: Exception) -> str:
@@ -22,7 +26,7 @@ def in_one_line(error: Exception) -> str:
     ours = raised_on_executor(error)
     if ours is not None:
         return str(ours)
-    lines = str(error).strip().splitlines() or [""]
+    lines = _lines(error) or [""]
     # Py4J writes its own line before the JVM's message
     message = next((line for line in lines if line.startswith(": ")), lines[0]).removeprefix(": ")
     return f"{type(error).__name__}: {message}"
@@ -60,6 +64,10 @@ def may_pass(error: Exception) -> bool:
     if ours is not None:
         return ours.retriable
     return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
+
+
+def _lines(error: Exception) -> list[str]:
+    return _CAUSE.sub(": ", str(error)).strip().splitlines()
 
 
 def _with_subclasses(kind: type[OffsetsError]) -> list[type[OffsetsError]]:

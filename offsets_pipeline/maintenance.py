@@ -63,7 +63,9 @@ def maintain_store(
         NoSuchCheckpoint: one of ``checkpoints`` is not the checkpoint of a stream over the log.
         CannotClean: the log cannot be cleaned.
         WriteConflict: other writers that rewrite the log committed first too often.
+        NotAStore: the store has got another format.
     """
+    store.require_format()
     unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
     state_tables = {each.name: each for each in state_tables_of(store.properties.topic_kind)}
     done = []
@@ -97,9 +99,10 @@ def maintain_beside_fold(
     ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs. Keeps samples of positions
     for ``sample_retention_hours``; 0: all.
 
-    Raises the errors of the storage and of damaged tables; of a cleaning CannotClean and WriteConflict. A conflict of
-    a compaction with another writer is no error.
+    Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
+    CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
     """
+    store.require_format()
     own = [] if checkpoint is None else [absolute(checkpoint)]
     unread = _first_unread_version([*store.checkpoints(), *own])
     compacted_by_fold = {each.name for each in state_tables_of(store.properties.topic_kind)}

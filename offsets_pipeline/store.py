@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
-from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties
+from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties, require_format
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, tables_of
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
@@ -180,6 +180,10 @@ class Store:
                 f"{self.location} has {known} coordinator semantics, not {semantics}: "
                 f"`offsets reload --coordinator-semantics {semantics}` changes them"
             )
+
+    def require_format(self) -> None:
+        """Raise NotAStore if the store has got another format since it was opened. Costs one look at the log."""
+        require_format(self.table(LOG.name).snapshot().properties, self.location)
 
     def table_name(self, name: str) -> str:
         """The table's name in SQL."""

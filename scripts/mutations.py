@@ -45,7 +45,9 @@ STATE_WRITER = (STATE_UNIT,)
 LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 QUESTIONS = ("tests/unit/state/test_current.py",)
 KEY_HASHES = ("tests/unit/state/test_key_hash.py",)
-DOOR = ("tests/unit/delta",)
+DOOR = ("tests/unit/delta/test_table_folder.py", "tests/unit/delta")
+REQUESTS = ("tests/unit/delta/test_lost_requests.py",)
+FORMATS = ("tests/unit/coordinator/test_table_features.py", "tests/unit/state/test_fold_log.py")
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
@@ -62,7 +64,9 @@ TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py"
     for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, DOOR_FILE, CONFLICTS = "delta/storage.py", "delta/table_folder.py", "delta/conflicts.py"
+STORAGE, PUT, DOOR_FILE, CONFLICTS = (
+    f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder", "conflicts")
+)
 
 
 class Mutation(NamedTuple):
@@ -868,6 +872,27 @@ MUTATIONS = [
     # --- the door to Delta tables
     Mutation("DOOR", TABLES, STORAGE, "place.hardlink_to(aside)", "aside.replace(place)", DOOR),
     Mutation("DOOR", TABLES, STORAGE, 'mode="create", use_multipart', 'mode="overwrite", use_multipart', DOOR),
+    Mutation("DOOR", TABLES, STORAGE, "_object_store(folder, max_retries=0)", "self._store", REQUESTS),
+    Mutation("DOOR", TABLES, STORAGE, "(OSError if _REFUSED.search(said) else NoAnswer)", "OSError", REQUESTS),
+    Mutation("DOOR", TABLES, STORAGE, "(OSError if _REFUSED.search(said) else NoAnswer)", "NoAnswer", REQUESTS),
+    Mutation("DOOR", TABLES, STORAGE, "            if is_named and is_there():", "            if False:", DOOR),
+    Mutation("DOOR", TABLES, STORAGE, "raise NoAnswer(first_line(error)) from no_answer", "raise", DOOR),
+    Mutation("DOOR", TABLES, PUT, "no_answer is not None and not may_retry()", "False", DOOR),
+    Mutation("DOOR", TABLES, PUT, "if no_answer is None and not isinstance(error, NoAnswer):", "if True:", DOOR),
+    Mutation("DOOR", TABLES, PUT, "            if found is not None:", "            if True:", DOOR),
+    Mutation("DOOR", TABLES, PUT, "return found == contents", "return False", DOOR),
+    Mutation("DOOR", TABLES, PUT, "    yield\n    yield\n", "    yield\n", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "        except CommitUnknown:\n            raise\n", "", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "        if self.table == LOG:", "        if False:", FORMATS),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "coordinator/owned_log.py",
+        "        require_format(found.properties, self._store_folder)\n",
+        "",
+        FORMATS,
+    ),
+    Mutation("DOOR", TABLES, "state/fold.py", "    store.require_format()\n", "", FORMATS),
     Mutation("DOOR", TABLES, STORAGE, "if seen != self._seen:", "if not self._seen:", APPENDS),
     Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
     Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
@@ -880,14 +905,6 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, CONFLICTS, "                if self.changes_metadata:", "                if False:", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "gone and is_change and seen.is_append_only", "False", DOOR),
     Mutation("DOOR", TABLES, DOOR_FILE, "self.is_unchanged(version - 1, previous) and self", "self", APPENDS),
-    Mutation(
-        "DOOR",
-        TABLES,
-        DOOR_FILE,
-        "            return self.storage.read(path) == text  # it may be there",
-        "            return False  # it may be there",
-        DOOR,
-    ),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.cli.opened import open_reader
 from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.delta.filesystems import arrow_folder
+from offsets_pipeline.delta.store_folder import properties_of
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
 
@@ -42,6 +44,11 @@ def sample_topic_offsets(
     given = {**settings.kafka.options, **parse_options(of_positions.options)}
     kafka = KafkaOptions(str(of_positions.bootstrap_server), given)
     with closing(PositionSampler(kafka, table, pattern, clock)) as sampler:
-        for sampled in repeated(sampler.sample, every_ms, clock):
+
+        def sample() -> int:
+            properties_of(arrow_folder(reader.location))  # raises NotAStore once the store has another format
+            return sampler.sample()
+
+        for sampled in repeated(sample, every_ms, clock):
             sys.stdout.write(f"positions of {sampled} partitions sampled into {store}\n")
     return 0

@@ -21,6 +21,7 @@ from offsets_pipeline.coordinator.owned_log import CHECKPOINT_COMMITS
 from offsets_pipeline.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
+    NotAStore,
     OffsetsError,
     RequestTimedOut,
     StoreReplaced,
@@ -270,7 +271,9 @@ class Appender:
                 requests = [each for each in self._waiting if each.starts()]
                 self._waiting.clear()
                 self._changed.notify_all()
-        kind = type(error) if isinstance(error, (StoreReplaced, UnsupportedTable)) else CoordinatorNotAvailable
+        kind = (
+            type(error) if isinstance(error, (NotAStore, StoreReplaced, UnsupportedTable)) else CoordinatorNotAvailable
+        )
         for request in requests:
             if isinstance(error, CommitUnknown):
                 failed: OffsetsError = RequestTimedOut(f"{request.what}: {error}; it may have been written")

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.coordinator.producers import Producers
 from offsets_pipeline.delta.data_file import APPLICATION, FAST
+from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -98,7 +99,7 @@ class OwnedLog:
         """Read the ends and the producers of the log. ``take`` gets the rows of these log partitions, as from `load`.
 
         Raises NoSuchStore if there is no store, StoreReplaced if it is not the store that was open before,
-        UnsupportedTable if only Spark can read the log.
+        UnsupportedTable if only Spark can read the log, NotAStore if the store has another format.
         """
         found = self._snapshot()
         for partition, end in self._noted_ends():
@@ -122,7 +123,7 @@ class OwnedLog:
         """Yield the rows of each new commit, with ROW_SCHEMA, sorted by log partition and record offset.
 
         Raises LogMovedOn if the log has to be read again with `open`, StoreReplaced if the store was replaced,
-        UnsupportedTable if only Spark can read the table from now on.
+        UnsupportedTable if only Spark can read the table from now on, NotAStore if the store got another format.
         """
         now = time.monotonic()
         while (text := self._next_commit()) is not None:
@@ -257,6 +258,7 @@ class OwnedLog:
             raise self._replaced() from None
         if self._table_id not in {None, found.table_id} or found.version < version:
             raise self._replaced()
+        require_format(found.properties, self._store_folder)
         found.files()  # raises UnsupportedTable
         return found
 

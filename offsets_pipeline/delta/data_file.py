@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,7 @@ def written_file(
     partition: Mapping[str, str] | None = None,
     compression: str = COMPRESSION,
 ) -> AddFile:
-    """Write rows to a new file in a table's folder; removes the file again if that fails.
+    """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
 
     ``bounded`` names columns without nulls to keep statistics of. With ``compression=FAST`` the file takes the least
     time to write, for a few rows. Raises OSError.
@@ -119,8 +120,9 @@ def written_file(
             pq.write_table(rows, sink, compression=compression, store_schema=False, **options)
             size = int(sink.tell())
     except BaseException:
-        if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
-            system.delete_file(f"{path}/{name}")
+        with suppress(OSError):  # VACUUM removes it
+            if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
+                system.delete_file(f"{path}/{name}")
         raise
     bounds = [pc.min_max(rows[each]) for each in bounded] if rows.num_rows else []
     lowest, highest = (

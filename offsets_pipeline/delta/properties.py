@@ -21,6 +21,7 @@ SCHEMA_PREFIX = "schema:"
 FORMAT_VERSION = "5"  # raise it with each change that older programs cannot read
 
 _PROPERTY = "offsets."
+_FORMAT = f"{_PROPERTY}format.version"
 _UNKNOWN = ""  # a table property cannot be null
 #: Log table property with the process that created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
@@ -36,12 +37,27 @@ def beside(location: str) -> list[str]:
 
 def format_of(properties: Mapping[str, str], location: str) -> int:
     """Return the format of a store from the properties of its log table; raises NotAStore if it is no log."""
-    version = properties.get(f"{_PROPERTY}format.version", "")
+    version = properties.get(_FORMAT, "")
     if not version.isdecimal():
         raise NotAStore(
             f"cannot open store {location}: its table log is not a log of this program; name another folder"
         )
     return int(version)
+
+
+def require_format(properties: Mapping[str, str], location: str) -> None:
+    """Raise NotAStore unless these properties of a log table are of a store of this program's format."""
+    version = format_of(properties, location)
+    if version < int(FORMAT_VERSION):
+        raise NotAStore(
+            f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
+            f"copy it to the new format: offsets upgrade --store {location} --to NEW"
+        )
+    if version > int(FORMAT_VERSION):
+        raise NotAStore(
+            f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
+            "use a newer version of the program"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ class StoreProperties:
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
         return {
-            f"{_PROPERTY}format.version": FORMAT_VERSION,
+            _FORMAT: FORMAT_VERSION,
             f"{_PROPERTY}kind": self.kind,
             f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
@@ -79,17 +95,7 @@ class StoreProperties:
     @classmethod
     def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
         """Read the properties of the log table. Raises NotAStore for another program's table or another format."""
-        version = format_of(properties, location)
-        if version < int(FORMAT_VERSION):
-            raise NotAStore(
-                f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
-                f"copy it to the new format: offsets upgrade --store {location} --to NEW"
-            )
-        if version > int(FORMAT_VERSION):
-            raise NotAStore(
-                f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
-                "use a newer version of the program"
-            )
+        require_format(properties, location)
         return cls.of_any_format(properties)
 
     @classmethod

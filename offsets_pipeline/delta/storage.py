@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import time
 import uuid
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -20,6 +21,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.errors import UnsafeStorage
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +38,12 @@ _POLL_SECONDS = 0.0003
 _LOCAL = frozenset({"", "file"})
 _CONDITIONAL_PUT = frozenset({"s3", "s3a", "s3n", "gs", "az", "azure", "adl", "abfs", "abfss"})
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
+#: How obstore gives the HTTP status of an answer. A status of 4xx refuses a request, except 408 and 429 (try again).
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b")
+
+
+class NoAnswer(OSError):
+    """The storage did not answer a request to create a file: the file may be there, or may still appear."""
 
 
 class Storage(Protocol):
@@ -56,9 +64,11 @@ class Storage(Protocol):
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
         """Create a file if its name is free; returns False if another writer has created it.
 
-        A reader sees the whole file or none. With ``durable`` the file survives a loss of power.
+        A reader sees the whole file or none. With ``durable`` the file survives a loss of power. Sends one request: a
+        retry could hide that an earlier request is still on its way.
 
-        Raises OSError if the storage fails; a file left behind is then removed.
+        Raises NoAnswer if the file may be there or may still appear, another OSError if the storage refuses: then the
+        file will not appear, and none is left behind.
         """
         ...
 
@@ -138,17 +148,21 @@ class LocalStorage:
         """See Storage."""
         place = Path(f"{self._folder}/{name}")
         aside = place.parent / f".{uuid.uuid4()}.tmp"
-        try:
+
+        def write() -> None:
             with self._opened(aside) as file:
                 file.write(contents)
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            place.hardlink_to(aside)
-        except FileExistsError:
+
+        if not _created(
+            write,
+            lambda: place.hardlink_to(aside),
+            remove=lambda: aside.unlink(missing_ok=True),
+            is_there=place.exists,
+        ):
             return False
-        finally:
-            aside.unlink(missing_ok=True)
         if durable:
             try:
                 _sync_folder(str(place.parent))
@@ -197,6 +211,7 @@ class ObjectStorage:
 
     def __init__(self, folder: str) -> None:
         self._store = _object_store(folder)
+        self._once = _object_store(folder, max_retries=0)
 
     def read(self, name: str) -> bytes | None:
         """See Storage."""
@@ -207,7 +222,7 @@ class ObjectStorage:
         except FileNotFoundError:
             return None
         except obstore.exceptions.BaseError as error:
-            raise OSError(str(error)) from error
+            raise OSError(first_line(error)) from error
 
     def is_unchanged(self, name: str, contents: bytes | None) -> bool:
         """See Storage."""
@@ -220,7 +235,7 @@ class ObjectStorage:
         try:
             found = obstore.list_with_delimiter(self._store, f"{folder}/")["objects"]
         except obstore.exceptions.BaseError as error:
-            raise OSError(str(error)) from error
+            raise OSError(first_line(error)) from error
         return {each["path"].rpartition("/")[2] for each in found}
 
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
@@ -228,11 +243,12 @@ class ObjectStorage:
         import obstore  # noqa: PLC0415
 
         try:
-            obstore.put(self._store, name, contents, mode="create", use_multipart=False)
+            obstore.put(self._once, name, contents, mode="create", use_multipart=False)
         except (obstore.exceptions.AlreadyExistsError, FileExistsError):
             return False
-        except obstore.exceptions.BaseError as error:
-            raise OSError(str(error)) from error
+        except (OSError, obstore.exceptions.BaseError) as error:
+            said = first_line(error)
+            raise (OSError if _REFUSED.search(said) else NoAnswer)(said) from error
         return True
 
     def sync(self, names: Iterable[str]) -> None:
@@ -247,7 +263,7 @@ class ObjectStorage:
         except FileNotFoundError:
             return
         except obstore.exceptions.BaseError as error:
-            raise OSError(str(error)) from error
+            raise OSError(first_line(error)) from error
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - it does not wait
         """See Storage."""
@@ -282,38 +298,69 @@ class RenamingStorage:
         place = f"{self._folder}/{name}"
         folder = place.rpartition("/")[0]
         aside = f"{folder}/.{uuid.uuid4()}.tmp"
-        self._system.create_dir(folder, recursive=True)
-        try:
+
+        def write() -> None:
+            self._system.create_dir(folder, recursive=True)
             with self._system.open_output_stream(aside) as file:
                 file.write(contents)
-            try:
-                self._system.move(aside, place)
-            except (OSError, pa.ArrowException):
-                if self._is_file(place):
-                    return False
-                raise
-        finally:
-            if self._is_file(aside):
-                self._system.delete_file(aside)
-        return True
+
+        return _created(
+            write,
+            lambda: self._system.move(aside, place),
+            remove=lambda: self._remove(aside),
+            is_there=lambda: self._is_file(place),
+        )
 
     def sync(self, names: Iterable[str]) -> None:
         """See Storage. HDFS replicates a file when its writer closes it."""
 
     def remove(self, name: str) -> None:
         """See Storage."""
-        if self._is_file(f"{self._folder}/{name}"):
-            self._system.delete_file(f"{self._folder}/{name}")
+        self._remove(f"{self._folder}/{name}")
 
     def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - it does not wait
         """See Storage."""
         return nullcontext()
 
+    def _remove(self, path: str) -> None:
+        if self._is_file(path):
+            self._system.delete_file(path)
+
     def _is_file(self, path: str) -> bool:
         return bool(self._system.get_file_info(path).type == fs.FileType.File)
 
 
-def _object_store(folder: str) -> ObjectStore:
+def _created(
+    write: Callable[[], None], name: Callable[[], None], *, remove: Callable[[], None], is_there: Callable[[], bool]
+) -> bool:
+    """Write a temporary file and give it its name, which fails if the name is taken; returns whether it was given.
+
+    If the naming fails, the temporary file is removed before a look at the name: a request that comes later has
+    nothing to name. Raises NoAnswer if the storage does not tell, another OSError if the file will not appear.
+    """
+    is_named = False
+    try:
+        write()
+        is_named = True
+        name()
+    except (OSError, pa.ArrowException) as error:
+        try:
+            remove()
+            if is_named and is_there():
+                return False
+        except (OSError, pa.ArrowException) as no_answer:
+            if is_named:
+                raise NoAnswer(first_line(error)) from no_answer
+        if isinstance(error, OSError):
+            raise
+        raise OSError(first_line(error)) from error
+    with suppress(OSError, pa.ArrowException):  # the name is given
+        remove()
+    return True
+
+
+def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
+    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default."""
     try:
         from obstore.store import LocalStore, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
     except ImportError as error:
@@ -322,7 +369,8 @@ def _object_store(folder: str) -> ObjectStore:
     if "://" not in folder:
         return LocalStore(folder)
     scheme, _, place = folder.partition("://")
-    options = {"client_options": {"allow_http": True}} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
+    # no client options: they would replace those of the environment, such as AWS_TIMEOUT
+    options = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
     return from_url(f"{'s3' if scheme in {'s3a', 's3n'} else scheme}://{place}", **options)  # type: ignore[call-overload,no-any-return]
 
 

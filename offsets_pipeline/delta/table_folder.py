@@ -19,10 +19,13 @@ from offsets_pipeline.delta.conflicts import Conflicts
 from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_file
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
+from offsets_pipeline.delta.put_if_absent import put_if_absent
 from offsets_pipeline.delta.reader import table_as_of
+from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
-from offsets_pipeline.delta.storage import ObjectStorage, Storage, storage_of
+from offsets_pipeline.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
     CommitUnknown,
     NoSuchTable,
@@ -190,17 +193,21 @@ class TableFolder:
     def create(self, properties: Mapping[str, str] = MappingProxyType({})) -> bool:
         """Create the table with ``properties`` in addition to those of its schema; returns False if it exists.
 
-        Raises StorageFailed, UnsafeStorage if the storage overwrites files that exist.
+        Raises StorageFailed, CommitUnknown if the table may be there: create it again. Raises UnsafeStorage if the
+        storage overwrites files that exist.
         """
         text = encoded(creation(self.table, properties))
         try:
-            if not self.storage.create(commit_path(0), text, durable=True):
-                return self.storage.read(commit_path(0)) == text  # the answer to a first attempt was lost
+            if not self.create_version(0, text, None, durable=True):
+                return False
+        except OSError as error:
+            raise self._not_written(error) from error
+        try:
             is_unsafe = isinstance(self.storage, ObjectStorage) and self.storage.create(
                 commit_path(0), text, durable=True
             )
         except OSError as error:
-            raise self._not_written(error) from error
+            raise self._unknown(0, error) from error
         if is_unsafe:
             raise UnsafeStorage(
                 f"cannot use the storage of {self.folder}: it ignores conditional puts (If-None-Match), and commits "
@@ -243,9 +250,9 @@ class TableFolder:
 
         Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
-        UnsupportedTable if the table has a feature that this program does not write, StoreReplaced if it is another
-        table now, StorageFailed if the storage fails. If one of these is raised, nothing is committed, and the files of
-        ``add`` are removed: write new ones to try again.
+        UnsupportedTable and NotAStore as `refuse_unwritable`, StoreReplaced if it is another table now, StorageFailed
+        if the storage fails. If one of these is raised, nothing is committed, and the files of ``add`` are removed:
+        write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
         """
         gone = [file.removal() for file in remove]
         actions = write_actions(
@@ -293,7 +300,7 @@ class TableFolder:
             newest = newest.after(*others)
             committed = newest.after(Commit(text, actions))
             self.refuse_unwritable(committed)
-            if self.create_version(committed.version, text, durable=durable):
+            if self.create_version(committed.version, text, newest.text, durable=durable):
                 return committed
 
     def append_next(
@@ -309,7 +316,9 @@ class TableFolder:
         try:
             if durable:
                 self.storage.sync([file.name])
-            is_next = self.is_unchanged(version - 1, previous) and self.create_version(version, text, durable=durable)
+            is_next = self.is_unchanged(version - 1, previous) and self.create_version(
+                version, text, previous, durable=durable
+            )
         except OSError as error:
             self.remove_uncommitted([file])
             raise self._not_written(error) from error
@@ -319,31 +328,31 @@ class TableFolder:
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
-        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write."""
+        """Raise UnsupportedTable if the table has a feature that this program does not write: before tasks write.
+
+        Raises NotAStore if the table is the log of a store that has got another format since it was opened.
+        """
+        if self.table == LOG:
+            require_format(seen.properties, self.folder.rpartition("/")[0])
         if seen.unmet is not None:
             raise self._unsupported(seen.unmet)
 
-    def create_version(self, version: int, text: bytes, *, durable: bool) -> bool:
-        """Create the commit file of a version; returns False if another writer has that version.
+    def create_version(self, version: int, text: bytes, previous: bytes | None, *, durable: bool) -> bool:
+        """Create the commit file of a version, behind the ``previous`` one; returns False if another writer has it.
 
-        Raises OSError if the storage fails and the commit is not there, CommitUnknown if that cannot be found out.
+        Raises OSError if the storage refuses it: the commit will not appear. Raises CommitUnknown if the version has no
+        owner after a minute, or the table was replaced meanwhile: the commit may still appear.
         """
-        path = commit_path(version)
         try:
-            if self.storage.create(path, text, durable=durable):
-                return True
-            return self.storage.read(path) == text  # it may be there although the storage's first answer was lost
-        except OSError as error:
-            try:
-                is_there = self.storage.read(path) == text
-            except OSError:
-                raise CommitUnknown(
-                    f"version {version} of {self.folder} may have been committed: the storage failed "
-                    f"({first_line(error)}); check the table before you write again"
-                ) from error
-            if is_there:
-                return True
-            raise
+            return put_if_absent(
+                self.storage,
+                commit_path(version),
+                text,
+                durable=durable,
+                may_retry=lambda: self.is_unchanged(version - 1, previous),
+            )
+        except NoAnswer as error:
+            raise self._unknown(version, error) from error
 
     def with_properties(self, seen: Snapshot, properties: Mapping[str, str]) -> Mapping[str, Any]:
         """Return the fields of `metaData` for `commit` that set these properties."""
@@ -372,6 +381,12 @@ class TableFolder:
         return UnsupportedTable(
             f"cannot write to {self.folder}: its table requires {requirement}, which this program does not support; "
             f"{UNDO}"
+        )
+
+    def _unknown(self, version: int, error: OSError) -> CommitUnknown:
+        return CommitUnknown(
+            f"version {version} of {self.folder} may have been committed: the storage failed ({first_line(error)}); "
+            "check the table before you write again"
         )
 
     def _not_written(self, error: OSError) -> StorageFailed:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from offsets_pipeline.delta.filesystems import arrow_folder, children, read_text
+from offsets_pipeline.delta.put_if_absent import put_if_absent
 from offsets_pipeline.delta.storage import storage_of
 
 _VERSION = "reservoirVersion"  # in the offsets of Delta's source
@@ -49,7 +50,7 @@ class StreamCheckpoint:
         storage = storage_of(arrow_folder(self._folder))
         files = [(f"commits/{at}", commit) for at in self._planned if at > self._ended[-1]]
         files += [(f"offsets/{number}", "\n".join(lines)), (f"commits/{number}", commit)]
-        return all(storage.create(name, text.encode(), durable=True) for name, text in files)
+        return all(put_if_absent(storage, name, text.encode(), durable=True) for name, text in files)
 
     def _batches(self, name: str) -> list[int]:
         return sorted(int(each) for each in children(arrow_folder(f"{self._folder}/{name}")) if each.isdigit())

@@ -64,7 +64,8 @@ def fold_batch(
     (R15). A log partition is replayed from its start if rows were appended behind rows that are folded. ``warn`` gets a
     line if records went into quarantine (R6).
 
-    Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often.
+    Raises UndecodableRecord if the settings say so, WriteConflict if other folds came first too often, NotAStore if the
+    store has got another format.
     """
     return with_retries(lambda: _fold_once(store, rows, settings, clock, warn), "the fold of a batch", settings.fold)
 
@@ -126,6 +127,7 @@ def switch_log_incarnation_if_due(store: Store, settings: Settings, clock: Clock
 def _fold_once(
     store: Store, rows: DataFrame | None, settings: Settings, clock: Clock, warn: Callable[[str], None] | None
 ) -> int:
+    store.require_format()
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log_incarnation = current_log_incarnation(store)
     every = set(range(partition_count(store, log_incarnation)))

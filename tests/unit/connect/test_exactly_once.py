@@ -16,7 +16,8 @@ from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, Of
 from offsets_pipeline.connect.offset_management import OffsetManagement
 from offsets_pipeline.connect.target_states import RUNNING, STOPPED
 from offsets_pipeline.connect.target_table import TargetTable
-from offsets_pipeline.delta.storage import LocalStorage
+from offsets_pipeline.delta import put_if_absent
+from offsets_pipeline.delta.storage import LocalStorage, NoAnswer
 from offsets_pipeline.errors import (
     CommitUnknown,
     ConnectorStopped,
@@ -490,12 +491,13 @@ def test_after_a_commit_without_an_answer_the_task_has_to_start_again(
             if is_there:
                 create(storage, name, contents, durable=durable)
             away.setattr(LocalStorage, "read", failing)
-            raise OSError("no answer")
+            raise NoAnswer("no answer")
 
         def failing(*_: Any) -> bytes:  # noqa: ANN401
             raise OSError("away")
 
         away.setattr(LocalStorage, "create", answerless)
+        away.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
         with pytest.raises(CommitUnknown):
             written(task, 1, "one")
     with pytest.raises(InvalidRequest, match="start the task again"):

@@ -16,7 +16,7 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta import table_folder
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
-from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage
+from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage
 from offsets_pipeline.errors import (
     InvalidPartitionCount,
     LogMovedOn,
@@ -226,7 +226,7 @@ def test_written_commit_is_not_a_conflict_despite_an_error(store: Path, monkeypa
 
     def written_and_lost(storage: ObjectStorage, name: str, contents: bytes, *, durable: bool) -> bool:
         create(storage, name, contents, durable=durable)
-        raise OSError("connection reset")
+        raise NoAnswer("connection reset")
 
     monkeypatch.setattr(ObjectStorage, "create", written_and_lost)
     written(log, 0)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.errors import NotCoordinator, UnsupportedTable
+from offsets_pipeline.errors import NotAStore, NotCoordinator, UnsupportedTable
 from tests.unit.coordinator.states import at
 from tests.unit.coordinator.stores import SECOND_ROW, log_of, opened
 
@@ -96,6 +96,25 @@ def test_unsupported_writer_features_are_refused_by_name(store: Path, feature: s
         commit(store, {"protocol": PLAIN}, metadata(store, {}))
         coordinator.commit_offsets("g", {("t", 0): 2})
     assert DeltaTable(store / "log").version() == 4
+
+
+def test_an_open_coordinator_notices_a_newer_format_of_the_store(store: Path) -> None:
+    said = f"cannot open store {store}: it has format 6, this program reads 5; use a newer version of the program"
+    with opened(store) as coordinator:
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        commit(store, metadata(store, {"offsets.format.version": "6"}))
+        for ask in (
+            lambda: coordinator.commit_offsets("g", {("t", 0): 2}),
+            lambda: coordinator.fetch_offsets("g"),
+            lambda: coordinator.load_partition(0),
+        ):
+            with pytest.raises(NotAStore) as refused:
+                ask()
+            assert said in str(refused.value)
+        assert DeltaTable(store / "log").version() == 2
+        commit(store, metadata(store, {"offsets.format.version": "5"}))
+        coordinator.commit_offsets("g", {("t", 0): 3})
+        assert coordinator.fetch_offsets("g")[at()].offset == 3
 
 
 def test_a_log_that_its_owner_partitioned_is_refused(store: Path) -> None:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow import fs
 
-from offsets_pipeline.delta import table_folder
+from offsets_pipeline.delta import put_if_absent, table_folder
 from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
 from offsets_pipeline.delta.snapshot import Commit, Snapshot
-from offsets_pipeline.delta.storage import LocalStorage, ObjectStorage, RenamingStorage, storage_of
+from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact, vacuum
 from offsets_pipeline.errors import (
@@ -37,7 +38,7 @@ from offsets_pipeline.errors import (
 from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 APP = "an application"
 
@@ -408,33 +409,162 @@ def test_a_full_disk_leaves_no_file_and_the_next_commit_goes_well(
     assert append(folder, 2) == 1
 
 
-@pytest.mark.parametrize("answer", ["lost", "that of a second attempt", "lost, and then no answer at all"])
-def test_a_commit_whose_answer_was_lost_keeps_its_files(
-    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, answer: str
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a commit without an answer again only once."""
+    monkeypatch.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
+
+
+def answers(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, *those: bool | OSError, arrives: Sequence[int] = ()
 ) -> None:
-    storage = folder.storage
-    create, read = storage.create, storage.read
+    """The storage gives these answers to requests to create a file, and does those whose numbers are in ``arrives``."""
+    create, left = folder.storage.create, list(enumerate(those))
 
-    def loses(name: str, contents: bytes, *, durable: bool) -> bool:
-        monkeypatch.setattr(storage, "create", create)
-        create(name, contents, durable=durable)
-        if answer == "that of a second attempt":
-            return False  # a client that tries again finds its own commit
-        if answer != "lost":
-            monkeypatch.setattr(storage, "read", fails)
-        raise OSError("connection reset")
+    def answered(name: str, contents: bytes, *, durable: bool) -> bool:
+        if not left:
+            return create(name, contents, durable=durable)
+        number, answer = left.pop(0)
+        if number in arrives:
+            create(name, contents, durable=durable)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
 
-    def fails(_: str) -> bytes:
-        raise OSError("connection refused")
+    monkeypatch.setattr(folder.storage, "create", answered)
 
-    monkeypatch.setattr(storage, "create", loses)
-    if answer in {"lost", "that of a second attempt"}:
-        assert append(folder, 1) == 1
-    else:
-        with pytest.raises(CommitUnknown, match="may have been committed"):
+
+LOST, REFUSED = NoAnswer("connection reset"), OSError("403 Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("those", "arrives"),
+    [
+        ([LOST], [0]),  # the client then finds its own commit
+        ([LOST], []),
+        ([False], [0]),  # the answer to a request that the network doubled
+        ([False], []),  # another request for the name is being decided: a store answers 409, and the file is not there
+        ([LOST, REFUSED], [1]),
+        ([LOST, REFUSED, LOST], []),
+    ],
+)
+def test_a_commit_without_an_answer_is_put_again_until_its_version_has_an_owner(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, those: list[bool | OSError], arrives: list[int]
+) -> None:
+    answers(folder, monkeypatch, *those, arrives=arrives)
+    assert append(folder, 1) == 1
+    assert numbers(again(folder)) == [1]
+    assert append(folder, 2) == 2
+
+
+@pytest.mark.parametrize("then", [LOST, REFUSED, False])
+@pytest.mark.usefixtures("impatient")
+def test_a_commit_that_stays_unknown_keeps_its_files(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch, then: bool | OSError
+) -> None:
+    """Even a refusal says nothing about the request before it, which may still arrive."""
+    late: list[tuple[str, bytes]] = []
+    with monkeypatch.context() as patch:
+        answers(folder, patch, LOST, then)
+        answered = folder.storage.create
+
+        def noted(name: str, contents: bytes, *, durable: bool) -> bool:
+            late.append((name, contents))
+            return answered(name, contents, durable=durable)
+
+        patch.setattr(folder.storage, "create", noted)
+        with pytest.raises(CommitUnknown, match=r"version 1 of .* may have been committed"):
             append(folder, 1)
-    monkeypatch.setattr(storage, "read", read)
+    assert folder.storage.create(*late[0], durable=True)
     assert numbers(folder) == [1]
+    assert append(folder, 2) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_unknown_commit_whose_version_another_commit_takes_adds_nothing(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        answers(folder, patch, LOST, LOST)
+        with pytest.raises(CommitUnknown):
+            append(folder, 1)
+    assert append(again(folder), 2) == 1
+    assert numbers(folder) == [2]
+    assert len(data_files(folder)) == 2  # vacuum removes the other one
+
+
+def test_a_commit_to_a_table_that_is_replaced_meanwhile_is_not_put_again(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(folder, 1)
+    create = folder.storage.create
+
+    def replaces(_: str, __: bytes, *, durable: bool) -> bool:
+        monkeypatch.setattr(folder.storage, "create", create)
+        shutil.rmtree(folder.folder)
+        again(folder).create()
+        raise LOST
+
+    seen = folder.snapshot()
+    monkeypatch.setattr(folder.storage, "create", replaces)
+    with pytest.raises(CommitUnknown):
+        append(folder, 2, seen=seen)
+    assert numbers(folder) == []
+    assert not commit_file(folder, 2).exists()
+
+
+@pytest.mark.parametrize("kind", [LocalStorage, RenamingStorage])
+@pytest.mark.parametrize("fails", [("name",), ("name", "remove")])
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_link_or_rename_that_fails_leaves_nothing_that_may_appear_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[LocalStorage],
+    fails: tuple[str, ...],
+    is_done: bool,
+) -> None:
+    """As on NFS and HDFS, where the answer to a link or a rename can get lost."""
+    (tmp_path / "_delta_log").mkdir()
+    place = tmp_path / "_delta_log" / "x"
+    storage = kind(str(tmp_path))
+    lost = OSError(errno.EIO, "Input/output error")
+
+    def named(*_: object) -> None:
+        if is_done:
+            place.write_bytes(b"1")
+        raise lost
+
+    def removed(*_: object, **__: object) -> None:
+        raise lost
+
+    with monkeypatch.context() as patch:
+        if kind is LocalStorage:
+            patch.setattr(Path, "hardlink_to", named)
+        else:
+            patch.setattr(storage, "_system", FailingSystem(storage._system, named))  # type: ignore[attr-defined]
+        if "remove" in fails:
+            patch.setattr(Path, "unlink", removed)
+            patch.setattr(RenamingStorage, "_remove", removed)
+            with pytest.raises(NoAnswer, match="Input/output error"):
+                storage.create("_delta_log/x", b"1", durable=True)
+        elif is_done:
+            assert not storage.create("_delta_log/x", b"1", durable=True)  # the caller reads whose it is
+        else:
+            with pytest.raises(OSError, match="Input/output error") as refused:
+                storage.create("_delta_log/x", b"1", durable=True)
+            assert not isinstance(refused.value, NoAnswer)
+            assert list(place.parent.iterdir()) == []
+
+
+class FailingSystem:
+    """A file system of Arrow with another `move`."""
+
+    def __init__(self, system: fs.FileSystem, move: Callable[..., None]) -> None:
+        self._system = system
+        self.move = move
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of Arrow's
+        return getattr(self._system, name)
 
 
 # --- damage
@@ -598,7 +728,7 @@ def test_a_name_is_given_once(tmp_path: Path, kind: type[LocalStorage]) -> None:
 )
 def test_each_storage_has_its_way_to_commit(folder: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsets_pipeline.delta.storage.open_path", lambda _: (None, ""))
-    monkeypatch.setattr("offsets_pipeline.delta.storage._object_store", lambda _: None)
+    monkeypatch.setattr("offsets_pipeline.delta.storage._object_store", lambda *_, **__: None)
     assert isinstance(storage_of(folder), kind)
 
 
@@ -614,7 +744,6 @@ def test_storage_without_put_if_absent_is_refused() -> None:
 def s3() -> Iterator[str]:
     """The URI of a bucket."""
     from moto.server import ThreadedMotoServer  # noqa: PLC0415 - a second, for these tests alone
-    from pyarrow import fs  # noqa: PLC0415
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.errors import NotAStore
+from offsets_pipeline.log.append import LogAppender
+from offsets_pipeline.maintenance import maintain_beside_fold
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.fold_progress import FoldProgress
 from tests.logs import LogPartition
@@ -52,6 +57,27 @@ def test_a_fold_of_the_log_takes_what_came_after_the_last_fold_and_only_once(
     folded = versions(Path(behind.location))
     assert fold_log(behind, settings, CLOCK) == 0
     assert versions(Path(behind.location)) == folded
+
+
+def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, settings: Settings) -> None:
+    """As `follow`, a fold, `snapshot` and repeated upkeep, each before it writes."""
+    log = behind.table(LOG.name)
+    ingest = LogAppender(behind)
+    file = log.write_file(log.snapshot().rows().slice(0, 1))
+    seen = log.snapshot()
+    metadata = log.with_properties(seen, {"offsets.format.version": "6"})
+    path = Path(log.folder, "_delta_log", f"{seen.version + 1:020d}.json")
+    path.write_text(json.dumps({"metaData": metadata}), encoding="utf-8")  # as a newer version of the program does
+    before = versions(Path(behind.location))
+    for write in (
+        lambda: fold_log(behind, settings, CLOCK),
+        lambda: maintain_beside_fold(behind, CLOCK, None, lambda: False),
+        lambda: ingest.append_files([file]),
+        lambda: LogAppender(behind),
+    ):
+        with pytest.raises(NotAStore, match=f"{behind.location}: it has format 6, this program reads 5; use a newer"):
+            write()
+    assert versions(Path(behind.location)) == before
 
 
 def test_a_fold_of_the_log_that_dies_before_it_notes_its_progress_runs_again(

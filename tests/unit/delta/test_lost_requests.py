@@ -1,0 +1,261 @@
+"""Slow, lost, doubled and refused requests to an object store: no acknowledged commit is lost or stands twice."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from pyarrow import fs
+
+from offsets_pipeline.coordinator.owned_store import OwnedStore
+from offsets_pipeline.delta import put_if_absent, table_folder
+from offsets_pipeline.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.delta.upkeep import compact
+from offsets_pipeline.errors import (
+    CoordinatorNotAvailable,
+    RequestTimedOut,
+    StorageFailed,
+    WriteConflict,
+)
+from tests.unit.coordinator.states import at
+from tests.unit.coordinator.stores import log_of, opened
+from tests.unit.delta.faulty_s3 import Fault, FaultyS3, is_commit
+from tests.unit.delta.test_table_folder import again, append, numbers
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from offsets_pipeline.coordinator.coordinator import Coordinator
+    from offsets_pipeline.semantics.log_row import LogRow
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[tuple[FaultyS3, str]]:
+    server = FaultyS3()
+    with server.serving("faults") as uri:
+        yield server, uri
+
+
+@pytest.fixture
+def server(serving: tuple[FaultyS3, str]) -> Iterator[FaultyS3]:
+    server, _ = serving
+    server.released.clear()
+    server.slow_seconds = 60.0
+    server.faults, server.commits = 0, []
+    yield server
+    server.settle()
+
+
+@pytest.fixture
+def s3_store(serving: tuple[FaultyS3, str], server: FaultyS3) -> str:
+    """An empty owned store of three log partitions."""
+    store = f"{serving[1]}/{uuid.uuid4()}"
+    OwnedStore.create(store, 3)
+    return store
+
+
+def first_commits(server: FaultyS3, *faults: Fault) -> None:
+    """The next commits have these faults, one each; later ones have none."""
+    left = list(faults)
+    server.commits.clear()
+    server.fault = lambda method, path: left.pop(0) if left and is_commit(method, path) else None
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a commit without an answer again only once."""
+    monkeypatch.setattr(put_if_absent, "_RETRY_SECONDS", 0.0)
+
+
+def offsets_of(store: str) -> list[int | None]:
+    """The committed offsets of group g as a new coordinator reads them, after a read of every row."""
+    assert_without_gaps(log_of(store))
+    with opened(store) as coordinator:
+        return [each.offset for each in coordinator.fetch_offsets("g").values()]
+
+
+def assert_without_gaps(log: Mapping[int, Sequence[LogRow]]) -> None:
+    """No record offset is missing or given twice (R2)."""
+    for rows in log.values():
+        assert [row.record_offset for row in rows] == list(range(len(rows)))
+
+
+def test_a_commit_that_outlives_the_clients_timeout_stands_once(server: FaultyS3, s3_store: str) -> None:
+    with opened(s3_store) as coordinator:
+        first_commits(server, Fault.SLOW)
+        coordinator.commit_offsets("g", {("t", 0): 1})
+        server.settle()  # now the slow request arrives
+        assert server.commits == ["200 OK", "412 PRECONDITION FAILED"]
+        coordinator.commit_offsets("g", {("t", 0): 2})
+    assert offsets_of(s3_store) == [2]
+    assert sum(map(len, log_of(s3_store).values())) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.ERROR_500])
+def test_a_commit_that_arrived_without_an_answer_is_acknowledged(server: FaultyS3, s3_store: str, fault: Fault) -> None:
+    with opened(s3_store) as coordinator:
+        first_commits(server, fault)
+        coordinator.commit_offsets("g", {("t", 0): 1})
+    assert server.commits == ["200 OK"]
+    assert offsets_of(s3_store) == [1]
+
+
+@pytest.mark.parametrize("fault", [Fault.SLOW, Fault.LOST_REQUEST, Fault.ERROR_503])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_commit_that_stays_unknown_keeps_its_records_if_it_arrives(
+    server: FaultyS3, s3_store: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, is_restarted: bool
+) -> None:
+    """Also if the coordinator was killed while its request was on its way, and started again."""
+    impatient(monkeypatch)
+    with opened(s3_store) as coordinator:
+        first_commits(server, fault, Fault.SLOW)
+        with pytest.raises(RequestTimedOut, match="may have been committed: the storage failed"):
+            coordinator.commit_offsets("g", {("t", 0): 1}, timeout_ms=60_000)
+        server.settle()
+        if not is_restarted:
+            assert coordinator.fetch_offsets("g")[at("t", 0)].offset == 1
+            coordinator.commit_offsets("g", {("t", 0): 2})
+    assert offsets_of(s3_store) == [1 if is_restarted else 2]
+
+
+def test_a_restarted_coordinator_takes_the_version_of_a_request_that_is_on_its_way(
+    server: FaultyS3, s3_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    with opened(s3_store) as coordinator:
+        first_commits(server, Fault.SLOW, Fault.SLOW)
+        with pytest.raises(RequestTimedOut):
+            coordinator.commit_offsets("g", {("t", 0): 1}, timeout_ms=60_000)
+        with opened(s3_store) as again:
+            again.commit_offsets("g", {("t", 1): 2})
+        server.settle()
+        assert server.commits == ["200 OK", "412 PRECONDITION FAILED", "412 PRECONDITION FAILED"]
+        assert coordinator.fetch_offsets("g")[at("t", 1)].offset == 2
+        coordinator.commit_offsets("g", {("t", 1): 3})
+    assert offsets_of(s3_store) == [3]
+    assert sum(map(len, log_of(s3_store).values())) == 2
+
+
+def test_a_refused_commit_leaves_no_file(server: FaultyS3, s3_store: str) -> None:
+    with opened(s3_store) as coordinator:
+        first_commits(server, Fault.REFUSED)
+        with pytest.raises(CoordinatorNotAvailable, match="403 Forbidden:; nothing was committed"):
+            coordinator.commit_offsets("g", {("t", 0): 1})
+    assert server.commits == []
+    assert data_files(s3_store) == set()
+
+
+def test_a_request_that_fails_is_told_in_one_line(
+    server: FaultyS3, s3_store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = TableFolder(f"{s3_store}/{LOG_PARTITIONS.name}", LOG_PARTITIONS)
+    seen = table.snapshot()
+    server.fault = lambda method, path: Fault.REFUSED if method == "DELETE" or is_commit(method, path) else None
+    with pytest.raises(StorageFailed, match=r"^cannot write to .* 403 Forbidden:; nothing was committed; .*again$"):
+        append(table, 1, seen=seen)
+    (said,) = (each.getMessage() for each in caplog.records if each.name == table_folder.__name__)
+    assert re.fullmatch(r"cannot remove an unused file of .* \(.* 403 Forbidden:\); VACUUM removes it", said)
+    server.fault = lambda *_: Fault.REFUSED
+    with pytest.raises(StorageFailed, match=r"^cannot read the table .* 403 Forbidden.*; check its storage and .*s$"):
+        again(table).snapshot()
+
+
+def data_files(store: str) -> set[str]:
+    """The data files in the folder of the log, also those that no commit names."""
+    system, path = fs.FileSystem.from_uri(f"{store}/log")
+    return {each.base_name for each in system.get_file_info(fs.FileSelector(path)) if each.extension == "parquet"}
+
+
+# --- many faults
+
+FAULTS = [Fault.SLOW, Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.DOUBLED, Fault.ERROR_500, Fault.ERROR_503]
+WORKERS = 3
+
+
+class BadNetwork:
+    """Chooses faults at random, most of them for commits, also beyond ``enough``, which ends the workers."""
+
+    def __init__(self, chance: random.Random, enough: int) -> None:
+        self.seen: Counter[Fault] = Counter()
+        self._chance = chance
+        self._enough = enough
+        self._lock = threading.Lock()
+
+    def __call__(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            if self._chance.random() > (0.8 if is_commit(method, path) else 0.12):
+                return None
+            found = self._chance.choice(FAULTS)
+            self.seen[found] += 1
+            return found
+
+    def numbers(self, worker: int) -> Iterator[int]:
+        """Yield numbers that no other worker has, until there were enough faults."""
+        for number in count(worker, WORKERS):
+            if self.seen.total() >= self._enough:
+                return
+            yield number
+
+    def committed(self, coordinator: Coordinator, worker: int) -> set[int]:
+        """Commit each number as the offset of a partition of its own; returns those that were acknowledged."""
+        done = set()
+        for number in self.numbers(worker):
+            with suppress(RequestTimedOut, CoordinatorNotAvailable):
+                coordinator.commit_offsets(f"group {worker}", {("t", number): number}, timeout_ms=60_000)
+                done.add(number)
+        return done
+
+    def written(self, folder: TableFolder, worker: int) -> set[int]:
+        """Append a row for each number; the first worker compacts, too. Returns those that were acknowledged."""
+        done = set()
+        for number in self.numbers(worker):
+            with suppress(StorageFailed, WriteConflict):
+                append(folder, number)
+                done.add(number)
+                if worker == 0 and len(done) % 3 == 0:
+                    compact(folder)
+        return done
+
+
+@pytest.mark.slow  # 300 faults for six threads: most of the time is the server's
+@pytest.mark.parametrize("faults", [300, pytest.param(3_000, marks=pytest.mark.long)])
+def test_no_acknowledged_commit_is_lost_or_stands_twice_after_many_faults(
+    server: FaultyS3, s3_store: str, chance: random.Random, monkeypatch: pytest.MonkeyPatch, faults: int
+) -> None:
+    """Three coordinators of one store, and three writers of another table, through one bad network."""
+    rows = TableFolder(f"{s3_store}/rows", LOG_PARTITIONS)
+    rows.create()
+    server.slow_seconds = 0.25
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2 * WORKERS) as threads:
+        patch.setattr(put_if_absent, "_RETRY_SECONDS", 0.3)
+        patch.setenv("AWS_TIMEOUT", "100ms")
+        coordinators = [opened(s3_store) for _ in range(WORKERS)]
+        network = server.fault = BadNetwork(chance, faults)
+        committing = threads.map(network.committed, coordinators, range(WORKERS))
+        writing = threads.map(network.written, map(again, [rows] * WORKERS), range(WORKERS))
+        committed, written = list(committing), list(writing)
+        server.settle()
+        for each in coordinators:
+            each.close()
+
+    assert set(network.seen) == set(FAULTS)
+    found = numbers(rows)
+    assert len(found) == len(set(found))
+    assert set().union(*written) <= set(found)
+    log = log_of(s3_store)
+    assert_without_gaps(log)
+    keys = [row.key for of_partition in log.values() for row in of_partition]
+    assert len(keys) == len(set(keys))  # a commit without an answer is not made twice either
+    with opened(s3_store) as coordinator:
+        for worker, offsets in enumerate(committed):
+            answer = coordinator.fetch_offsets(f"group {worker}")
+            assert all(where.partition == each.offset for where, each in answer.items())
+            assert offsets <= {each.offset for each in answer.values()}
