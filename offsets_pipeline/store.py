@@ -289,11 +289,19 @@ class Store:
             )
 
         with_retries(change, "a change of the store's properties", settings)
-        return Store(self.spark, self.location, properties)
+        return self._same(self.spark, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
         """The same store in another Spark session; each streaming query has its own."""
-        store = Store(spark, self.location, self.properties)
+        return self._same(spark, self.properties)
+
+    def refreshed(self) -> Store:
+        """The same store with its present properties. Raises as `open`."""
+        properties = self.table(LOG.name).snapshot().properties
+        return self._same(self.spark, StoreProperties.from_table_properties(properties, self.location))
+
+    def _same(self, spark: SparkSession, properties: StoreProperties) -> Store:
+        store = Store(spark, self.location, properties)
         store._tables = self._tables
         return store
 
