@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def maintain(location: str, settings: Settings, checkpoints: Sequence[str], every_ms: int | None) -> int:
     """Compact and vacuum the tables, once or again and again; returns the exit status."""
     store, clock = open_store(location, settings), SystemClock()
+    upkeep.require_checkpoints(checkpoints)
 
     def run() -> list[Upkeep]:
         with progress_bar("compacting", tasks_of(lambda: store.spark)):

@@ -42,7 +42,15 @@ class Process:
 
 
 def rows(store: Path) -> list[dict[str, Any]]:
-    return TableFolder(f"{store}/leases", LEASES).snapshot().rows().to_pylist()
+    found: list[dict[str, Any]] = TableFolder(f"{store}/leases", LEASES).snapshot().rows().to_pylist()
+    return found
+
+
+def refused(process: Process) -> str:
+    """The error that says which other process holds the lease."""
+    with pytest.raises(LeaseHeld) as error, process.lease.held(END):
+        raise AssertionError("it holds the lease")
+    return str(error.value)
 
 
 def ended_process() -> int:
@@ -59,12 +67,9 @@ def test_second_process_ends_with_the_name_of_the_holder(tmp_path: Path) -> None
             (INGEST_TOPIC, "follow"),
             (FOLD, "follow"),
         }
-        with pytest.raises(LeaseHeld) as refused, second.lease.held(END):
-            pass
+        error = refused(second)
     said = f"process {RUNNING} on other runs `offsets follow` on this store since {NOW}"
-    assert str(refused.value) == (
-        f"cannot follow {tmp_path}: {said}; stop that process, or wait for its end: --if-held wait"
-    )
+    assert error == (f"cannot follow {tmp_path}: {said}; stop that process, or wait for its end: --if-held wait")
     assert rows(tmp_path) == []
     with second.lease.held(END) as is_held:
         assert is_held
@@ -74,14 +79,18 @@ def test_tasks_are_leased_one_by_one(tmp_path: Path) -> None:
     """A cluster runs ingest-topic and fold as two jobs on one store."""
     with Process(tmp_path, NOW_MS, INGEST_TOPIC).lease.held(END), Process(tmp_path, NOW_MS, FOLD).lease.held(END):
         assert {row["task"] for row in rows(tmp_path)} == {INGEST_TOPIC, FOLD}
-        with pytest.raises(LeaseHeld), Process(tmp_path, NOW_MS, INGEST_TOPIC, FOLD).lease.held(END):
-            pass
+        refused(Process(tmp_path, NOW_MS, INGEST_TOPIC, FOLD))
 
 
 def test_waiting_process_says_so_once_and_goes_on_when_the_holder_ends(tmp_path: Path) -> None:
     first, second = Process(tmp_path), Process(tmp_path)
     waiting, took = threading.Event(), threading.Event()
-    second.lease._warn = lambda text: (second.warnings.append(text), waiting.set())
+
+    def warn(text: str) -> None:
+        second.warnings.append(text)
+        waiting.set()
+
+    second.lease._warn = warn
 
     def wait() -> None:
         with second.lease.held(WAIT) as is_held:
@@ -96,10 +105,8 @@ def test_waiting_process_says_so_once_and_goes_on_when_the_holder_ends(tmp_path:
         done.result()
     assert took.is_set()
     assert second.lease.has_waited
-    assert second.warnings == [
-        f"process {RUNNING} on other runs `offsets follow` on this store since {NOW}: waiting for its end; {tmp_path} has "
-        "one such process"
-    ]
+    said = f"process {RUNNING} on other runs `offsets follow` on this store since {NOW}"
+    assert second.warnings == [f"{said}: waiting for its end; {tmp_path} has one such process"]
 
 
 def test_waiting_process_ends_when_it_is_stopped(tmp_path: Path) -> None:
@@ -115,27 +122,25 @@ def test_waiting_process_ends_when_it_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_of_this_process_id", [True, False])
 def test_killed_process_of_the_same_machine_is_replaced_at_once(tmp_path: Path, *, is_of_this_process_id: bool) -> None:
     """A container gives each of its lives the same process id."""
-    here = {"host": "here", "process_id": os.getpid() if is_of_this_process_id else ended_process()}
+    ended = os.getpid() if is_of_this_process_id else ended_process()
     Process(tmp_path).lease._table.create()
-    assert Process(tmp_path, **here).lease._claim(lambda _: False) is None  # and is killed
+    killed = Process(tmp_path, host="here", process_id=ended)
+    assert killed.lease._claim(lambda _: False) is None
     with Process(tmp_path, host="here", process_id=os.getppid()).lease.held(END) as is_held:
         assert is_held
         (row,) = rows(tmp_path)
         assert row["process_id"] == os.getppid()  # which runs
-        with pytest.raises(LeaseHeld), Process(tmp_path, **here).lease.held(END):
-            pass
+        refused(Process(tmp_path, host="here", process_id=ended))
 
 
 def test_killed_process_of_another_machine_is_replaced_when_its_lease_has_lapsed(tmp_path: Path) -> None:
     first = Process(tmp_path)
     first.lease._table.create()
     assert first.lease._claim(lambda _: False) is None
-    with pytest.raises(LeaseHeld), Process(tmp_path, NOW_MS + DURATION_MS).lease.held(END):
-        pass
+    refused(Process(tmp_path, NOW_MS + DURATION_MS))
     first.clock.advance_ms(30_000)
     first.lease._renew()
-    with pytest.raises(LeaseHeld, match=rf"since {NOW}"), Process(tmp_path, NOW_MS + 90_000).lease.held(END):
-        pass
+    assert NOW in refused(Process(tmp_path, NOW_MS + 90_000))
     with Process(tmp_path, NOW_MS + 90_001).lease.held(END) as is_held:
         assert is_held
 
@@ -152,13 +157,18 @@ def test_clock_that_is_a_day_wrong_does_not_keep_a_lease_for_a_day(tmp_path: Pat
 def test_holder_that_was_suspended_ends_and_says_which_process_took_over(tmp_path: Path) -> None:
     first, second, stopped = Process(tmp_path, duration_ms=SHORT_MS), Process(tmp_path), threading.Event()
     second.lease._own |= {"process_id": 4712}
-    with pytest.raises(LeaseLost) as lost, first.lease.held(END):
-        assert second.lease._claim(lambda _: True) is None  # as after the duration
-        first.lease.when_lost(stopped.set)
-        assert stopped.wait(30)
-        again = threading.Event()
-        first.lease.when_lost(again.set)
-        assert again.is_set()
+
+    def work() -> None:
+        with first.lease.held(END):
+            assert second.lease._claim(lambda _: True) is None  # as after the duration
+            first.lease.when_lost(stopped.set)
+            assert stopped.wait(30)
+            again = threading.Event()
+            first.lease.when_lost(again.set)
+            assert again.is_set()
+
+    with pytest.raises(LeaseLost) as lost:
+        work()
     said = f"process 4712 on other runs `offsets follow` on this store since {NOW}"
     assert str(lost.value) == (
         f"follow of {tmp_path} ends: {said}, for this process had not renewed its lease for 1000 ms; start it again "
@@ -169,11 +179,17 @@ def test_holder_that_was_suspended_ends_and_says_which_process_took_over(tmp_pat
 
 def test_failure_because_of_another_process_names_that_process(tmp_path: Path) -> None:
     first, second = Process(tmp_path), Process(tmp_path)
-    with pytest.raises(LeaseLost, match=f"process {RUNNING} on other runs"), first.lease.held(END):
-        assert second.lease._claim(lambda _: True) is None
-        raise StorageFailed("another stream wrote the checkpoint")
-    with pytest.raises(StorageFailed), Process(tmp_path, NOW_MS + DAY_MS).lease.held(END):
-        raise StorageFailed("the disk is full")
+
+    def work(process: Process, reason: str, beside: Process | None = None) -> None:
+        with process.lease.held(END):
+            if beside is not None:
+                assert beside.lease._claim(lambda _: True) is None
+            raise StorageFailed(reason)
+
+    with pytest.raises(LeaseLost, match=f"process {RUNNING} on other runs"):
+        work(first, "another stream wrote the checkpoint", beside=second)
+    with pytest.raises(StorageFailed, match="the disk is full"):
+        work(Process(tmp_path, NOW_MS + DAY_MS), "the disk is full")
 
 
 def test_storage_that_fails_does_not_end_the_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
