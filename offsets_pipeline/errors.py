@@ -46,6 +46,14 @@ class StoreMismatch(OffsetsError):
     """The store exists with other properties."""
 
 
+class LeaseHeld(OffsetsError):
+    """Another process follows, folds or takes snapshots of the store."""
+
+
+class LeaseLost(OffsetsError):
+    """Another process took over the lease, because this one did not renew it in time."""
+
+
 class NoSuchPath(OffsetsError):
     """An input file or folder does not exist."""
 

@@ -174,6 +174,11 @@ def _vacuum(folder: TableFolder, clock: Clock, unread: int | None, is_stopping: 
 # --- streams that read the log
 
 
+def require_checkpoints(folders: Collection[str]) -> None:
+    """Raise NoSuchCheckpoint if one of these folders is not the checkpoint of a stream over a log."""
+    _first_unread_version(map(absolute, folders), required=folders)
+
+
 def _first_unread_version(folders: Iterable[str], required: Collection[str] = ()) -> int | None:
     """The first version of the log that one of the streams with these checkpoints has not read; None without streams.
 

@@ -27,7 +27,7 @@ from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStor
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column, SparkSession
 
@@ -35,7 +35,20 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
-__all__ = ["MIRRORED", "OWNED", "Store", "StoreProperties", "absolute", "normalised", "sql_name", "timestamp_of"]
+    #: A Spark session, or a function that returns it and starts it if it is not running.
+    SparkSource = SparkSession | Callable[[], SparkSession]
+
+__all__ = [
+    "MIRRORED",
+    "OWNED",
+    "Store",
+    "StoreProperties",
+    "absolute",
+    "normalised",
+    "session_of",
+    "sql_name",
+    "timestamp_of",
+]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CHECKPOINTS = "_checkpoints"
@@ -49,19 +62,29 @@ _BEING_CREATED = (
 )
 
 
+def session_of(spark: SparkSource) -> SparkSession:
+    """The session; starts it if ``spark`` is a function that does. Raises JavaMissing."""
+    return spark() if callable(spark) else spark
+
+
 class Store:
     """An existing store; use `Store.open`, `Store.find` or `Store.create`."""
 
-    def __init__(self, spark: SparkSession, location: str, properties: StoreProperties) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSource, location: str, properties: StoreProperties) -> None:
+        self._spark = spark
         self.location = location
         self.properties = properties
         self._created_here = False
         self._tables: dict[str, TableFolder] = {}
 
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session. Raises JavaMissing if it has to be started."""
+        return session_of(self._spark)
+
     @classmethod
-    def open(cls, spark: SparkSession, location: str) -> Store:
-        """Open the store at a folder, or at ``schema:NAME``. Starts no Spark job.
+    def open(cls, spark: SparkSource, location: str) -> Store:
+        """Open the store at a folder, or at ``schema:NAME``. Starts no Spark job, and for a folder no session.
 
         Raises:
             NoSuchStore: there is nothing at this place.
@@ -72,16 +95,16 @@ class Store:
         if not location.startswith(SCHEMA_PREFIX):
             return cls(spark, location, properties_of(arrow_folder(location)))
         try:
-            log = _in_catalog(spark, location, LOG.name)
+            log = _in_catalog(session_of(spark), location, LOG.name)
         except AnalysisException:
-            if _is_empty(spark, location):
+            if _is_empty(session_of(spark), location):
                 raise NoSuchStore(f"no store at {location}; ingest a log into it first, or check its name") from None
             raise NotAStore(f"cannot open store {location}: it has no table named log; name a store's schema") from None
         properties = TableFolder(_arrow_folder(log), LOG).snapshot().properties
         return cls(spark, location, StoreProperties.from_table_properties(properties, location))
 
     @classmethod
-    def find(cls, spark: SparkSession, location: str) -> Store | None:
+    def find(cls, spark: SparkSource, location: str) -> Store | None:
         """Open the store, as `open`; returns None if there is nothing."""
         try:
             return cls.open(spark, location)
@@ -89,20 +112,22 @@ class Store:
             return None
 
     @classmethod
-    def create(cls, spark: SparkSession, location: str, properties: StoreProperties) -> Store:
+    def create(cls, spark: SparkSource, location: str, properties: StoreProperties) -> Store:
         """Create the tables of a new store; the log comes last, so that `open` refuses a half-made store.
 
         If another process creates the same store at the same time, returns that store. Spark's catalog creates the
-        tables of a schema; the tables of a folder need no Spark job.
+        tables of a schema; the tables of a folder need no Spark job. Starts the session first: without it the store
+        would stay empty.
 
         Raises:
+            JavaMissing: Spark cannot start.
             NotAStore: the place holds something else.
             StoreMismatch: the place holds a store with other properties.
             InvalidPartitionCount: the count is below 1.
             UnsafeStorage, StorageFailed: as `create_tables`.
         """
         location = normalised(location)
-        store = cls(spark, location, properties)
+        store = cls(session_of(spark), location, properties)
         if location.startswith(SCHEMA_PREFIX):
             return store._create_schema()
         store._created_here = create_tables(arrow_folder(location), properties)
@@ -293,11 +318,19 @@ class Store:
             )
 
         with_retries(change, "a change of the store's properties", settings)
-        return Store(self.spark, self.location, properties)
+        return self._same(self._spark, properties)
 
     def in_session(self, spark: SparkSession) -> Store:
         """The same store in another Spark session; each streaming query has its own."""
-        store = Store(spark, self.location, self.properties)
+        return self._same(spark, self.properties)
+
+    def refreshed(self) -> Store:
+        """The same store with its present properties. Raises as `open`."""
+        properties = self.table(LOG.name).snapshot().properties
+        return self._same(self._spark, StoreProperties.from_table_properties(properties, self.location))
+
+    def _same(self, spark: SparkSource, properties: StoreProperties) -> Store:
+        store = Store(spark, self.location, properties)
         store._tables = self._tables
         return store
 

@@ -50,14 +50,19 @@ def delete_groups(store: str, settings: Settings, groups: Sequence[str]) -> int:
 
 
 def delete_offsets(store: str, settings: Settings, group: str, places: Sequence[tuple[str, int | None]]) -> int:
-    """Delete offsets of a group: of partitions, or of topics (partition None); returns the exit status."""
+    """Delete offsets of a group: of partitions, or of topics (partition None); returns the exit status.
+
+    As with Kafka's tool, a partition without an offset is no error.
+    """
     with _opened(store, settings, [group]) as coordinator:
         held = coordinator.fetch_offsets(group)
         chosen: list[tuple[str, int]] = []
         for topic, partition in places:
             chosen += [where for where in held if where.topic == topic] if partition is None else [(topic, partition)]
         deleted = coordinator.delete_offsets(group, chosen)
-    sys.stdout.write(f"{deleted} offsets of group {group} deleted from {store}\n")
+    named = ", ".join(topic if at is None else f"{topic}:{at}" for topic, at in places)
+    nothing = "" if deleted else f": it has no committed offset of {named}"
+    sys.stdout.write(f"{deleted} offsets of group {group} deleted from {store}{nothing}\n")
     return 0
 
 

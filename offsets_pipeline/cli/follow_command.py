@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-from offsets_pipeline.cli.opened import start_spark
-from offsets_pipeline.cli.stopping import Stopping
+from offsets_pipeline.cli.opened import spark_when_needed
+from offsets_pipeline.cli.stopping import Stopping, is_submitted
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.schemas import TOPIC_OFFSETS
 from offsets_pipeline.ingest.topic.topic_ingest import TopicIngest
+from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, WAIT, Lease
 from offsets_pipeline.observability.collectors import StateMetrics, TopicMetrics, Watched, batches_counted
 from offsets_pipeline.observability.group_metrics import GroupMetrics
 from offsets_pipeline.observability.metrics import Metrics
@@ -38,6 +41,7 @@ class TopicOptions:
     bootstrap_server: str
     topic: str | None
     semantics: CoordinatorSemantics | None
+    if_held: str | None
     options: tuple[str, ...]
     available_now: bool
     metrics_file: Path | None
@@ -47,7 +51,9 @@ class TopicOptions:
 def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: bool) -> int:
     """Append the topic to the log, and with ``fold`` fold the log; returns the exit status.
 
-    Raises the errors of `TopicIngest`, and MetricsUnavailable.
+    Checks address, topic and store, and waits for another process that does the same, before it starts Spark.
+
+    Raises the errors of `TopicIngest`, MetricsUnavailable, LeaseHeld and LeaseLost.
     """
     kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
     clock, metrics = SystemClock(), Metrics()
@@ -62,27 +68,43 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         metrics.add("offsets_records_folded_total", records)
 
     with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
-        spark = start_spark(settings)
+        spark, stopped = spark_when_needed(settings), threading.Event()
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
         follower = Follower(ingest, settings, clock) if fold else None
-        stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)
-        read = 0
-        if options.available_now or ingest.await_topic():
-            ingest.prepare()
+
+        def stop() -> None:
+            stopped.set()
+            (follower or ingest).stop()
+
+        def read() -> int:
+            stopping.spare_jvm(spark())
             sampling = _sampling(ingest.store, kafka, settings, clock, log.warning) if fold else None
             watched.start(_counts(ingest.store, metrics, settings, clock, log.warning, with_groups=fold))
-            with batches_counted(spark, metrics), ExitStack() as ends:
+            with batches_counted(spark(), metrics), ExitStack() as ends:
                 if sampling is not None and not options.available_now:
                     sampling.start()
                     ends.callback(sampling.close)
                 if follower is None:
-                    read = ingest.run(available_now=options.available_now)
+                    records = ingest.run(available_now=options.available_now)
                 else:
                     metrics.add("offsets_records_folded_total", 0)
-                    read = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
+                    records = follower.run(on_batch, log.warning, log.upkeep, available_now=options.available_now)
             if sampling is not None and options.available_now:
                 sampling.sample_once()
-    sys.stdout.write(f"{read} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
+            return records
+
+        stopping = Stopping(stop, spark() if is_submitted() else None)
+        added = 0
+        if options.available_now or ingest.await_topic():
+            folder = arrow_folder(ingest.prepare().folder())
+            command, tasks = ("follow", (INGEST_TOPIC, FOLD)) if fold else ("ingest-topic", (INGEST_TOPIC,))
+            lease = Lease(folder, command, tasks, settings, clock, log.warning)
+            with lease.held(options.if_held or (END if options.available_now else WAIT), stopped) as is_held:
+                lease.when_lost(stop)
+                if lease.has_waited and is_held:
+                    ingest.prepare()
+                added = read() if is_held else 0
+    sys.stdout.write(f"{added} records added to {store}" + (f", {folded} folded\n" if fold else "\n"))
     return stopping.status(has_an_end=options.available_now)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.opened import start_spark
+from offsets_pipeline.cli.opened import spark_when_needed
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.ingest.segments import segment_ingest as segments
@@ -27,7 +27,7 @@ def ingest_segments(
     topic: str | None,
 ) -> int:
     """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
-    spark = start_spark(settings)
+    spark = spark_when_needed(settings)
     with progress_bar("reading segments", tasks_of(spark)):
         report = segments.ingest_segments(
             spark, store, paths, settings, SystemClock(), offsets_partitions, semantics, topic

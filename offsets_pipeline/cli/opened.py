@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
@@ -10,7 +11,7 @@ from offsets_pipeline.delta.properties import SCHEMA_PREFIX, beside, require_dif
 from offsets_pipeline.errors import NoSuchStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -33,11 +34,21 @@ def start_spark(settings: Settings) -> SparkSession:
     return build_session("offsets", settings)
 
 
+def spark_when_needed(settings: Settings) -> Callable[[], SparkSession]:
+    """A function that returns the session, and starts Spark when it is first called: input is checked before."""
+    return cache(partial(start_spark, settings))
+
+
 def open_store(location: str, settings: Settings) -> Store:
-    """Open a store with Spark. Raises NoSuchStore, NotAStore, JavaMissing."""
+    """Open a store; starts Spark when it is first needed, at once for a schema. Raises NoSuchStore, NotAStore."""
+    from offsets_pipeline.delta.filesystems import arrow_folder
+    from offsets_pipeline.delta.store_folder import properties_of
+
+    if not location.startswith(SCHEMA_PREFIX):
+        properties_of(arrow_folder(location))  # before the import of pyspark
     from offsets_pipeline.store import Store
 
-    return Store.open(start_spark(settings), location)
+    return Store.open(spark_when_needed(settings), location)
 
 
 def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:

@@ -65,11 +65,11 @@ def _draw(work: str, progress: Callable[[], Progress], after_seconds: float, end
             bar.update(task, completed=done, total=total, amount=amount)
 
 
-def tasks_of(spark: SparkSession) -> Callable[[], Progress]:
+def tasks_of(spark: Callable[[], SparkSession]) -> Callable[[], Progress]:
     """The tasks of the jobs that Spark runs at the moment: how many there are, and how many are done."""
-    tracker: Any = spark.sparkContext.statusTracker()
 
     def tasks() -> Progress:
+        tracker: Any = spark().sparkContext.statusTracker()
         done = total = 0
         for job_id in tracker.getActiveJobsIds():
             job = tracker.getJobInfo(job_id)

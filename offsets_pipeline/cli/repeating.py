@@ -26,25 +26,29 @@ def repeated(
     every_ms: int | None,
     clock: Clock,
     stopped: threading.Event | None = None,
-    spark: SparkSession | None = None,
+    spark: Callable[[], SparkSession] | None = None,
+    say: Callable[[str], object] = warn,
 ) -> Iterator[_Result]:
     """Yield the result of one run, or with ``every_ms`` of each run until SIGTERM or SIGINT sets ``stopped``.
 
-    ``spark`` is a session that the runs need: its JVM survives the signal. With an interval, a retriable error is a
-    warning and the next run tries again. Raises any other error.
+    ``spark`` returns a session that the runs need: its JVM survives the signal. With an interval, a retriable error is
+    a warning by ``say``, once until a run succeeds, and the next run tries again. Raises any other error.
     """
     if every_ms is None:
         yield run()
         return
     stopped = stopped or threading.Event()
-    Stopping(stopped.set, spark)
+    Stopping(stopped.set, None if spark is None else spark())
+    warning = ""
     for _ in due(every_ms, clock, stopped):
         try:
             result = run()
         except Exception as error:
             if not may_pass(error):
                 raise
-            warn(f"{in_one_line(error)}; the next run tries again")
+            if warning != (warning := f"{in_one_line(error)}; the next run tries again"):
+                say(warning)
         else:
+            warning = ""
             yield result
             sys.stdout.flush()

@@ -12,6 +12,7 @@ from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.store_folder import properties_of
+from offsets_pipeline.errors import NoSuchTopic
 from offsets_pipeline.topic_positions.sample_files import read_sample_file
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, table_of
 
@@ -25,7 +26,7 @@ def sample_topic_offsets(
 ) -> int:
     """Append positions to `topic_offsets` of the store; returns the exit status.
 
-    ``topics`` is a regular expression; by default that of the settings.
+    ``topics`` is a regular expression; by default that of the settings. Raises NoSuchTopic if no topic matches it.
     """
     reader = open_reader(store, settings)
     table = table_of(reader.location)
@@ -34,6 +35,8 @@ def sample_topic_offsets(
     if of_positions.positions is not None:
         rows = read_sample_file(of_positions.positions, clock.now_ms())
         matches = [re.fullmatch(pattern, topic) is not None for topic in rows["topic"].to_pylist()]
+        if matches and not any(matches):
+            raise NoSuchTopic(f"{of_positions.positions} has no topic that matches {pattern!r}; check --topics")
         added = SampleWriter(table, of_positions.positions).append(rows.filter(matches))
         sys.stdout.write(f"{added} positions added to {store}\n")
         return 0
@@ -50,5 +53,10 @@ def sample_topic_offsets(
             return sampler.sample()
 
         for sampled in repeated(sample, every_ms, clock):
+            if not sampled and every_ms is None:
+                raise NoSuchTopic(
+                    f"no positions sampled: no topic at {kafka.bootstrap_server} matches {pattern!r}, or no leader of "
+                    "its partitions answers; check --topics"
+                )
             sys.stdout.write(f"positions of {sampled} partitions sampled into {store}\n")
     return 0

@@ -10,6 +10,7 @@ from offsets_pipeline.cli.command import FILE, PATH, SOURCES, command
 from offsets_pipeline.cli.output import format_option
 from offsets_pipeline.cli.values import (
     ADDRESS,
+    IF_HELD,
     INTERVAL,
     OPTION,
     PATTERN,
@@ -89,6 +90,7 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
             SEMANTICS_OF_NEW_STORE,
             KAFKA_OPTION,
             click.option("--available-now", is_flag=True, help="End when all records up to now are read."),
+            IF_HELD,
             click.option(
                 "--metrics-file",
                 type=FILE,
@@ -247,6 +249,7 @@ def import_checkpoint(store: str, settings: Settings, **options: Any) -> int:  #
     help="Time between two snapshots: seconds, or a duration such as PT5M.",
 )
 @click.option("--available-now", "--once", "available_now", is_flag=True, help="End after one snapshot.")
+@IF_HELD
 @PARTITIONS_OF_NEW_STORE
 @KAFKA_OPTION
 def snapshot(store: str, settings: Settings, **options: Any) -> int:  # noqa: ANN401 - SnapshotOptions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from offsets_pipeline.cli.command import PATH, STATE, command
-from offsets_pipeline.cli.values import PARTITION, semantics_option
+from offsets_pipeline.cli.values import IF_HELD, PARTITION, semantics_option
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 @command(STATE, "offsets fold --store store", "offsets fold --store store --available-now")
 @click.option("--available-now", is_flag=True, help="End when all records up to now are folded.")
 @click.option("--checkpoint", type=PATH, metavar="FOLDER", help="Checkpoint of the stream (default: in the store).")
-def fold(store: str, settings: Settings, available_now: bool, checkpoint: str | None) -> int:  # noqa: FBT001
+@IF_HELD
+def fold(
+    store: str,
+    settings: Settings,
+    available_now: bool,  # noqa: FBT001
+    checkpoint: str | None,
+    if_held: str | None,
+) -> int:
     """Fold the log into the state tables, as a stream.
 
     Runs until SIGTERM or Ctrl-C, or with --available-now until all records up to now are folded. A crash loses and
-    repeats nothing.
+    repeats nothing. One process folds a store: a second one waits for its end.
     """
     from offsets_pipeline.cli import state_commands
 
-    return state_commands.fold(store, settings, checkpoint, available_now=available_now)
+    return state_commands.fold(store, settings, checkpoint, if_held, available_now=available_now)
 
 
 @command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from offsets_pipeline.cli.repeating import repeated
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.group_snapshots.group_snapshot import take_snapshot
 from offsets_pipeline.group_snapshots.snapshot_log import SnapshotLog
+from offsets_pipeline.lease import END, SNAPSHOT, WAIT, Lease
+from offsets_pipeline.observability.metrics import Metrics
+from offsets_pipeline.observability.operator_log import OperatorLog
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler
 from offsets_pipeline.topic_positions.sample_table import table_of
 
@@ -28,35 +32,37 @@ class SnapshotOptions:
     interval_ms: int
     available_now: bool
     offsets_partitions: int | None
+    if_held: str | None
     options: tuple[str, ...]
 
 
 def snapshot(store: str, settings: Settings, options: SnapshotOptions) -> int:
     """Append the changes of a cluster's groups, and positions of its topics; returns the exit status.
 
-    After a retriable error, such as a broker that is away, the next snapshot tries again.
+    Raises any error of the first connection. After a later retriable error, such as a broker that is away, the next
+    snapshot tries again. Raises LeaseHeld, LeaseLost.
     """
     kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
-    clock = SystemClock()
+    clock, stopped = SystemClock(), threading.Event()
+    warning = OperatorLog(clock, Metrics()).warning
+    interval_ms = None if options.available_now else options.interval_ms
     with Cluster(kafka) as cluster, ExitStack() as opened:
-        log: SnapshotLog | None = None
-        positions: PositionSampler
+        log = opened.enter_context(
+            SnapshotLog.open_snapshots(store, cluster.cluster_id(), options.offsets_partitions, settings, clock)
+        )
+        lease = Lease(log.store.location, "snapshot", (SNAPSHOT,), settings, clock, warning)
+        opened.enter_context(lease.held(options.if_held or (END if options.available_now else WAIT)))
+        lease.when_lost(stopped.set)
+        sampler = PositionSampler(kafka, table_of(log.store.location), settings.lag.sample_topics, clock)
+        positions = opened.enter_context(closing(sampler))
 
         def run() -> tuple[int, int]:
-            nonlocal log, positions
-            if log is None:
-                found = SnapshotLog.open_snapshots(
-                    store, cluster.cluster_id(), options.offsets_partitions, settings, clock
-                )
-                log = opened.enter_context(found)
-                sampler = PositionSampler(kafka, table_of(log.store.location), settings.lag.sample_topics, clock)
-                positions = opened.enter_context(closing(sampler))
             groups = take_snapshot(cluster, log.group_ids())
             records = log.append(groups)
             positions.sample()
             return len(groups), records
 
-        for groups, records in repeated(run, None if options.available_now else options.interval_ms, clock):
+        for groups, records in repeated(run, interval_ms, clock, stopped, say=warning):
             if records or options.available_now:
                 sys.stdout.write(f"{records} records appended to {store}; {groups} groups\n")
     return 0

@@ -10,7 +10,9 @@ from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.cli.progress_bar import progress_bar, tasks_of
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.errors import StateDiffers
+from offsets_pipeline.lease import END, FOLD, WAIT, Lease
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.verify import verify_store
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
-def fold(location: str, settings: Settings, checkpoint: str | None, *, available_now: bool) -> int:
-    """Fold the log until stopped, or all that it has now; returns the exit status."""
+def fold(location: str, settings: Settings, checkpoint: str | None, if_held: str | None, *, available_now: bool) -> int:
+    """Fold the log until stopped, or all that it has now; returns the exit status. Raises LeaseHeld, LeaseLost."""
     total = expired_offsets = expired_groups = 0
 
     def on_batch(batch_id: int, records: int) -> None:
@@ -43,24 +45,27 @@ def fold(location: str, settings: Settings, checkpoint: str | None, *, available
         before, after = sum(each.files_before for each in done), sum(each.files for each in done)
         show_status(f"upkeep done: {before} files before, {after} after")
 
-    store = open_store(location, settings)
-    stream = start_fold(
-        store,
-        settings,
-        SystemClock(),
-        available_now=available_now,
-        checkpoint=checkpoint,
-        on_batch=on_batch,
-        on_expiry=on_expiry,
-        on_upkeep=on_upkeep,
-        warn=warn,
-    )
-    stopping = Stopping(stream.stop, store.spark)
-    if available_now:
-        with progress_bar("folding", tasks_of(store.spark)):
+    store, clock = open_store(location, settings), SystemClock()
+    lease = Lease(arrow_folder(store.folder()), "fold", (FOLD,), settings, clock, warn)
+    with lease.held(if_held or (END if available_now else WAIT)):
+        stream = start_fold(
+            store,
+            settings,
+            clock,
+            available_now=available_now,
+            checkpoint=checkpoint,
+            on_batch=on_batch,
+            on_expiry=on_expiry,
+            on_upkeep=on_upkeep,
+            warn=warn,
+        )
+        stopping = Stopping(stream.stop, store.spark)
+        lease.when_lost(stream.stop)
+        if available_now:
+            with progress_bar("folding", tasks_of(lambda: store.spark)):
+                stream.await_end()
+        else:
             stream.await_end()
-    else:
-        stream.await_end()
     expired = f"; {expired_offsets} offsets and {expired_groups} groups expired"
     sys.stdout.write(f"{total} records folded in {location}{expired if expired_offsets or expired_groups else ''}\n")
     return stopping.status(has_an_end=available_now)
@@ -69,7 +74,7 @@ def fold(location: str, settings: Settings, checkpoint: str | None, *, available
 def reload(location: str, settings: Settings, partitions: Sequence[int], semantics: CoordinatorSemantics | None) -> int:
     """Rebuild the state of these log partitions, or of all; returns the exit status."""
     store = open_store(location, settings)
-    with progress_bar("replaying", tasks_of(store.spark)):
+    with progress_bar("replaying", tasks_of(lambda: store.spark)):
         records = reload_partitions(store, list(partitions) or None, settings, SystemClock(), semantics)
     sys.stdout.write(f"{records} records replayed in {location}\n")
     return 0
@@ -78,7 +83,7 @@ def reload(location: str, settings: Settings, partitions: Sequence[int], semanti
 def verify(location: str, settings: Settings, *, independent: bool) -> int:
     """Compare the state with a replay of the log; returns the exit status. Raises StateDiffers."""
     store = open_store(location, settings)
-    with progress_bar("comparing", tasks_of(store.spark)):
+    with progress_bar("comparing", tasks_of(lambda: store.spark)):
         result = verify_store(store, settings.fold, independent=independent)
     if not result.equal:
         counts = ", ".join(f"{count} in {table}" for table, count in result.differences.items())

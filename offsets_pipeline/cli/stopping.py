@@ -21,17 +21,23 @@ class Stopping:
     A signal handler runs in the main thread and cannot call ``stop`` itself: the main thread may be in a call to the
     JVM, or hold the lock of the event that ``stop`` sets.
 
-    ``spark`` is a session that ``stop`` needs: its JVM then survives SIGTERM. The JVM gets the signal too if a service
-    manager signals all processes of a service, or a shell a process group.
+    ``spark`` is a session that ``stop`` needs, as that of `spare_jvm`.
     """
 
     def __init__(self, stop: Callable[[], object], spark: SparkSession | None = None) -> None:
         self._stop = stop
         self._number: int | None = None
         if spark is not None:
-            _leave_sigterm_to_python(spark)
+            self.spare_jvm(spark)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+
+    def spare_jvm(self, spark: SparkSession) -> None:
+        """Let the session's JVM survive SIGTERM.
+
+        The JVM gets the signal too if a service manager signals all processes of a service, or a shell a process group.
+        """
+        _leave_sigterm_to_python(spark)
 
     def _on_signal(self, number: int, _: object) -> None:
         if self._number is None:
@@ -43,6 +49,11 @@ class Stopping:
         return _ENDED_BY_SIGNAL + self._number if has_an_end and self._number is not None else 0
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: its JVM runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _leave_sigterm_to_python(spark: SparkSession) -> None:
     """Keep the JVM alive on SIGTERM until this process ends.
 
@@ -51,7 +62,7 @@ def _leave_sigterm_to_python(spark: SparkSession) -> None:
     """
     jvm: Any = spark._jvm
     handler: Any = jvm.sun.misc.SignalHandler.SIG_IGN
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if is_submitted():
         from pyspark.java_gateway import ensure_callback_server_started
 
         ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 def maintain(location: str, settings: Settings, checkpoints: Sequence[str], every_ms: int | None) -> int:
     """Compact and vacuum the tables, once or again and again; returns the exit status."""
     store, clock = open_store(location, settings), SystemClock()
+    upkeep.require_checkpoints(checkpoints)
 
     def run() -> list[Upkeep]:
-        with progress_bar("compacting", tasks_of(store.spark)):
+        with progress_bar("compacting", tasks_of(lambda: store.spark)):
             return upkeep.maintain_store(store, clock, checkpoints, settings=settings)
 
-    for done in repeated(run, every_ms, clock, spark=store.spark):
+    for done in repeated(run, every_ms, clock, spark=lambda: store.spark):
         write_rows(list(upkeep.Upkeep._fields), done, "table")
     return 0
 
@@ -39,10 +40,10 @@ def clean_log(location: str, settings: Settings, older_than_hours: int, every_ms
     store, clock, older_than_ms = open_store(location, settings), SystemClock(), older_than_hours * MS_OF_HOUR
 
     def run() -> Cleaned:
-        with progress_bar("cleaning", tasks_of(store.spark)):
+        with progress_bar("cleaning", tasks_of(lambda: store.spark)):
             return clean.clean_log(store, settings, clock, older_than_ms=older_than_ms, dry_run=dry_run)
 
-    for done in repeated(run, every_ms, clock, spark=store.spark):
+    for done in repeated(run, every_ms, clock, spark=lambda: store.spark):
         row = [location, *asdict(done).values(), done.removed]
         write_rows(["store", *asdict(done), "removed"], [row], "table")
     return 0

@@ -211,6 +211,14 @@ def semantics_option(help_: str) -> Callable[[Callable[..., int]], Callable[...,
     )
 
 
+IF_HELD = click.option(
+    "--if-held",
+    type=click.Choice(["wait", "end"]),
+    help="If another process does this work on the store: wait for its end, or end with an error (default: wait; with "
+    "--available-now end).",
+)
+
+
 SEMANTICS_OF_NEW_STORE = semantics_option(
     "Coordinator that a new store reproduces: modern of Kafka 4.x, classic of brokers up to 3.9 (default: settings)."
 )

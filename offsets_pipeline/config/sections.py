@@ -57,6 +57,9 @@ class LogSettings(Section):
     history_hours: int = setting(0, WholeNumber(0, HOURS_MAX))
     """Hours of history that upkeep keeps in the log; it cleans older records. 0 keeps all."""
 
+    lease_duration_ms: int = setting(60_000, WholeNumber(1_000, _INT32_MAX))
+    """Milliseconds without a renewal after which another process takes over the work on a store."""
+
     offsets_topic_num_partitions: InitVar[int | None] = None
     """Kafka's name of `offsets_partitions`; it has precedence."""
 

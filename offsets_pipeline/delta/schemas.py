@@ -401,6 +401,26 @@ TOPIC_OFFSETS = Table(
     },
 )
 
+LEASES = Table(
+    "leases",
+    "Which process reads the topic of the store, folds its log or takes its snapshots.",
+    (
+        Column("task", _STRING, "ingest-topic, fold or snapshot", nullable=False),
+        Column("lease_id", _STRING, "id of the lease, new with each start of the command", nullable=False),
+        Column("command", _STRING, "the command that holds it: follow holds ingest-topic and fold", nullable=False),
+        Column("host", _STRING, "name of the holder's machine", nullable=False),
+        Column("process_id", _INT, "id of the holder's process", nullable=False),
+        Column("since", _TIMESTAMP, "since when, by the holder's clock", nullable=False),
+        Column("renewed_at", _TIMESTAMP, "last renewal, by the holder's clock", nullable=False),
+        Column("duration_ms", _LONG, "milliseconds after which a lease that was not renewed lapses", nullable=False),
+    ),
+    _STATE_PROPERTIES
+    | {
+        "delta.deletedFileRetentionDuration": "interval 1 hours",
+        "delta.logRetentionDuration": "interval 1 hours",
+    },
+)
+
 #: In the order in which a store is created: the log last.
 TABLES = (
     LOG_PARTITIONS,
@@ -413,7 +433,7 @@ TABLES = (
     LOG,
 )
 #: Tables that a store gets when they are first written.
-LATER_TABLES = (TOPIC_OFFSETS,)
+LATER_TABLES = (TOPIC_OFFSETS, LEASES)
 _CONNECT_TABLES = (LOG_PARTITIONS, CONNECT_RECORDS, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
 
 #: The tables of stores of every kind.

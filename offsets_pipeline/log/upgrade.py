@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from offsets_pipeline.delta import APPLICATION, TableFolder
 from offsets_pipeline.delta.properties import FORMAT_VERSION, StoreProperties, format_of
-from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, LOG_PARTITIONS, QUARANTINE, TOPICS
+from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, QUARANTINE, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.delta.store_folder import create_tables, log_of
 from offsets_pipeline.errors import NoSuchTable, StoreMismatch, WriteConflict
@@ -48,7 +48,7 @@ def upgrade(folder: str, new_folder: str) -> int:
     new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
     if new_log.snapshot().files():
         raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
-    for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, *LATER_TABLES):
+    for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, TOPIC_OFFSETS):
         _copy_table(table, folder, new_folder)
     return _copy(log, new_log)  # last: with its records the store is complete
 
@@ -68,7 +68,7 @@ def _copy_table(table: Table, folder: str, new_folder: str) -> None:
     except NoSuchTable:
         return  # a table that a store gets when it is first written
     new = TableFolder(f"{new_folder}/{table.name}", table)
-    if table in LATER_TABLES:
+    if table is TOPIC_OFFSETS:
         new.create()
     _copy(old, new)
 

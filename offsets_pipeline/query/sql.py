@@ -8,39 +8,45 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from offsets_pipeline.errors import CatalogMissing, QueryFailed
-from offsets_pipeline.query.views import create_views, register_views
+from offsets_pipeline.query.views import create_views, open_stores, register_views
+from offsets_pipeline.store import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
+    from offsets_pipeline.store import SparkSource
 
-def run_query(spark: SparkSession, stores: str | Sequence[str], query: str) -> tuple[list[str], Iterator[list[Any]]]:
+
+def run_query(spark: SparkSource, stores: str | Sequence[str], query: str) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the columns and the rows of a query's result; rows are fetched one Spark partition at a time.
 
     Raises as `register_views`. Raises QueryFailed with Spark's reason in one line, also while rows are fetched.
     """
     register_views(spark, *([stores] if isinstance(stores, str) else stores), query=query)
     try:
-        result = spark.sql(query)
+        result = session_of(spark).sql(query)
         return result.columns, _rows(result.toLocalIterator())
     except PySparkException as exception:
         raise _failed(exception) from None
 
 
-def create_lasting_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
+def create_lasting_views(spark: SparkSource, stores: str | Sequence[str], schema: str) -> list[str]:
     """Create the views in a schema of a catalog that outlives the session, and return their names.
 
     Raises as `create_views`, QueryFailed. Raises CatalogMissing if the catalog ends with the session.
     """
-    if not _outlives_session(spark, schema):
+    locations = [stores] if isinstance(stores, str) else stores
+    open_stores(spark, locations)
+    session = session_of(spark)
+    if not _outlives_session(session, schema):
         raise CatalogMissing(
             "cannot create views: this session's catalog ends with the session; configure a persistent one, such as "
             "spark.sql.catalogImplementation=hive in SPARK_CONF_DIR or for spark-submit"
         )
     try:
-        return create_views(spark, stores, schema)
+        return create_views(session, locations, schema)
     except PySparkException as exception:
         raise _failed(exception) from None
 

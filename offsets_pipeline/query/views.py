@@ -22,7 +22,7 @@ from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
-from offsets_pipeline.store import Store, sql_name
+from offsets_pipeline.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsets_pipeline.store import SparkSource
 
-def register_views(spark: SparkSession, *stores: str, query: str = "") -> None:
+
+def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
     """Register the views and the tables of stores in this session; each is a folder or schema:NAME.
 
     Rows of all stores are together, with the column `cluster`. Raises NoSuchStore or NotAStore, StoreMismatch if two
@@ -40,21 +42,22 @@ def register_views(spark: SparkSession, *stores: str, query: str = "") -> None:
     ``query``: SQL. Registers only the views and tables that it names, or all if it names none: Spark analyzes each.
     The views of history then have only the groups and log partitions that its conditions allow, and read no others.
     """
-    opened = _opened(spark, stores)
+    opened = open_stores(spark, stores)
     queries = _queries(opened) | _sample_queries(opened)
     names = {table.name for store in opened for table in store.tables} | HISTORY_VIEWS.keys() | queries.keys()
     wanted = names & set(re.findall(r"\w+", query.lower())) or names
     filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
     parts: dict[str, list[DataFrame]] = {}
     for store in opened:
+        tables = _tables_and_history(store, wanted, filters)  # starts Spark, which `lit` needs
         cluster = F.lit(store.properties.cluster(store.location))
-        for name, rows in _tables_and_history(store, wanted, filters).items():
+        for name, rows in tables.items():
             parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
     for name, of_stores in parts.items():
         together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
         together.createOrReplaceTempView(name)
     for name in queries.keys() & wanted:
-        spark.sql(queries[name]).createOrReplaceTempView(name)
+        session_of(spark).sql(queries[name]).createOrReplaceTempView(name)
 
 
 def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
@@ -84,14 +87,18 @@ def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) 
     """
     if not re.fullmatch(r"\w+(\.\w+)*", schema):
         raise NoSuchStore(f"{schema!r} is not a valid name of a schema: use letters, digits, _ and dots")
-    queries = _queries(_opened(spark, [stores] if isinstance(stores, str) else stores))
+    queries = _queries(open_stores(spark, [stores] if isinstance(stores, str) else stores))
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     for name, query in queries.items():
         spark.sql(f"CREATE OR REPLACE VIEW {schema}.{name} AS {query}")
     return list(queries)
 
 
-def _opened(spark: SparkSession, locations: Sequence[str]) -> list[Store]:
+def open_stores(spark: SparkSource, locations: Sequence[str]) -> list[Store]:
+    """Open stores, each once; starts Spark for schemas only.
+
+    Raises NoSuchStore or NotAStore, StoreMismatch if two stores have one cluster name.
+    """
     stores = [Store.open(spark, location) for location in dict.fromkeys(locations)]
     require_different_clusters({each.location: each.properties.cluster(each.location) for each in stores})
     return stores

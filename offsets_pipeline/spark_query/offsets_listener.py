@@ -1,17 +1,25 @@
 """`OffsetsListener`: commits the Kafka offsets of PySpark streaming queries to consumer groups.
 
-    spark.streams.addListener(OffsetsListener("localhost:9092", "billing"))
+    listener = OffsetsListener("localhost:9092", "billing")
+    spark.streams.addListener(listener)
+    ...
+    listener.close()
 
 Spark posts the progress of a batch after it has written the batch's file in `commits/` of the checkpoint. So a group is
-never ahead of a completed batch.
+never ahead of a completed batch. Spark delivers this event in a thread of its own, maybe after the query has ended:
+`close` and `flush` wait for it.
 """
 
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsets_pipeline.broker.kafka_options import KafkaOptions, are_bootstrap_servers
@@ -45,14 +53,18 @@ if TYPE_CHECKING:
 _KAFKA_SOURCES = ("KafkaV2[", "KafkaSource[")  # descriptions of Spark's Kafka sources
 _BATCH_RAN = "addBatch"  # in the durations of a trigger
 _EXIT_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_NO_BATCH = -1
 
 
 class OffsetsListener(StreamingQueryListener):
     """Commits the end offsets of each completed batch of the session's queries to a group without members.
 
     Commits run in a thread: a query never waits for them, and never fails by them. A failed commit is a warning on
-    stderr, and is retried with the newest offsets. Call `close` at the end of the job to wait for the last commit;
-    else the end of the Python process waits up to 10 s.
+    stderr, and is retried with the newest offsets.
+
+    Call `close` at the end of the job, before `removeListener`: it waits for the progress of the last batch and for its
+    commit. Else the end of the Python process waits up to 10 s for both.
 
     Args:
         store: the folder of an owned store, or bootstrap servers HOST:PORT[,HOST:PORT]; None: only
@@ -94,35 +106,73 @@ class OffsetsListener(StreamingQueryListener):
         self._query = query
         self._source = source
         self._readers: dict[str, str] = {}  # id of the query that reads a topic
+        self._last_batches: dict[str, int] = {}  # by run id, the last batch whose progress Spark has delivered
+        self._delivered = threading.Condition()
         self._warned = ""
         atexit.register(self.close)
 
     def close(self, timeout_seconds: float = _EXIT_SECONDS) -> bool:
-        """Commit what waits, then stop; returns False if a commit has not succeeded in time. Idempotent."""
+        """Flush, then stop; returns False if `flush` does. Idempotent.
+
+        Warns if offsets are not committed, or if Spark has not delivered all progress.
+        """
         deadline = time.monotonic() + timeout_seconds
+        delivered = self._await_events(deadline)
+        if not delivered:
+            self._warn(f"group {self._group} lacks offsets: Spark has not delivered the progress of the last batch")
         done = [each.close(max(0.0, deadline - time.monotonic())) for each in self._commits]
         atexit.unregister(self.close)
-        return all(done)
+        return delivered and all(done)
 
     def flush(self, timeout_seconds: float = _EXIT_SECONDS) -> bool:
-        """Wait until the batches so far are committed; returns False if they are not in time."""
+        """Wait until the batches that queries have completed are committed; returns False if they are not in time.
+
+        Waits for Spark's events of queries whose start or progress this listener has seen: the progress of the last
+        batch, or the end of the query. A stopped session delivers no more events.
+        """
         deadline = time.monotonic() + timeout_seconds
-        return all(each.flush(max(0.0, deadline - time.monotonic())) for each in self._commits)
+        delivered = self._await_events(deadline)
+        return delivered and all(each.flush(max(0.0, deadline - time.monotonic())) for each in self._commits)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
-        """Do nothing: no batch is complete yet."""
+        """Expect the events of this run. Spark calls this before `start` returns."""
+        with self._delivered:
+            self._last_batches[str(event.runId)] = _NO_BATCH
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
         """Take the end offsets of a completed batch."""
         try:
-            self._take(event.progress)
+            progress = event.progress
+            try:
+                self._take(progress)
+            finally:
+                with self._delivered:
+                    self._last_batches[str(progress.runId)] = progress.batchId
+                    self._delivered.notify_all()
         except Exception as error:  # noqa: BLE001 - a listener must not fail its query
             self._warn(f"group {self._group} gets no offsets: {in_one_line(error)}")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
-        """Let another query read the topics."""
+        """Let another query read the topics; Spark posts this event after those of all batches of the run."""
         query_id = str(event.id)
         self._readers = {topic: reader for topic, reader in self._readers.items() if reader != query_id}
+        with self._delivered:
+            self._last_batches.pop(str(event.runId), None)
+            self._delivered.notify_all()
+
+    def _await_events(self, deadline: float) -> bool:
+        """Wait for the events of all batches that queries have completed; returns False if they are not in time."""
+        while True:
+            active = _completed_batches()
+            with self._delivered:
+                if active is None or all(
+                    run_id in active and batch >= active[run_id] for run_id, batch in self._last_batches.items()
+                ):
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._delivered.wait(min(left, _POLL_SECONDS))
 
     def _take(self, progress: StreamingQueryProgress) -> None:
         if self._query not in {None, progress.name} or _BATCH_RAN not in progress.durationMs:
@@ -156,3 +206,17 @@ class OffsetsListener(StreamingQueryListener):
         if text != self._warned:
             warn(text)
         self._warned = text
+
+
+def _completed_batches() -> dict[str, int] | None:
+    """The last completed batch of each active query of the session, by run id; None if the session is stopped."""
+    try:
+        queries = SparkSession.active().streams.active
+        return {
+            str(query.runId): next(
+                (each.batchId for each in reversed(query.recentProgress) if _BATCH_RAN in each.durationMs), _NO_BATCH
+            )
+            for query in queries
+        }
+    except (PySparkException, Py4JError, OSError):
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import pytest
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 CAPTURE = "4.2.0-kip848"
+POSITIONS = """topic,partition,log_start_offset,log_end_offset,sampled_at
+t,0,0,9,2026-03-01T12:00:00Z
+"""
 
 
 class Place(NamedTuple):
@@ -44,6 +47,7 @@ def place(workbench: Workbench, folded: Callable[[str], Path], owned: Path, tmp_
         "setting.toml": "[log]\noffset_partitions = 5\n",
         "value.toml": "[fold]\nmax_retries = true\n",
         "section.toml": "[folds]\nmax_retries = 1\n",
+        "positions.csv": POSITIONS,
         "hours.toml": "[log]\nhistory_hours = -1\n",
     }.items():
         (tmp_path / name).write_text(text)
@@ -52,6 +56,7 @@ def place(workbench: Workbench, folded: Callable[[str], Path], owned: Path, tmp_
         "nothing": tmp_path / "nothing",
         "photos": tmp_path / "photos",
         "file": tmp_path / "a file",
+        "positions": tmp_path / "positions.csv",
         "folder": tmp_path,
         "segments": segments_of(CAPTURE),
         "bad_segment": write_segment(tmp_path / "bad", 0, b"no log segment; " * 50),
@@ -83,6 +88,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "expire-offsets": ("expire-offsets",),
     "expire-offsets --dry-run": ("expire-offsets", "--dry-run"),
     "sql": ("sql", "SELECT 1"),
+    "sql --spark": ("sql", "--spark", "SELECT 1"),
+    "create-views": ("create-views", "--schema", "ops"),
+    "maintain": ("maintain",),
+    "sample-topic-offsets": ("sample-topic-offsets", "--positions", "{positions}"),
 }
 ON_STORES = [
     pytest.param((*command, "--store", store), said, id=f"{name} of {store}")
@@ -116,6 +125,13 @@ OTHERS = [
         ),
         "follow|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
         "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
+        "snapshot|--store|{new}|--bootstrap-server|127.0.0.1:1|--option|default.api.timeout.ms=1500|--option|"
+        "request.timeout.ms=1000": "no broker answers at 127.0.0.1:1",
+        "sample-topic-offsets|--store|{store}|--positions|{positions}|--topics|nope": (
+            "{positions} has no topic that matches 'nope'; check --topics"
+        ),
+        "reload|--store|{owned}|--coordinator-semantics|classic": "cannot replay {owned} as classic: it is an owned",
+        "maintain|--store|{store}|--checkpoint|{nothing}": "{nothing} is not the checkpoint of a stream",
         "reload|--store|{store}|--partition|5": "no log partition 5 in {store}: its log has 5, 0 to 4",
         "clean-log|--store|{store}|--config|{folder}/hours.toml": (
             "{folder}/hours.toml: [log] history_hours: -1 is not allowed; it takes a whole number from 0 to 8784000"
@@ -169,8 +185,17 @@ OTHERS = [
 
 @pytest.mark.parametrize(("arguments", "said"), ON_STORES + OTHERS)
 def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
-    place: Place, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+    place: Place,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    said: str,
 ) -> None:
+    def start_spark(*_: object) -> NoReturn:
+        raise AssertionError("Spark is started")
+
+    if not any(each.startswith("schema:") for each in arguments):  # only Spark's catalog knows a schema
+        monkeypatch.setattr("offsets_pipeline.session.build_session", start_spark)
     before, at = everything(place.folder), versions(Path(place.names["store"]))
     capsys.readouterr()
     status = main([argument.format(**place.names) for argument in arguments])
@@ -180,6 +205,7 @@ def test_bad_input_is_answered_in_one_line_and_leaves_nothing(
     assert len(err.splitlines()) == 1
     assert err.endswith("\n")
     assert "Traceback" not in err
+    assert "Spark is started" not in err
     assert "Exception" not in err
     assert everything(place.folder) == before
     assert versions(Path(place.names["store"])) == at

@@ -9,9 +9,11 @@ At last it counts the records from the offsets of the group HALF on.
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 from benchmarks.broker import SPARK_KAFKA_JARS
 from offsets_pipeline.spark_query.offsets_listener import OffsetsListener
@@ -23,6 +25,23 @@ TOPIC = "orders"
 NUMBERED, NAMED = "numbered", "named"
 #: File with the number of records from the offsets of the group HALF on.
 COUNT = "count"
+
+
+class LateProgress(StreamingQueryListener):
+    """Holds up Spark's delivery of progress to later listeners until the query has ended, as a slow machine may."""
+
+    def __init__(self) -> None:
+        self.query_ended = threading.Event()
+
+    def onQueryStarted(self, _: object) -> None:  # noqa: N802 - Spark's
+        """Hold up nothing: `start` waits for this call."""
+
+    def onQueryProgress(self, _: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+        """Wait for the end of the query."""
+        self.query_ended.wait()
+
+    def onQueryTerminated(self, _: object) -> None:  # noqa: N802 - Spark's
+        """Hold up nothing."""
 
 
 def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
@@ -49,9 +68,14 @@ def main(bootstrap_server: str, store: str, folder: str, *more: str) -> None:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(Path(folder, checkpoint)))
         (writer.trigger(availableNow=True) if more else writer).start().awaitTermination()
 
+    late = LateProgress()
+    if more:
+        spark.streams.addListener(late)
     listener = OffsetsListener(store, GROUP, bootstrap_server)
     spark.streams.addListener(listener)
     run(read(), NUMBERED)
+    late.query_ended.set()
+    assert listener.close(120), "Spark did not deliver the progress"
     spark.streams.removeListener(listener)
     spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
     spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")

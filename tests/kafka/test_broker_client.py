@@ -9,6 +9,7 @@ import base64
 import json
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from kafka.protocol.metadata import MetadataRequest
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from benchmarks.broker import free_ports
 from offsets_pipeline.broker.client_settings import FetchLimits
@@ -384,7 +386,9 @@ def test_listener_and_starting_offsets_use_tls_and_sasl(
     options = options | {"security.protocol": protocol}
     address, group = f"127.0.0.1:{port}", f"query-{protocol}"
     listener = OffsetsListener(address, group, options=options)
-    listener.onQueryProgress(progress(0, kafka(t=[5, 7])))
+    run_id = uuid.uuid4()
+    listener.onQueryProgress(progress(0, kafka(t=[5, 7]), runId=str(run_id)))
+    listener.onQueryTerminated(QueryTerminatedEvent(uuid.uuid4(), run_id, None, None))
     assert listener.close()
     assert {each["partition"]: each["offset"] for each in broker.answers.offsets([group])[group]} == {0: 5, 1: 7}
     assert json.loads(starting_offsets(address, group, ["t"], options=options)) == {"t": {"0": 5, "1": 7, "2": -2}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from tests.kafka.client_actions import classic_clients, leaving_member
 from tests.kafka.following import (
     Heard,
     answers_of,
+    beside,
     caught_up,
     following,
     ingest_of,
@@ -264,6 +266,31 @@ def test_store_of_an_older_broker_follows_its_upgrade(
         assert {each.coordinator_semantics for each in log_info(StateReader(str(store)))} == {"modern"}
         assert any("the broker's coordinator is modern" in each for each in heard.warnings)
         assert workbench.verify(store).equal
+
+
+@pytest.mark.long  # plans of a second follower: tests/spark/test_topic_notes.py; its appends: test_topic_append.py
+def test_two_followers_of_one_store_append_each_record_once_and_do_not_read_the_topic_again(
+    kafka: KafkaJvm, workbench: Workbench, quick: Settings, tmp_path: Path
+) -> None:
+    """Without a lease, as two processes whose clocks are wrong."""
+    store, heard = tmp_path / "store", [Heard(), Heard()]
+    with live_broker(kafka, tmp_path / "broker", 5) as broker, ExitStack() as running:
+        broker.create_topic("t", 1)
+        for number in range(20):
+            broker.commit(f"g{number}", {("t", 0): number})
+        for each in heard:
+            spark = workbench.spark.newSession()  # in which names of queries are free
+            options = KafkaOptions(broker.address, {})
+            ingest = TopicIngest(spark, str(store), options, quick, SystemClock(), each)
+            ingest.prepare()
+            running.enter_context(beside(ingest.run, ingest.stop))
+        for number in range(20):
+            broker.commit(f"g{number}", {("t", 0): 100 + number})
+        wait_until(lambda: len(log_records(store)) >= len(broker.log_places()), "the log lacks records")
+        running.close()
+        assert log_records(store) == broker.log_records()
+    assert {each.log_incarnation for each in log_info(StateReader(str(store)))} == {0}
+    assert [text for each in heard for text in each.warnings if "read again" in text] == []
 
 
 def test_topic_that_cannot_be_followed_is_refused_with_the_reason(

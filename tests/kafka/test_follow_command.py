@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
 import urllib.request
+from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from benchmarks.broker import free_ports
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.delta.schemas import LEASES
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.lease import END, FOLD, INGEST_TOPIC, Lease
 from offsets_pipeline.observability.group_metrics import OF_PARTITIONS
 from offsets_pipeline.observability.metrics import HELP
 from offsets_pipeline.query.log_info import log_info
@@ -24,10 +31,11 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 from tests.figures import by_partition, extents, figures_of
 from tests.kafka.live import TOPIC, live_broker, wait_until
-from tests.programs import assert_said, in_process, job_in_process, stopped_in_process
+from tests.programs import assert_refused, assert_said, in_process, job_in_process, stopped_in_process
 from tests.spark.stores import differences, log_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -135,6 +143,63 @@ def test_available_records_are_followed_to_the_end_and_the_metrics_show_it(
         behind = {at: end - folded_to[at] for at, (_, end) in extents(more).items()}
         assert figures["offsets_fold_behind_log_records"] == by_partition(behind)
         assert figures["offsets_batches_total"].keys() == {"ingest-topic"}
+
+
+def test_second_follow_says_who_follows_the_store_and_goes_on_when_the_first_one_ends(
+    kafka: KafkaJvm, spark: SparkSession, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, warned = tmp_path / "store", threading.Event()
+    first = Lease(str(store), "follow", (INGEST_TOPIC, FOLD), Settings(), SystemClock(), lambda _: None)
+    first._own |= {"host": "first.example.com", "process_id": 4711}
+    (tmp_path / "short.toml").write_text(SHORT)
+    with live_broker(kafka, tmp_path / "broker", 1) as broker:
+        broker.create_topic("t", 1)
+        broker.commit("g", {("t", 0): 1})
+        command = ("follow", "--store", store, "--bootstrap-server", broker.address)
+        assert in_process(root, *command, "--available-now").returncode == 0
+        broker.commit("g", {("t", 0): 2})
+        waits = Lease._acquire
+        with ExitStack() as of_first, monkeypatch.context() as context:
+            of_first.enter_context(first.held(END))
+            context.setattr("offsets_pipeline.session.build_session", _refused)
+            said = "process 4711 on first.example.com runs `offsets follow` on this store since "
+            # Spark does not start, whether the second one ends or waits
+            assert_refused(in_process(root, *command, "--available-now"), f"cannot follow {store}: {said}")
+            assert_refused(
+                in_process(root, "fold", "--store", store, "--if-held", "end"), f"cannot fold {store}: {said}"
+            )
+            missing = ("ingest-topic", *command[1:], "--topic", "nope")
+            assert_refused(in_process(root, *missing), f"{broker.address} has no topic nope")
+
+            def acquire(lease: Lease, if_held: str, stopped: threading.Event) -> bool:
+                lease._warn = _calling(lease._warn, warned.set)
+                return waits(lease, if_held, stopped)
+
+            context.setattr(Lease, "_acquire", acquire)
+
+            def look() -> None:
+                assert warned.wait(60)
+                assert differences(store, broker.answers.groups()) != []
+                context.undo()
+                of_first.close()
+                wait_until(lambda: differences(store, broker.answers.groups()) == [], "it does not go on")
+
+            done = stopped_in_process(root, look, *command, "--config", tmp_path / "short.toml")
+    assert done.returncode == 0
+    assert done.stderr.count("warning") == done.stderr.count(f"warning: {said}") == 1
+    assert TableFolder(f"{store}/leases", LEASES).snapshot().rows().num_rows == 0
+
+
+def _refused(*_: object) -> NoReturn:
+    raise AssertionError("Spark is started")
+
+
+def _calling(say: Callable[[str], object], then: Callable[[], object]) -> Callable[[str], None]:
+    def both(text: str) -> None:
+        say(text)
+        then()
+
+    return both
 
 
 def _version(store: Path) -> int:

@@ -14,8 +14,10 @@ from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import StoreMismatch
 from offsets_pipeline.ingest.topic.topic_client import TopicDescription
 from offsets_pipeline.ingest.topic.topic_metadata import TopicMetadata
+from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import CompleteReads, KnownLog, Reading, plan_reading
 from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
@@ -111,6 +113,66 @@ def test_reader_of_an_older_log_incarnation_notices_the_newer_one(workbench: Wor
     assert one.is_superseded(0)
     assert one.is_superseded(1)
     assert not one.is_superseded(2)
+
+
+class GrowingTopic:
+    """A topic that grows at each request for its bounds, while another process follows it into the same store."""
+
+    def __init__(self, other: TopicMetadata) -> None:
+        self._other = other
+        self._end = 20
+
+    def bounds(self, partitions: int) -> dict[int, Bounds]:
+        answer = {at: Bounds(10, self._end, self._end) for at in range(partitions)}
+        self._end += 5
+        reading = progress(answer)
+        reading.advance(read_to(self._end))
+        self._other.note(reading)
+        return answer
+
+    def delete_retention_ms(self) -> int:
+        return DAY_MS
+
+    def leader_epochs(self) -> dict[int, int | None]:
+        return dict.fromkeys(range(5), 4)
+
+    def epoch_ends(self, leader_epochs: Mapping[int, int]) -> dict[int, int]:
+        return dict.fromkeys(leader_epochs, self._end)
+
+    def topic_names(self) -> dict[str, str]:
+        return {}
+
+
+def watch_of(notes: TopicMetadata, workbench: Workbench, heard: list[str]) -> TopicWatch:
+    return TopicWatch(notes, "the-topic", workbench.settings, CLOCK, TopicObserver(), heard.append)
+
+
+def test_second_follower_does_not_take_the_records_of_the_first_for_a_new_topic(
+    workbench: Workbench, store: Path
+) -> None:
+    topic, heard = TopicDescription("c", "id", 5), list[str]()
+    other = notes_of(workbench, store)
+    other.adopt(topic)
+    other.note(progress())
+    growing, watch = GrowingTopic(other), watch_of(notes_of(workbench, store), workbench, heard)
+    for _ in range(2):
+        reading = watch.plan(growing, topic).reading  # type: ignore[arg-type]
+        assert (reading.log_incarnation, reading.anew) == (0, None)
+    assert heard == []
+
+
+def test_second_follower_learns_from_the_store_that_the_first_has_read_the_new_topic(
+    workbench: Workbench, store: Path
+) -> None:
+    heard = list[str]()
+    other, notes = notes_of(workbench, store), notes_of(workbench, store)
+    for each in (other, notes):
+        each.adopt(TopicDescription("c", "id", 5))
+    again = TopicDescription("c", "created-again", 5)
+    other.note(progress(log_incarnation=1))
+    other.adopt(again)
+    found = watch_of(notes, workbench, heard).plan(GrowingTopic(other), again).reading  # type: ignore[arg-type]
+    assert (found.log_incarnation, found.anew, heard) == (1, None, [])
 
 
 def test_store_adopts_the_identity_of_its_topic_and_keeps_known_parts(workbench: Workbench, store: Path) -> None:

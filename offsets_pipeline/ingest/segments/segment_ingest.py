@@ -35,10 +35,11 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties, timestamp_o
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.store import SparkSource
 
 _LOOK_BYTES = 64 * 1024  # the part of each file that the ingest checks before it creates anything
 _PLACE = ["log_partition", "record_offset"]
@@ -61,7 +62,7 @@ class IngestReport:
 
 
 def ingest_segments(
-    spark: SparkSession,
+    spark: SparkSource,
     location: str,
     paths: Iterable[str],
     settings: Settings,
@@ -77,7 +78,7 @@ def ingest_segments(
     After an error the store that this call created is removed, unless another writer has appended to it.
 
     Args:
-        spark: the Spark session.
+        spark: the Spark session, or a function that starts it: paths and store are checked before it is called.
         location: the store's folder, or ``schema:NAME``.
         paths: segment files, folders of log partitions, or folders of such folders, as a broker's data folder.
         settings: the program's settings.

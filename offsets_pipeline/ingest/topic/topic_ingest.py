@@ -42,7 +42,7 @@ from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
 from offsets_pipeline.ingest.topic.topic_plan import check_topic
 from offsets_pipeline.ingest.topic.topic_watch import TopicWatch
 from offsets_pipeline.semantics.coordinator_semantics import AUTO, MODERN, CoordinatorSemantics
-from offsets_pipeline.store import MIRRORED, Store, StoreProperties
+from offsets_pipeline.store import MIRRORED, Store, StoreProperties, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.ingest.topic.topic_client import TopicDescription
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.store import SparkSource
 
 _QUERY = "ingest-topic"
 # The source does not react to interrupts while it waits for a broker: this limits how long a stop of the query waits.
@@ -70,7 +71,7 @@ class TopicIngest:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSource,
         location: str,
         options: KafkaOptions,
         settings: Settings,
@@ -79,7 +80,7 @@ class TopicIngest:
         topic: str | None = None,
         semantics: CoordinatorSemantics | None = None,
     ) -> None:
-        self._spark = spark
+        self._spark_source = spark
         self._location = location
         self._options = options
         self._settings = settings
@@ -94,6 +95,10 @@ class TopicIngest:
         self._is_steady = False
         self._warning = ""
         self.added = 0
+
+    @property
+    def _spark(self) -> SparkSession:
+        return session_of(self._spark_source)
 
     @property
     def store(self) -> Store:
@@ -132,7 +137,7 @@ class TopicIngest:
         return False
 
     def prepare(self) -> Store:
-        """Check the topic, then open the store or create it.
+        """Check the topic, then open the store or create it. Starts Spark for a new store or a schema only.
 
         Raises:
             BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic, KafkaFailed: a request failed.
@@ -142,7 +147,7 @@ class TopicIngest:
         with self._admin() as admin:
             topic = admin.describe()
             self._observer.connected(admin.address(), topic.cluster_id)
-            store = Store.find(self._spark, self._location)
+            store = Store.find(self._spark_source, self._location)
             if store is None or store.properties.topic_name is None:
                 first = admin.first_records(admin.bounds(topic.partitions))
                 expected = None if store is None else store.properties.topic_kind
@@ -161,7 +166,7 @@ class TopicIngest:
                 semantics,
                 kind,
             )
-            store = Store.create(self._spark, self._location, properties)
+            store = Store.create(self._spark_source, self._location, properties)
         store.require(MIRRORED)
         check_topic(store.location, self._topic, store.properties, topic)
         known = store.properties.coordinator_semantics

@@ -35,6 +35,10 @@ class TopicMetadata:
         self._names: dict[str, str] = {}
         self._noted_at = 0.0
 
+    def refresh(self) -> None:
+        """Read the store's properties again: another process may have adopted a new topic of the same name."""
+        self.store = self.store.refreshed()
+
     def known(self) -> KnownLog:
         """The store's metadata of the topic, and the ends of its log."""
         log_incarnation = current_log_incarnation(self.store)

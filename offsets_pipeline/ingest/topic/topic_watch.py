@@ -58,12 +58,16 @@ class TopicWatch:
 
         Raises StoreMismatch if the topic is not that of the store, and the errors of `TopicClient`.
         """
+        self._notes.refresh()
         check_topic(self.store.location, self._topic, self.store.properties, topic)
+        topic_id = self.store.properties.topic_id
+        # Before the requests. If another process appends meanwhile, a later look at the log would find records beyond
+        # the topic's ends, as after a truncation.
+        known = self._notes.known()
         now_ms = self._clock.now_ms()  # before the request: the ends are then at least as new
         bounds = admin.bounds(topic.partitions)
         retention_ms = admin.delete_retention_ms()
-        topic_id = self.store.properties.topic_id
-        known, leader_epochs = self._notes.known(), admin.leader_epochs()
+        leader_epochs = admin.leader_epochs()
         epoch_ends = admin.epoch_ends(known.leader_epochs)
         unfinished = self._unfinished
         if unfinished is not None:

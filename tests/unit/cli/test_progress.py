@@ -84,6 +84,6 @@ def tracker(stages: dict[int, tuple[int, int]], jobs: dict[int, list[int]]) -> S
 def test_tasks_are_those_of_all_stages_of_active_jobs() -> None:
     found = tracker({1: (3, 4), 2: (0, 5), 4: (1, 1)}, {0: [1, 2], 2: [3, 4]})  # job 1 and stage 3 have just ended
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: found))
-    assert tasks_of(spark)() == Progress(4, 10, "tasks")
+    assert tasks_of(lambda: spark)() == Progress(4, 10, "tasks")
     idle: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker({}, {})))
-    assert tasks_of(idle)() == Progress(0, None, "tasks")
+    assert tasks_of(lambda: idle)() == Progress(0, None, "tasks")

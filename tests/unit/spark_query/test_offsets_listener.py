@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from offsets_pipeline.errors import ConfigError, InvalidGroupId, KafkaFailed
 from offsets_pipeline.spark_query import offsets_listener
@@ -49,6 +49,12 @@ class FailingTarget:
 
     def close(self) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests post events without a session: then no more events come."""
+    monkeypatch.setattr(offsets_listener, "_completed_batches", lambda: None)
 
 
 @pytest.fixture
@@ -133,7 +139,7 @@ def test_flush_retries_at_once() -> None:
     commits = NewestCommits(failing, "g", backoff_seconds=3600)
     commits.add("q", CompletedBatch(0, None, {"0": {}}))  # nothing to commit is no failure
     assert commits.flush(10)
-    listener = OffsetsListener.__new__(OffsetsListener)
+    listener = OffsetsListener("owned", "g")
     listener._commits = [commits]
     from offsets_pipeline.semantics.partition_state import TopicPartition  # noqa: PLC0415
 
@@ -142,6 +148,45 @@ def test_flush_retries_at_once() -> None:
     failing.is_up = True
     assert listener.flush(10)
     assert failing.commits == [{("orders", 0): 1}]
+
+
+@pytest.mark.parametrize("way", ["flush", "close"])
+@pytest.mark.parametrize("is_active", [True, False])
+def test_listener_waits_for_progress_that_spark_delivers_late(
+    target: FailingTarget, monkeypatch: pytest.MonkeyPatch, way: str, *, is_active: bool
+) -> None:
+    run_id, looks = uuid.uuid4(), 0
+    listener = OffsetsListener("owned", "g")
+    listener.onQueryStarted(QueryStartedEvent(uuid.UUID(QUERY_ID), run_id, None, "2026-11-22T17:00:00.000Z", set()))
+
+    def deliver() -> dict[str, int]:
+        """Deliver an event at each look of the listener, so that none comes before the listener waits."""
+        nonlocal looks
+        looks += 1
+        if looks in {2, 3}:
+            listener.onQueryProgress(progress(looks, kafka(orders=[10 * looks]), runId=str(run_id)))
+        elif looks == 4 and not is_active:
+            listener.onQueryTerminated(QueryTerminatedEvent(uuid.UUID(QUERY_ID), run_id, None, None))
+        return {str(run_id): 3} if is_active else {}
+
+    monkeypatch.setattr(offsets_listener, "_completed_batches", deliver)
+    assert getattr(listener, way)(30)
+    assert target.commits[-1] == {("orders", 0): 30}
+    assert listener.close()
+
+
+def test_listener_that_closes_before_spark_has_delivered_the_progress_warns(
+    target: FailingTarget, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = uuid.uuid4()
+    monkeypatch.setattr(offsets_listener, "_completed_batches", lambda: {str(run_id): 7})
+    listener = OffsetsListener("owned", "g")
+    listener.onQueryProgress(progress(6, kafka(orders=[6]), runId=str(run_id)))
+    assert not listener.close(0.3)
+    assert target.commits == [{("orders", 0): 6}]
+    assert capsys.readouterr().err == (
+        "offsets: warning: group g lacks offsets: Spark has not delivered the progress of the last batch\n"
+    )
 
 
 @pytest.mark.parametrize(
