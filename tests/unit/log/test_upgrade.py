@@ -127,7 +127,10 @@ def with_progress(store: Path, **more: int) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda _: None, "no store at {store}; ingest a log into it first, or check the path"),
+        (
+            lambda _: None,
+            "no store at {store}; ingest a log, run offsets create for an owned store, or check the path",
+        ),
         (
             lambda store: create_tables(str(store), StoreProperties("mirrored", 2)),
             "{store} has format 5 already, the one of this program; use it as it is",
