@@ -7,7 +7,8 @@ from pathlib import Path
 
 from offsets_pipeline.errors import ConfigError
 
-_ENVIRONMENT, _FILE = "env:", "file:"
+#: How a value that refers to a secret starts.
+REFERENCES = _ENVIRONMENT, _FILE = "env:", "file:"
 
 
 def referred_secret(option: str, value: str) -> str | None:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import ConfigError
-from offsets_pipeline.secret_values import referred_secret
+from offsets_pipeline.secret_values import REFERENCES, referred_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PREFIX = "kafka."
 _HIDDEN = "***"
 _SECRET_NAMES = ("password", "secret", "jaas", "token", "key", "certificate")
-_NO_SECRETS = (".location", ".type", ".url")
+_NO_SECRETS = (".location", ".type", ".url", ".algorithm", ".file")
 # A JAAS entry is one text, such as: username="me" password=x. Its values may be quoted.
 _JAAS = "jaas"
 _SECRET_OF_JAAS = re.compile(
@@ -67,7 +67,7 @@ class KafkaOptions:
     def _resolved(self, name: str, value: str) -> str:
         found = referred_secret(f"the Kafka option {name}", value)
         if found is None:
-            if value and any(part in name for part in _SECRET_NAMES) and not name.endswith(_NO_SECRETS):
+            if value and _names_secret(name):
                 self._secrets |= _parts(name, value)
             return value
         self._secrets |= _parts(name, found)
@@ -93,6 +93,18 @@ class KafkaOptions:
 
     def __repr__(self) -> str:
         return f"KafkaOptions({self.bootstrap_server!r}, {sorted(self._values)})"
+
+
+def _names_secret(name: str) -> bool:
+    return any(part in name for part in _SECRET_NAMES) and not name.endswith(_NO_SECRETS)
+
+
+def literal_secret(option: str) -> str | None:
+    """The name of the option in NAME=VALUE if the value is a secret itself and no reference to one; else None."""
+    (name, value), *_ = parse_options([option]).items()
+    if value.startswith(REFERENCES) or not value or not _names_secret(name) or "certificate" in name:
+        return None
+    return None if _JAAS in name and _SECRET_OF_JAAS.search(value) is None else name
 
 
 def _parts(name: str, secret: str) -> set[str]:

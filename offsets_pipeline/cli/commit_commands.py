@@ -1,10 +1,11 @@
-"""`offsets commit`, `delete-group` and `delete-offsets`, which write to an owned store. None of them imports Spark."""
+"""`offsets create`, `commit`, `delete-group` and `delete-offsets` of an owned store. None of them imports Spark."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
+from offsets_pipeline.connect.connect_log import PARTITIONS, ConnectLog
 from offsets_pipeline.coordinator.coordinator import Coordinator
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsets_pipeline.config import Settings
+
+
+def create(store: str, settings: Settings, offsets_partitions: int | None, connect_cluster_id: str | None) -> int:
+    """Create an owned store for groups, or for the connectors of a cluster; returns the exit status.
+
+    Raises as `OwnedStore.create` if something is in the folder.
+    """
+    if connect_cluster_id is None:
+        count, holds = offsets_partitions or settings.log.offsets_partitions, "groups"
+        OwnedStore.create(store, count, must_be_new=True)
+    else:
+        count, holds = offsets_partitions or PARTITIONS, f"connectors of cluster {connect_cluster_id}"
+        ConnectLog.create(store, connect_cluster_id, count, must_be_new=True)
+    sys.stdout.write(f"owned store {store} created for {holds}, with {count} log partitions\n")
+    return 0
 
 
 def commit(

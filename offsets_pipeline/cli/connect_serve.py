@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.connect.connect_log import ConnectLog
-from offsets_pipeline.rest.connect_service import ConnectService
+from offsets_pipeline.connect.connect_service import ConnectService
 from offsets_pipeline.rest.server import Access, RestServer
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from offsets_pipeline.offset_reset.plan import (
     plan_reset,
 )
 from offsets_pipeline.offset_reset.plan_file import plan_csv, read_plan
+from offsets_pipeline.printable import printable
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.topic_positions.broker_positions import ask_broker, read_client_properties
 from offsets_pipeline.topic_positions.positions import read_positions
@@ -192,8 +193,17 @@ def _show(options: ResetOptions, plan: ResetPlan, offsets: Sequence[PlannedOffse
         sys.stdout.write(plan_csv(offsets, with_groups=len(options.groups) != 1))
     elif offsets:
         rows = [(each.group_id, *each.where, each.new_offset, each.current_offset) for each in offsets]
-        write_rows(_COLUMNS, rows, options.format_)
-    if offsets and not (options.execute or options.dry_run):
+        if options.format_ == "json":
+            write_rows((*_COLUMNS, "committed"), [(*row, options.execute) for row in rows], "json")
+        else:
+            write_rows(_COLUMNS, rows, options.format_)
+    if not offsets:
+        return
+    if options.execute:
+        groups = {each.group_id for each in offsets}
+        of_groups = f"group {printable(next(iter(groups)))}" if len(groups) == 1 else f"{len(groups)} groups"
+        sys.stderr.write(f"offsets: {len(offsets)} offsets of {of_groups} committed in {options.store}\n")
+    elif not options.dry_run:
         sys.stderr.write(f"offsets: nothing is changed: this is the plan; {otherwise}\n")
 
 

@@ -19,12 +19,35 @@ from offsets_pipeline.cli.values import (
     TIME,
     TOPIC,
     every_option,
+    partitions_option,
 )
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 _RETENTION_MAX_MS = 2**62  # the commit's time and this fit into 64 bits
+
+
+@command(
+    COORDINATOR,
+    "offsets create --store owned",
+    "offsets create --store owned --offsets-partitions 10",
+    "offsets create --store owned-connect --connect-cluster-id lab",
+)
+@partitions_option("Number of log partitions (default: setting offsets_partitions; 25 for Kafka Connect, its default).")
+@click.option(
+    "--connect-cluster-id",
+    metavar="ID",
+    help="Create the store for the connectors of this cluster of Kafka Connect, in place of groups.",
+)
+def create(store: str, settings: Settings, offsets_partitions: int | None, connect_cluster_id: str | None) -> int:
+    """Create an owned store, for groups or for connectors.
+
+    The number of log partitions cannot change later.
+    """
+    from offsets_pipeline.cli import commit_commands
+
+    return commit_commands.create(store, settings, offsets_partitions, connect_cluster_id)
 
 
 @command(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, parse_options
+from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
 from offsets_pipeline.clock import EPOCH, duration_ms, parse_time_ms
 from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
 from offsets_pipeline.lag.starting_offset import parse_reset
+from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 if TYPE_CHECKING:
@@ -176,7 +177,6 @@ ADDRESS = Written("address", read_address)
 TIME = Written("time", read_time)
 DURATION = Written("duration", read_duration)
 RESET = Written("reset", parse_reset)
-OPTION = Written("option", read_option)
 SERVERS = Written("servers", read_servers)
 PATTERN = Written("pattern", read_pattern)
 SCHEMA = Written("schema", read_schema)
@@ -194,6 +194,23 @@ class _Interval(Written):
 _NO_DURATION = "as set"
 INTERVAL = _Interval("duration", read_interval)
 
+
+class _Option(Written):
+    """`--option`: warns of a secret, which each user of the machine can see in the list of processes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Read the text. Raises click.BadParameter."""
+        read: str = super().convert(value, param, ctx)
+        name = literal_secret(read)
+        if name is not None and param is not None and not (ctx and ctx.resilient_parsing):
+            warn(
+                f"the list of processes shows the secret {name}; write it to a file, and give "
+                f"{param.opts[0]} {name}=file:PATH"
+            )
+        return read
+
+
+OPTION = _Option("option", read_option)
 
 INT32_MAX = 2**31 - 1
 #: Number of a partition.

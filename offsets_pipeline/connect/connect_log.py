@@ -55,9 +55,11 @@ class ConnectLog:
         self._appender = Appender(self._log, self._lock, clock or SystemClock(), self._catch_up, self._replay)
 
     @classmethod
-    def create(cls, location: str | Path, cluster_id: str, partitions: int = PARTITIONS) -> OwnedStore:
-        """Create an owned store for the connectors of one cluster; returns it if it exists. Raises as `OwnedStore`."""
-        return OwnedStore.create(location, partitions, TopicKind.CONNECT, cluster_id)
+    def create(
+        cls, location: str | Path, cluster_id: str, partitions: int = PARTITIONS, *, must_be_new: bool = False
+    ) -> OwnedStore:
+        """Create an owned store for the connectors of one cluster, as `OwnedStore.create` does."""
+        return OwnedStore.create(location, partitions, TopicKind.CONNECT, cluster_id, must_be_new=must_be_new)
 
     @classmethod
     def open(cls, location: str | Path, clock: Clock | None = None) -> Self:

@@ -24,14 +24,25 @@ _NULL = "Null value can not be supplied as the configuration value."
 #: `${provider:path:key}` or `${provider:key}`, which a worker's ConfigProvider resolves.
 _REFERENCE = re.compile(r"\$\{[^{}:]+:[^{}]*\}")
 _SECRET_NAME = re.compile(
-    r"passw|passphrase|pwd|secret|credential|token(?!i[sz])|user[._-]?info|keystore[._-]key"
-    r"|(?:private|access|api|account|encryption|signing|shared|auth|sas)[._-]?key",
+    r"passw|passphrase|passcode|pwd|secret|credential|token(?!i[sz])|user[._-]?info"
+    r"|(?:private|access|api|account|encryption|signing|shared|auth|sas)[._-]?key"
+    # of the type PASSWORD in Kafka's and Confluent's definitions, with other names
+    r"|ssl\.(?:keystore\.certificate\.chain|truststore\.certificates)$|confluent\.license$",
     re.IGNORECASE,
+)
+#: Words of a name: `dbPass` and `DB_PASS` have the words db and pass.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_PASS = re.compile(r"(?!bypass$|compass$|encompass$)\w*pass|pw")
+_KEY = re.compile(r"(\w*?)_?keys?")
+#: Words before a last word `key` that is no secret, such as `partition.key`.
+_OPEN_KEYS = re.compile(
+    r"business|cache|column|composite|delete|document|event|field|foreign|group|hash|join|message|natural|null|object"
+    r"|order|partition|primary|range|record|row|routing|shard|sort|surrogate|unique"
 )
 #: Last words of names that say something about a secret, such as `token.endpoint.url`.
 _ABOUT_A_SECRET = re.compile(
     r"(?:class|provider|type|enabled?|name|path|file|location|ur[li]|endpoint|ms|seconds|interval|timeout|max|min"
-    r"|count|size|length|limit)",
+    r"|count|size|length|limit|source|scope|algorithm|format|mode|version|columns?|fields?)",
     re.IGNORECASE,
 )
 _NO_SECRETS = frozenset({"", "true", "false"})
@@ -76,9 +87,17 @@ def looks_like_secret(name: str, value: str) -> bool:
     shown = _REFERENCE.sub("", value)
     if _SECRET_VALUE.search(shown):
         return True
-    last_word = re.split(r"[._-]", name)[-1]
-    is_secret = _SECRET_NAME.search(name) is not None and _ABOUT_A_SECRET.fullmatch(last_word) is None
-    return is_secret and shown.strip().lower() not in _NO_SECRETS
+    return _names_secret(name) and shown.strip().lower() not in _NO_SECRETS
+
+
+def _names_secret(name: str) -> bool:
+    words = [word.lower() for word in _WORD.findall(name)] or [""]
+    if _ABOUT_A_SECRET.fullmatch(words[-1]):
+        return False
+    if _SECRET_NAME.search(name) or any(map(_PASS.fullmatch, words)):
+        return True
+    key = _KEY.fullmatch(words[-1])
+    return key is not None and _OPEN_KEYS.fullmatch(key[1] or words[-2:][0]) is None
 
 
 def config_of(log: ConnectLog, connector: str) -> dict[str, str] | None:

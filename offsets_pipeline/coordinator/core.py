@@ -31,7 +31,6 @@ from offsets_pipeline.errors import (
     UndecodableRecord,
     ZooKeeperFailed,
 )
-from offsets_pipeline.observability.metrics import MetricsServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.coordinator.appender import Handler
     from offsets_pipeline.coordinator.load_thread import OnGroupLoaded, OnPartitionLoaded
     from offsets_pipeline.coordinator.loading import Loading
+    from offsets_pipeline.rest.server import RestServer
     from offsets_pipeline.semantics.group_description import GroupDescription
     from offsets_pipeline.semantics.partition_state import PartitionState
 
@@ -67,7 +67,7 @@ class CoordinatorCore:
         self._registry = Registry(store.location, self.instance)
         self._counts = Counts()
         self._refusals = Refusals()
-        self._metrics_server: MetricsServer | None = None
+        self._metrics_server: RestServer | None = None
         self._zookeeper = ZooKeeperOffsets(settings.zookeeper) if self._settings.uses_zookeeper else None
         self._closed = threading.Event()
         self._loads = LoadThread()
@@ -107,8 +107,11 @@ class CoordinatorCore:
         opened = store if isinstance(store, OwnedStore) else OwnedStore.open(store)
         coordinator = cls(opened, settings or Settings(), clock or SystemClock())
         if metrics_port is not None:
+            # imported for a port alone: the HTTP server takes 3 MiB
+            from offsets_pipeline.observability.metrics_server import serve_metrics  # noqa: PLC0415
+
             host, port = ("127.0.0.1", metrics_port) if isinstance(metrics_port, int) else metrics_port
-            coordinator._metrics_server = MetricsServer(coordinator_metrics(coordinator.gauges), host, port)
+            coordinator._metrics_server = serve_metrics(coordinator_metrics(coordinator.gauges), host, port)
         try:
             coordinator._begin(partitions, housekeeping=housekeeping)
         except BaseException:
@@ -140,7 +143,7 @@ class CoordinatorCore:
     def _stop_metrics(self) -> None:
         server, self._metrics_server = self._metrics_server, None
         if server is not None:
-            server.close()
+            server.stop()
 
     @property
     def metrics_port(self) -> int | None:

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
+from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
 from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
 from offsets_pipeline.foreign_errors import first_line
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _LAST_CHECKPOINT = "_last_checkpoint"
-_STATE = {table.name for table in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, FOLD_PROGRESS)}
+_STATE = {table.name for table in (COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, FOLD_PROGRESS)}
 
 
 @contextmanager
@@ -47,17 +47,28 @@ def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[
 
 def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None = None) -> OffsetsError:
     """Return the error of this package for an error of reading a table; see `reading`."""
-    try:
-        damage = _damaged_log(folder) or (None if files is None else _damaged_file(folder, files))
-    except (OSError, pa.ArrowException):
-        damage = None
-    if damage is not None:
-        return DamagedTable(f"{damage}; {_recovery(folder)}")
+    damaged = damage_of(folder, files)
+    if damaged is not None:
+        return damaged
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
+        store, _, table = folder.rpartition("/")
+        if table in _STATE:
+            return NoSuchTable(
+                f"no table at {folder}; make the state again from the log: offsets reload --store {store}"
+            )
         return NoSuchTable(f"no Delta table at {folder}; check the path")
     if isinstance(error, DeltaError):
         return UnsupportedTable(f"cannot read the table {folder} without Spark: {first_line(error)}")
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
+
+
+def damage_of(folder: str, files: Iterable[StoredFile] | None = None) -> DamagedTable | None:
+    """Return what is wrong with a table's log, and with these of its data files; None if nothing is found."""
+    try:
+        damage = _damaged_log(folder) or (None if files is None else _damaged_file(folder, files))
+    except (OSError, pa.ArrowException):
+        return None
+    return None if damage is None else DamagedTable(f"{damage}; {_recovery(folder)}")
 
 
 def _damaged_log(folder: str) -> str | None:
@@ -148,10 +159,10 @@ def _version_of(folder: str, name: str) -> int | None:
 
 
 def _recovery(folder: str) -> str:
-    table = folder.rpartition("/")[2]
+    store, _, table = folder.rpartition("/")
     if table in _STATE:
         return (
             "restore the file from a backup of the store; without one, move the folder of this table away and make the "
-            "state again from the log with `offsets reload`"
+            f"state again from the log: offsets reload --store {store}"
         )
     return "restore the file from a backup of the store; without one, ingest the log again into a new store"

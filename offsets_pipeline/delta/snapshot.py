@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from offsets_pipeline.delta.damage import explained, reading
+from offsets_pipeline.delta.damage import damage_of, explained, reading
 from offsets_pipeline.delta.protocol import refuses_removal, unreadable, unwritable
 from offsets_pipeline.delta.reader import (
     StoredFile,
@@ -128,6 +128,10 @@ class Snapshot:
         """
         with reading(self.folder, self.stored()):
             return conformed(whole(self.delta_table()), self.table)
+
+    def damage(self) -> DamagedTable | None:
+        """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
+        return damage_of(self.folder, self.stored())
 
     def query(self, sql: str) -> pa.RecordBatchReader:
         """Return the answer to a query in DataFusion's SQL, in which the table has its name.

@@ -94,7 +94,7 @@ def no_store(folder: str) -> NoSuchStore | NotAStore:
         found = {folder}
     if found:
         return NotAStore(f"cannot open store {folder}: it has no table named log; name the folder of a store")
-    return NoSuchStore(f"no store at {folder}; ingest a log into it first, or check the path")
+    return NoSuchStore(f"no store at {folder}; ingest a log, run offsets create for an owned store, or check the path")
 
 
 def _children(folder: str) -> set[str]:

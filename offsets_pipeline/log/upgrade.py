@@ -30,7 +30,7 @@ def upgrade(folder: str, new_folder: str) -> int:
     """Copy the log of a store, and what belongs to it, to a new store; returns the number of its records.
 
     The folders are paths or URIs of Arrow. The old store is only read. A copy that was interrupted is begun again by
-    another call with the same folders.
+    another call with the same folders. A complete copy stays as it is.
 
     A program before the one that keeps leader epochs followed a topic `read_committed`, so its log lacks the control
     records and the aborted commits. The copy has no progress of such a reading: the next `follow` begins a new log
@@ -46,7 +46,10 @@ def upgrade(folder: str, new_folder: str) -> int:
     _require_older(folder, format_of(log.properties, folder))
     create_tables(new_folder, StoreProperties.of_any_format(log.properties))
     new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
-    if new_log.snapshot().files():
+    copied = new_log.snapshot()
+    if copied.transaction(_copy_of(log)) == log.version:  # the process of this copy ended before it said so
+        return sum(file.rows for file in log.files())
+    if copied.files():
         raise StoreMismatch(f"cannot copy {folder} to {new_folder}: it holds a log already; name a new folder")
     for table in (LOG_PARTITIONS, TOPICS, QUARANTINE, TOPIC_OFFSETS):
         _copy_table(table, folder, new_folder)
@@ -87,10 +90,14 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
     except BaseException:
         new.remove_uncommitted(written)
         raise
-    new.commit(
-        written, seen.files(), seen=seen, advance={APPLICATION: seen.transaction(APPLICATION) + 1}, operation="UPGRADE"
-    )
+    advance = {APPLICATION: seen.transaction(APPLICATION) + 1, _copy_of(old): old.version}
+    new.commit(written, seen.files(), seen=seen, advance=advance, operation="UPGRADE")
     return sum(file.rows for file in written)
+
+
+def _copy_of(old: Snapshot) -> str:
+    """The application id of the Delta transaction that says which version of a table was copied."""
+    return f"copy of {old.table_id}"
 
 
 def _in_this_format(rows: pa.Table, table: Table) -> pa.Table:

@@ -13,7 +13,7 @@ from offsets_pipeline.delta import TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.ingest.topic.topic_observer import TopicObserver
-from offsets_pipeline.observability.metrics import Metrics, MetricsServer
+from offsets_pipeline.observability.metrics_server import serve_metrics
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta import Snapshot, StoredFile
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
+    from offsets_pipeline.observability.metrics import Metrics
     from offsets_pipeline.query.state_reader import StateReader
 
 _COUNT_SECONDS = 30.0  # between two counts of the state tables
@@ -249,7 +250,7 @@ class Watched:
         self._count: Callable[[], None] | None = None
         if file is not None:
             metrics.write(file)
-        self._server = None if address is None else MetricsServer(metrics, *address)
+        self._server = None if address is None else serve_metrics(metrics, *address)
 
     def start(self, count: Callable[[], None]) -> None:
         """Start a thread that calls ``count`` every half minute and rewrites the file every two seconds.
@@ -296,7 +297,7 @@ class Watched:
         if self._thread is not None:
             self._thread.join()
         if self._server is not None:
-            self._server.close()
+            self._server.stop()
 
     def __enter__(self) -> Self:
         return self

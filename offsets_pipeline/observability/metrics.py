@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format: kept in memory, and exposed over HTTP or in a file.
+"""Metrics in Prometheus' text format: kept in memory, and exposed over HTTP (metrics_server.py) or in a file.
 
 The file is replaced atomically.
 """
@@ -6,7 +6,6 @@ The file is replaced atomically.
 from __future__ import annotations
 
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.errors import MetricsUnavailable
@@ -14,8 +13,6 @@ from offsets_pipeline.errors import MetricsUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Told(NamedTuple):
@@ -199,43 +196,3 @@ def _shown(labels: Labels) -> str:
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-class MetricsServer:
-    """Serves the metrics over HTTP at /metrics until `close`."""
-
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        """Listen at this address. Raises MetricsUnavailable if it cannot be bound."""
-
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path.partition("?")[0] not in ("/", "/metrics"):
-                    self.send_error(404)
-                    return
-                body = metrics.text().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", _CONTENT_TYPE)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Suppress the HTTP server's access log."""
-
-        try:
-            self._server = ThreadingHTTPServer((host, port), Answer)
-        except OSError as error:
-            raise MetricsUnavailable(f"cannot serve metrics at {host}:{port}: {error.strerror}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port on which the server listens."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Stop the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -21,7 +21,7 @@ import pyarrow as pa
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
-from offsets_pipeline.errors import NoSuchTable, QueryFailed
+from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
@@ -52,6 +52,8 @@ _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": "false",
     "temp_directory": "",
 }
+#: What DuckDB and Arrow raise for a file that is missing or corrupt, among other errors.
+_READ_ERRORS = (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException, pa.ArrowException, OSError)
 _GLOB = re.compile(r"[*?\[\]{}]")
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
@@ -73,6 +75,7 @@ class LocalSql:
         for macro in MACROS:
             self._connection.execute(macro)
         self._paths: list[str] = []
+        self._snapshots: list[Snapshot] = []  # whose files the query reads
         self._made: set[str] = set()
         self._filters: dict[str, Filters] = {}
 
@@ -88,21 +91,21 @@ class LocalSql:
         """Return the columns and the rows of a query in Spark SQL. For one query: then no other file may be read.
 
         Raises QueryFailed with the reason in one line, also while rows are fetched; a wrong name comes with the nearest
-        right ones.
+        right ones. Raises DamagedTable if a file is missing or corrupt.
         """
         tree = parsed(query)
         named = tables_in(tree)
         made = {name.lower() for name in named} & MADE_VIEWS.keys()
         self._filters = {each: filters_of(tree, _made_with(each, made)) for each in made}
-        for name in named:
-            self._make(name)
         text = in_duckdb(tree)
-        self._lock()
         try:
+            for name in named:
+                self._make(name)
+            self._lock()
             result = self._connection.sql(text)
             columns, types = result.columns, [str(each) for each in result.types]
             batches = result.to_arrow_reader()
-        except duckdb.Error as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._failed(error, named) from None
         return columns, self._rows(batches, types)
 
@@ -148,12 +151,12 @@ class LocalSql:
             table = next((each for each in _tables_of(kind) if each.name == name), None)
             if table is None:
                 return None
-            self._stored(own, self._snapshots(reader, table), table)
+            self._stored(own, self._snapshots_of(reader, table), table)
         self._made.add(own)
         return own
 
     @staticmethod
-    def _snapshots(reader: StateReader, table: Table) -> list[Snapshot]:
+    def _snapshots_of(reader: StateReader, table: Table) -> list[Snapshot]:
         try:
             return [reader.table(table.name)]
         except NoSuchTable:
@@ -213,6 +216,7 @@ class LocalSql:
             return self._registered(relation, snapshot.rows())
         by_partition: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for snapshot in snapshots:
+            self._snapshots.append(snapshot)
             for file in snapshot.files():
                 by_partition.setdefault(tuple(sorted(file.partition.items())), []).append(snapshot.path(file))
         parts = []
@@ -265,10 +269,14 @@ class LocalSql:
             for batch in batches:
                 columns = [_values(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
                 yield from map(list, zip(*columns, strict=True))
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._failed(error, []) from None
 
-    def _failed(self, error: Exception, named: Sequence[str]) -> QueryFailed:
+    def _failed(self, error: Exception, named: Sequence[str]) -> OffsetsError:
+        if isinstance(error, _READ_ERRORS):
+            damaged = next(filter(None, (snapshot.damage() for snapshot in self._snapshots)), None)
+            if damaged is not None:
+                return damaged
         reason = str(error).strip()
         found = _NO_COLUMN.search(reason)
         if found is not None:

@@ -1,1 +1,1 @@
-"""HTTP services: the REST interface of Kafka Connect for an owned store. No pyspark."""
+"""The HTTP server of all services: access rules, limits, TLS. No pyspark."""

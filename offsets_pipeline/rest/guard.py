@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from offsets_pipeline.rest.connect_service import CLOSE, error_response
-
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: Header of an answer to a request whose body may not have been read: the server then reads no more of it.
+CLOSE = {"Connection": "close"}
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST = re.compile(r"(\[[0-9a-f:]+\]|[^:]*)(?::\d+)?", re.IGNORECASE)
@@ -41,17 +45,19 @@ class Guard:
         assert scope["type"] == "http"  # noqa: S101 - the server has no other protocol
         headers: dict[bytes, bytes] = dict(scope["headers"])
         raw_path = scope["raw_path"]
-        refused = None
+        refused: tuple[int, str, Mapping[str, str]] | None = None
         if self._token is not None and not self._is_authorized(headers.get(b"authorization", b"")):
-            refused = error_response(401, "Unauthorized", {"WWW-Authenticate": "Bearer", **CLOSE})
+            refused = 401, "Unauthorized", {"WWW-Authenticate": "Bearer"}
         elif self._only_loopback_names and not _names_loopback(headers.get(b"host", b"")):
-            refused = error_response(400, "the request names another host; use localhost", CLOSE)
+            refused = 400, "the request names another host; use localhost", {}
         elif (reason := wrong_path(raw_path)) is not None:
-            refused = error_response(400, reason, CLOSE)
+            refused = 400, reason, {}
         elif int(headers.get(b"content-length", b"0")) > self._max_request_bytes:
-            refused = error_response(413, f"the request is longer than {self._max_request_bytes} bytes", CLOSE)
+            refused = 413, f"the request is longer than {self._max_request_bytes} bytes", {}
         if refused is not None:
-            await refused(scope, receive, send)
+            status, message, more = refused
+            body = json.dumps({"error_code": status, "message": message}, separators=(",", ":")).encode()
+            await send_response(send, status, body, {"Content-Type": "application/json", **more, **CLOSE})
         else:
             path = raw_path.decode("ascii")
             await self._app({**scope, "path": path if path == "/" else path.removesuffix("/")}, receive, send)
@@ -60,6 +66,14 @@ class Guard:
         assert self._token is not None  # noqa: S101 - the caller checked it
         scheme, _, token = authorization.partition(b" ")
         return hmac.compare_digest(self._token, _digest(token.strip())) and scheme.lower() == b"bearer"
+
+
+async def send_response(send: Send, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    """Send a response. It needs only ASGI: a process with a metrics port does not import Starlette."""
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*raw, length]})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _digest(token: bytes) -> bytes:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import re
 import socket
 import ssl
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
 from offsets_pipeline.errors import OptionNeedsAnother, ServiceUnavailable
 from offsets_pipeline.rest.guard import Guard
+from offsets_pipeline.rest.limits import LimitedConnection, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 _TOKEN = re.compile(r"[\w.~+/=-]{16,4096}", re.ASCII)
-#: Connections at a time: with the limit of a body they bound the memory.
-_MAX_CONNECTIONS = 1_000
 _KEEP_ALIVE_SECONDS = 30
 _STOP_SECONDS = 30
 #: Python handles a signal that another thread got when the main thread wakes up.
@@ -34,12 +33,16 @@ _SIGNAL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Access:
-    """Who may send requests: files with a bearer token, the server's certificate and key, and the clients' CA."""
+    """Who may send requests: files with a bearer token, the server's certificate and key, and the clients' CA.
+
+    ``is_public``: everybody who reaches the address, as for metrics; no address requires authentication.
+    """
 
     token_file: Path | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    is_public: bool = False
 
 
 class RestServer:
@@ -55,6 +58,7 @@ class RestServer:
         access: Access,
         app_at: Callable[[str], ASGIApp],
         max_request_bytes: int,
+        limits: Limits | None = None,
     ) -> None:
         """Listen at an address; port 0 takes a free one.
 
@@ -64,11 +68,13 @@ class RestServer:
         addresses = _resolved(host, port)
         is_loopback = all(ipaddress.ip_address(each[0].partition("%")[0]).is_loopback for _, each in addresses)
         token, context = _required(access, f"{host}:{port}", is_loopback=is_loopback)
-        self._socket = _bound(host, port, *addresses[0])
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._limits = limits or Limits()
+        self._socket = _bound(host, port, *addresses[0], backlog=self._limits.connections)
+        self.port: int = self._socket.getsockname()[1]
+        self.address = f"{host}:{self.port}"
         self.url = f"{'http' if context is None else 'https'}://{self.address}"
-        #: Whether tokens and offsets cross a network without TLS.
-        self.is_in_clear = context is None and not is_loopback
+        #: Whether a token crosses a network without TLS.
+        self.is_in_clear = context is None and not is_loopback and not access.is_public
         guard = Guard(
             app_at(self.address),
             token,
@@ -77,15 +83,13 @@ class RestServer:
         )
         config = uvicorn.Config(
             guard,
-            http="h11",
+            http=partial(LimitedConnection, self._limits, {}),  # type: ignore[arg-type]
             ws="none",
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_STOP_SECONDS,
             ssl_context_factory=None if context is None else lambda *_: context,
@@ -116,9 +120,22 @@ class RestServer:
         self.stop()
 
     def _run(self) -> None:
-        # it would warn of each malformed request; the application logs its own errors
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        asyncio.run(self._server.serve([self._socket]))
+        with asyncio.Runner(loop_factory=partial(_Loop, self._limits.header_seconds)) as runner:
+            runner.run(self._server.serve([self._socket]))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Ends TLS handshakes after a time, for which uvicorn has no setting."""
+
+    def __init__(self, handshake_seconds: float) -> None:
+        super().__init__()
+        self._handshake_seconds = handshake_seconds
+
+    async def create_server(self, *args: Any, **kwargs: Any) -> asyncio.Server:  # noqa: ANN401 - as asyncio has it
+        """Listen as asyncio does."""
+        if kwargs.get("ssl") is not None:
+            kwargs["ssl_handshake_timeout"] = self._handshake_seconds
+        return await super().create_server(*args, **kwargs)
 
 
 def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
@@ -131,17 +148,17 @@ def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[st
     return [(family, (str(address[0]), port)) for family, _, _, _, address in found]
 
 
-def _bound(host: str, port: int, family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+def _bound(
+    host: str, port: int, family: socket.AddressFamily, address: tuple[str, int], *, backlog: int
+) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(_MAX_CONNECTIONS)
+        listening.listen(backlog)
     except OSError as error:
         listening.close()
-        raise ServiceUnavailable(
-            f"cannot listen at {host}:{port}: {error.strerror}; choose another address with --listen"
-        ) from error
+        raise ServiceUnavailable(f"cannot listen at {host}:{port}: {error.strerror}; choose another address") from error
     return listening
 
 
@@ -151,7 +168,7 @@ def _required(access: Access, address: str, *, is_loopback: bool) -> tuple[str |
         raise OptionNeedsAnother("--tls-certificate and --tls-key belong together; name both")
     if access.tls_client_ca is not None and access.tls_certificate is None:
         raise OptionNeedsAnother("--tls-client-ca needs TLS; name --tls-certificate and --tls-key, too")
-    if not is_loopback and access.token_file is None and access.tls_client_ca is None:
+    if not (is_loopback or access.is_public) and access.token_file is None and access.tls_client_ca is None:
         raise OptionNeedsAnother(
             f"cannot listen at {address} without authentication, because it is not a loopback address; "
             "name --token-file, or --tls-client-ca with --tls-certificate and --tls-key"

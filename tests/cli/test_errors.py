@@ -71,7 +71,7 @@ def everything(folder: Path) -> list[str]:
 
 
 STORES = {
-    "no store at {nothing}; ingest a log into it first, or check the path": "{nothing}",
+    "no store at {nothing}; ingest a log, run offsets create for an owned store, or check the path": "{nothing}",
     "cannot open store {photos}: it has no table named log; name the folder of a store": "{photos}",
     "cannot open store {file}: it has no table named log; name the folder of a store": "{file}",
     "no store at schema:no_such_schema": "schema:no_such_schema",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsets_pipeline.errors import MetricsUnavailable
-from offsets_pipeline.observability.metrics import HELP, Metrics, MetricsServer
+from offsets_pipeline.observability.metrics import HELP, Metrics
+from offsets_pipeline.observability.metrics_server import serve_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,8 @@ def test_metrics_are_in_prometheus_text_format(metrics: Metrics, tmp_path: Path)
 
 
 def test_metrics_are_served_over_http(metrics: Metrics) -> None:
-    with closing(MetricsServer(metrics, "127.0.0.1", 0)) as server:
+    server = serve_metrics(metrics, "127.0.0.1", 0)
+    try:
         at = f"http://127.0.0.1:{server.port}"
         with urllib.request.urlopen(f"{at}/metrics", timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -62,7 +63,14 @@ def test_metrics_are_served_over_http(metrics: Metrics) -> None:
             urllib.request.urlopen(f"{at}/other", timeout=10)
         no.value.close()
         with pytest.raises(MetricsUnavailable, match="cannot serve metrics at"):
-            MetricsServer(metrics, "127.0.0.1", server.port)
+            serve_metrics(metrics, "127.0.0.1", server.port)
+        for host in ("evil.example", "127.0.0.1.evil.example"):
+            named = urllib.request.Request(f"{at}/metrics", headers={"Host": host})
+            with pytest.raises(urllib.error.HTTPError, match="400") as no:
+                urllib.request.urlopen(named, timeout=10)
+            no.value.close()
+    finally:
+        server.stop()
 
 
 def test_documentation_names_every_figure(root: Path) -> None:

@@ -35,7 +35,7 @@ WITHOUT_SPARK = {
     "lag_command": {"lag"},
     "fetch_command": {"fetch"},
     "sample_command": {"sample-topic-offsets"},
-    "commit_commands": {"commit", "delete-group", "delete-offsets"},
+    "commit_commands": {"create", "commit", "delete-group", "delete-offsets"},
     "reset_command": {"reset-offsets"},
     "zookeeper_command": {"import-zookeeper"},
     "restore_command": {"restore"},

@@ -12,6 +12,7 @@ from offsets_pipeline.cli.program import offsets
 if TYPE_CHECKING:
     from pathlib import Path
 
+JAAS = 'PlainLoginModule required username="me" password="open-sesame";'
 SAID = {
     "": "missing command. See `offsets --help`.",
     "ingest-segments|--store|{store}|segments|--offsets-partitions|x": (
@@ -218,3 +219,22 @@ def test_wrong_command_line_is_answered_with_status_2_in_one_line(
     words = ["offsets", *(word for word in arguments[:1] if word in offsets.commands), "--help"]
     assert err.endswith(f" See `{' '.join(words)}`.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_secret_in_the_list_of_processes_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, is_warned_of in {
+        f"sasl.jaas.config={JAAS}": True,
+        "ssl.key.password=open-sesame": True,
+        "ssl.keystore.key=open-sesame": True,
+        f"sasl.jaas.config=file:{tmp_path}": False,
+        "ssl.key.password=env:SESAME": False,
+        "sasl.jaas.config=Krb5LoginModule required useKeyTab=true;": False,
+        "ssl.keystore.location=/run/open-sesame": False,
+        "security.protocol=SASL_SSL": False,
+    }.items():
+        name = option.partition("=")[0]
+        assert main(["lag", "--store", str(tmp_path / "none"), "--option", option]) == 1
+        *warnings, error = capsys.readouterr().err.splitlines()
+        assert error.startswith("offsets: error: no store at ")
+        said = f"warning: the list of processes shows the secret {name}; write it to a file, and give --option {name}="
+        assert warnings == [f"offsets: {said}file:PATH"] * is_warned_of

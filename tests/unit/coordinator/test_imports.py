@@ -39,5 +39,5 @@ def test_coordinator_needs_no_spark(tmp_path: pytest.TempPathFactory) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
         f"7\n1 offsets of group g committed in {store}\nt,0,8\n",
-        "",
+        f"offsets: 1 offsets of group g committed in {store}\n",
     )

@@ -103,6 +103,19 @@ def test_each_scenario_is_committed_as_one_commit_of_the_group(
     assert (state.leader_epoch, state.metadata) == (None, "")  # Kafka's reset keeps neither
 
 
+def test_a_reset_says_what_it_committed(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["reset-offsets", "--store", str(store), "--group", "a", "--all-topics", "--to-offset", "7"]
+    said = f"offsets: 2 offsets of group a committed in {store}"
+    for format_ in ([], ["--format", "json"], ["--export"]):
+        assert main([*at, *format_, "--execute"]) == 0
+        assert capsys.readouterr().err.splitlines()[-1] == said
+    assert committed(store) == BEFORE | {("a", "t", 0): 7, ("a", "t", 1): 7}
+    for option, is_committed in (("--dry-run", False), ("--execute", True)):
+        assert main([*at, "--format", "json", option]) == 0
+        out, _ = capsys.readouterr()
+        assert [json.loads(line)["committed"] for line in out.splitlines()] == [is_committed] * 2
+
+
 def test_time_counts_back_from_now(
     store: Path, positions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +177,14 @@ def test_an_exported_plan_is_read_again(store: Path, tmp_path: Path, capsys: pyt
     assert main([*at, "--from-file", str(all_of_them), "--execute", "--format", "json"]) == 0
     assert committed(store)["a", "t", 0] == 8
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert printed[0] == {"group": "a", "topic": "t", "partition": 0, "new_offset": 8, "current_offset": 30}
+    assert printed[0] == {
+        "group": "a",
+        "topic": "t",
+        "partition": 0,
+        "new_offset": 8,
+        "current_offset": 30,
+        "committed": True,
+    }
     assert len(printed) == 3
 
 
@@ -180,6 +200,7 @@ def test_active_groups_are_named_after_the_others_are_reset(store: Path, capsys:
     assert main([*at, "--all-groups"]) == 1
     out, err = capsys.readouterr()
     assert rows(out) == [HEADER, ["a", "t", "0", "6", "30"], ["b", "t", "0", "6", "-"]]
+    assert err.splitlines()[-2] == f"offsets: 2 offsets of 2 groups committed in {store}"
     assert err.splitlines()[-1] == f"{message}, 'kip848' is Stable; stop the members first"
     assert committed(store) == BEFORE | {("active", "t", 0): 1, ("a", "t", 0): 6, ("b", "t", 0): 6}
 

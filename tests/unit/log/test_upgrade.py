@@ -127,7 +127,10 @@ def with_progress(store: Path, **more: int) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda _: None, "no store at {store}; ingest a log into it first, or check the path"),
+        (
+            lambda _: None,
+            "no store at {store}; ingest a log, run offsets create for an owned store, or check the path",
+        ),
         (
             lambda store: create_tables(str(store), StoreProperties("mirrored", 2)),
             "{store} has format 5 already, the one of this program; use it as it is",
@@ -156,9 +159,35 @@ def _of_format(store: Path, version: str) -> None:
     )
 
 
+def test_a_copy_that_was_complete_when_it_was_killed_is_found_complete(
+    old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, commit = tmp_path / "new", TableFolder.commit
+
+    def killed(self: TableFolder, *arguments: object, **options: object) -> object:
+        version = commit(self, *arguments, **options)  # type: ignore[arg-type]
+        if self.table is LOG:
+            raise KeyboardInterrupt
+        return version
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableFolder, "commit", killed)
+        assert main(["upgrade", "--store", str(old), "--to", str(new)]) == 130
+    held = TableFolder(f"{new}/log", LOG).snapshot().version
+    records = sum(map(len, capture_rows(CAPTURE).values()))
+    assert main(["upgrade", "--store", str(old), "--to", str(new)]) == 0
+    assert capsys.readouterr().out == (
+        f"{new} has the {records} records of {old}; offsets reload --store {new} makes its state\n"
+    )
+    assert TableFolder(f"{new}/log", LOG).snapshot().version == held
+    assert DeltaTable(new / "log").to_pyarrow_table().num_rows == records
+
+
 def test_a_folder_with_another_log_is_refused(old: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = tmp_path / "new"
     upgrade(str(old), str(new))
+    log = DeltaTable(old / "log")
+    write_deltalake(log, log.to_pyarrow_table().slice(0, 1), mode="append")  # the copy lacks it
     held = properties_of(str(new)), TableFolder(f"{new}/log", LOG).snapshot().version
     assert main(["upgrade", "--store", str(old), "--to", str(new)]) == 1
     assert capsys.readouterr().err == (

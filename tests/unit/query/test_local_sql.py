@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
+from offsets_pipeline.cli import main
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.errors import QueryFailed, StoreMismatch
 from offsets_pipeline.history.log_history import LogHistory
@@ -22,7 +25,7 @@ from tests.folded_stores import folded_capture
 from tests.unit.coordinator.stores import opened
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.history.log_history import Incarnation
@@ -261,3 +264,57 @@ def test_two_stores_with_one_cluster_name_are_refused(tmp_path: Path) -> None:
         OwnedStore.create(place, 1)
     with pytest.raises(StoreMismatch, match="both have the cluster name 'store'"):
         open_readers(places, Settings())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folded store of a capture."""
+    return folded_capture(tmp_path_factory.mktemp("whole") / "store", "4.2.0-kip848")
+
+
+@pytest.fixture
+def folded(whole: Path, tmp_path: Path) -> Path:
+    """A copy of that store."""
+    return Path(shutil.copytree(whole, tmp_path / "a store"))
+
+
+def _first_file(table: Path) -> Path:
+    return max(table.rglob("*.parquet"), key=lambda path: path.stat().st_size)
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "is missing": lambda table: _first_file(table).unlink(),
+    "it has 0 bytes instead of": lambda table: _first_file(table).write_bytes(b""),
+    "it has 50 bytes instead of": lambda table: _first_file(table).write_bytes(_first_file(table).read_bytes()[:50]),
+    "is corrupt (": lambda table: _first_file(table).write_bytes(b"x" * _first_file(table).stat().st_size),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("question", ["sql", "describe"])
+def test_a_damaged_file_of_the_state_is_named_with_the_way_back(
+    folded: Path, harm: str, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = folded / "committed_offsets"
+    name = str(_first_file(table).relative_to(table))
+    HARM[harm](table)
+    words = ["--all-groups"] if question == "describe" else ["SELECT count(committed_offset) FROM current_offsets"]
+    assert main([question, "--store", str(folded), *words]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"offsets: error: the data file {name} (added by version ")
+    assert harm in err
+    assert err.endswith(f"make the state again from the log: offsets reload --store {folded}\n")
+
+
+@pytest.mark.parametrize("question", ["sql", "describe"])
+def test_a_missing_table_of_the_state_is_named_with_the_way_back(
+    folded: Path, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folded / "committed_offsets")
+    words = ["--all-groups"] if question == "describe" else ["SELECT 1 FROM current_offsets"]
+    assert main([question, "--store", str(folded), *words]) == 1
+    assert capsys.readouterr().err == (
+        f"offsets: error: no table at {folded}/committed_offsets; make the state again from the log: offsets reload "
+        f"--store {folded}\n"
+    )

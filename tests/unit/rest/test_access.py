@@ -133,7 +133,7 @@ def test_an_address_in_use_is_refused_in_one_line(serve: Callable[..., tuple[int
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         status, said = serve("--listen", address)
-        reason = "Address already in use; choose another address with --listen"
+        reason = "Address already in use; choose another address"
         assert (status, said) == (1, f"offsets: error: cannot listen at {address}: {reason}\n")
 
 

@@ -21,6 +21,7 @@ from offsets_pipeline.connect.target_states import PAUSED, RUNNING, STOPPED
 from offsets_pipeline.errors import BadConnectRequest, CoordinatorNotAvailable, NoSuchConnector, OffsetsError
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.record.corrupt import CorruptRecord
+from offsets_pipeline.rest.guard import CLOSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +36,6 @@ MAX_REQUEST_BYTES = 1_048_576
 #: As long as a worker waits.
 _TIMEOUT_MS = 90_000
 _BODY_SECONDS = 30.0
-#: Header of an answer to a request whose body may not have been read: the server then reads no more of it.
-CLOSE = {"Connection": "close"}
 _STATUS_CODES: Mapping[type[OffsetsError], int] = {
     NoSuchConnector: 404,
     BadConnectRequest: 400,
