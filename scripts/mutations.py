@@ -46,6 +46,7 @@ LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_r
 QUESTIONS = ("tests/unit/state/test_current.py",)
 KEY_HASHES = ("tests/unit/state/test_key_hash.py",)
 DOOR = ("tests/unit/delta",)
+IDENTIFIERS = "tests/unit/test_identifiers.py"
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
@@ -874,6 +875,8 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
     ),
+    Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
+    Mutation("DOOR", TABLES, "delta/snapshot.py", "bool(bounded_texts(self.table))", "False", (IDENTIFIERS,)),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
@@ -943,7 +946,14 @@ MUTATIONS = [
         "if False:",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "is_change=False, operation", "is_change=True, operation", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/upkeep.py",
+        "together, seen=seen, is_change=False",
+        "together, seen=seen, is_change=True",
+        DOOR,
+    ),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),
