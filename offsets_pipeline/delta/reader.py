@@ -16,7 +16,8 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
-from offsets_pipeline.errors import UnsupportedTable
+from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
+from offsets_pipeline.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -223,5 +224,7 @@ def answer(query: str, tables: Mapping[str, DeltaTable], misread: Collection[str
 
 
 def quoted(text: str) -> str:
-    """Return the text as a string literal in SQL."""
+    """Return the text as a string literal in SQL. Raises InvalidRequest for a text that UTF-8 cannot hold."""
+    if not is_utf8(text):
+        raise InvalidRequest(f"{shown(text)} is not a name: it has an unpaired surrogate, which UTF-8 cannot hold")
     return "'" + text.replace("'", "''") + "'"
