@@ -13,6 +13,7 @@ INT32_MAX = 2**31 - 1
 #: Digits of a number in JSON: as many as the JSON library of Kafka takes. Python's own error would name a function.
 _MAX_DIGITS = 1_000
 _SHOWN_CHARACTERS = 40
+_LONG_WORD = re.compile(r"\S{301,}")
 _NUMBER = re.compile(r"-?[0-9]+")
 _NAMES = {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}
 
@@ -29,6 +30,11 @@ def is_utf8(text: str) -> bool:
 def shown(text: str) -> str:
     """Return a text in quotes for a message, cut if it is long."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+
+
+def with_short_words(text: str) -> str:
+    """Return a message with words of more than 300 characters cut: names of users in it may have 32,767."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN_CHARACTERS]}...{word[0][-1:]}", text)
 
 
 def whole_number(text: str, highest: int = INT64_MAX) -> int:

@@ -45,6 +45,8 @@ REFUSED = {
     f"commit --group g t:0={LONG}": [("", 2, f"{CUT} is above 2^63-1")],
     f"commit --group g t:{LONG}=0": [("", 2, f"{CUT} is above 2^31-1")],
     f"delete-offsets --group g t:{LONG}": [("", 2, f"{CUT} is above 2^31-1")],
+    f"top --limit {LONG}": [("", 2, f"'{CUT[1:]}' is not a valid integer")],
+    f"describe --group {'g' * 65_536}": [("", 1, f"no group '{'g' * 39}...' in")],
     f"top --every {LONG}": [("", 2, f"'{CUT}' is not a duration")],
     f"clean-log --older-than {LONG}": [("", 2, f"'{CUT}' is not allowed; it takes a whole number")],
     f"maintain --every PT{LONG}S": [("", 2, "is not a duration")],
