@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from offsets_pipeline.errors import InvalidTime
+from offsets_pipeline.input_text import shown, whole_number
 
 if TYPE_CHECKING:
     import threading
@@ -18,7 +19,8 @@ MS_OF_HOUR = 3_600_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_OF_MS = 1_000_000
 _TICK_SECONDS = 1.0  # between two looks at the clock
-_SIGNED = r"([-+]?[0-9]+)"
+_MILLISECONDS = re.compile(r"-?[0-9]+")
+_SIGNED = r"([-+]?[0-9]{1,18})"
 # as java.time.Duration: days have 24 hours, each part may have a sign, only seconds may have a fraction
 _DURATION = re.compile(
     rf"([-+]?)P(?:{_SIGNED}D)?(T(?:{_SIGNED}H)?(?:{_SIGNED}M)?(?:{_SIGNED}(?:[.,]([0-9]{{0,9}}))?S)?)?", re.IGNORECASE
@@ -79,17 +81,24 @@ def ms_of(time_: datetime) -> int:
 def parse_time_ms(text: str) -> int:
     """Return a point in time in milliseconds since 1970-01-01T00:00:00Z, rounded down.
 
-    ``text`` is ISO 8601, in UTC if it has no zone, or a number of milliseconds since 1970.
+    ``text`` is ISO 8601, in UTC if it has no zone, or a number of milliseconds since 1970, of the years 1 to 9999.
 
     Raises InvalidTime for any other text.
     """
-    if text.isascii() and text.removeprefix("-").isdigit():
-        return int(text)
+    if _MILLISECONDS.fullmatch(text) is not None:
+        try:
+            time_ms = whole_number(text.removeprefix("-")) * (-1 if text.startswith("-") else 1)
+            EPOCH + timedelta(milliseconds=time_ms)
+        except (ValueError, OverflowError):
+            raise InvalidTime(
+                f"{shown(text)} is not a time in milliseconds since 1970: its year is not from 1 to 9999"
+            ) from None
+        return time_ms
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTime(
-            f"{text!r} is not a time: write it like 2026-03-01T12:00:00Z, or in milliseconds since 1970"
+            f"{shown(text)} is not a time: write it like 2026-03-01T12:00:00Z, or in milliseconds since 1970"
         ) from None
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
@@ -110,7 +119,7 @@ def duration_ms(text: str) -> int:
 def _duration_ns(duration: str) -> int:
     found = _DURATION.fullmatch(duration)
     if found is None or duration[-1] in "PpTt":
-        raise InvalidTime(f"{duration!r} is not a duration: write it like P1DT12H30M or PT90S")
+        raise InvalidTime(f"{shown(duration)} is not a duration: write it like P1DT12H30M or PT90S")
     sign, days, _, hours, minutes, seconds, fraction = (part or "" for part in found.groups())
     fraction_ns = int(f"{fraction:0<9}") * (-1 if seconds.startswith("-") else 1)
     whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(seconds or 0)

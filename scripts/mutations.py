@@ -48,6 +48,7 @@ KEY_HASHES = ("tests/unit/state/test_key_hash.py",)
 DOOR = ("tests/unit/delta/test_table_folder.py", "tests/unit/delta")
 REQUESTS = ("tests/unit/delta/test_lost_requests.py",)
 FORMATS = ("tests/unit/coordinator/test_table_features.py", "tests/unit/state/test_fold_log.py")
+IDENTIFIERS = "tests/unit/test_identifiers.py"
 APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_replaced_store.py", *COORDINATOR)
 
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
@@ -899,6 +900,8 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
     ),
+    Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
+    Mutation("DOOR", TABLES, "delta/snapshot.py", "bool(bounded_texts(self.table))", "False", (IDENTIFIERS,)),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
@@ -960,7 +963,14 @@ MUTATIONS = [
         "if False:",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
-    Mutation("DOOR", TABLES, "delta/upkeep.py", "is_change=False, operation", "is_change=True, operation", DOOR),
+    Mutation(
+        "DOOR",
+        TABLES,
+        "delta/upkeep.py",
+        "together, seen=seen, is_change=False",
+        "together, seen=seen, is_change=True",
+        DOOR,
+    ),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "if file.size < SMALL_BYTES:", "if True:", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "if held + file.size > TARGET_BYTES:", "if False:", DOOR),
     Mutation("DOOR", TABLES, "delta/upkeep.py", "            continue\n", "            raise\n", DOOR),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.broker.sasl_login import SaslLogin
 from offsets_pipeline.broker.tls import tls_context
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 
 if TYPE_CHECKING:
     import ssl
@@ -160,6 +161,9 @@ def _number(given: Mapping[str, str], name: str) -> int:
     # Kafka's clients accept -1 for the size of a socket's buffer: the operating system decides
     if text == "-1" and name.endswith("buffer.bytes"):
         return 0
-    if not text.isdecimal() or int(text) >= 2**31:
-        raise ConfigError(f"the Kafka option {name} is {text!r}: it takes a whole number from 0 to {2**31 - 1}")
-    return int(text)
+    try:
+        return whole_number(text, INT32_MAX)
+    except ValueError:
+        raise ConfigError(
+            f"the Kafka option {name} is {shown(text)}: it takes a whole number from 0 to {INT32_MAX}"
+        ) from None

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from offsets_pipeline.config import load_settings
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import in_one_line
+from offsets_pipeline.input_text import with_short_words
 from offsets_pipeline.printable import printable
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit):
             raise
         except OffsetsError as error:
-            sys.stderr.write(f"offsets: error: {printable(' '.join(str(error).splitlines()))}\n")
+            sys.stderr.write(f"offsets: error: {with_short_words(printable(' '.join(str(error).splitlines())))}\n")
             return 1
         except BrokenPipeError:  # the reader of stdout ended, as `head` does
             sys.stderr.close()
@@ -206,7 +207,7 @@ FILE = click.Path(readable=False, path_type=Path)
 
 def usage_error_line(error: click.ClickException) -> str:
     """The line on stderr for a command line that is wrong: the reason, the nearest right word, and where to read on."""
-    message = error.format_message()
+    message = with_short_words(error.format_message())
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     program = "offsets" if context is None else context.command_path

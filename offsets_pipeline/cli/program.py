@@ -16,6 +16,7 @@ from offsets_pipeline.cli import section_sources as sources
 from offsets_pipeline.cli import section_state as state
 from offsets_pipeline.cli import section_upkeep as upkeep
 from offsets_pipeline.cli.command import CommandGroup, usage_error_line
+from offsets_pipeline.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The status is 0, 1 after one line on stderr for an error, or 2 after one line for a wrong command line.
     """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    for number, each in enumerate(arguments, 1):
+        if not is_utf8(each):
+            sys.stderr.write(f"offsets: error: argument {number} is not UTF-8: {shown(each)}. See `offsets --help`.\n")
+            return 2
     try:
-        status = offsets.main(argv, prog_name="offsets", standalone_mode=False)
+        status = offsets.main(arguments, prog_name="offsets", standalone_mode=False)
     except click.Abort:  # Ctrl-C before a command ran
         return 130
     except click.ClickException as error:

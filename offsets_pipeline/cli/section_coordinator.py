@@ -12,7 +12,6 @@ from offsets_pipeline.cli.values import (
     COMMIT,
     DURATION,
     HOURS,
-    INT32_MAX,
     OPTION,
     PLACE,
     SERVERS,
@@ -21,6 +20,7 @@ from offsets_pipeline.cli.values import (
     every_option,
     partitions_option,
 )
+from offsets_pipeline.input_text import INT32_MAX
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings

@@ -8,7 +8,8 @@ import click
 
 from offsets_pipeline.cli.command import QUESTIONS, command
 from offsets_pipeline.cli.output import format_option
-from offsets_pipeline.cli.values import INT32_MAX, PARTITION, POSITIONS, TIME
+from offsets_pipeline.cli.values import PARTITION, POSITIONS, TIME
+from offsets_pipeline.input_text import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ from offsets_pipeline.cli.output import format_option
 from offsets_pipeline.cli.values import (
     ADDRESS,
     HOURS,
-    INT32_MAX,
     INTERVAL,
     PARTITION,
     RESET,
@@ -21,6 +20,7 @@ from offsets_pipeline.cli.values import (
     TIME,
     position_options,
 )
+from offsets_pipeline.input_text import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

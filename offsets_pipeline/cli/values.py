@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from offsets_pipeline.broker.kafka_options import are_bootstrap_servers, literal_secret, parse_options
-from offsets_pipeline.clock import EPOCH, duration_ms, parse_time_ms
+from offsets_pipeline.clock import duration_ms, parse_time_ms
 from offsets_pipeline.config.sections import HOURS_MAX, ZooKeeperSettings
 from offsets_pipeline.errors import InvalidTime, OffsetsError
+from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 from offsets_pipeline.lag.starting_offset import parse_reset
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -52,53 +52,48 @@ def read_commit(text: str) -> tuple[tuple[str, int], int]:
     """TOPIC:PARTITION=OFFSET. Raises ValueError."""
     found = _COMMIT.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not of the form TOPIC:PARTITION=OFFSET")
-    return (found["topic"], int(found["partition"])), int(found["offset"])
+        raise ValueError(f"{shown(text)} is not of the form TOPIC:PARTITION=OFFSET")
+    return (found["topic"], _partition(found["partition"])), whole_number(found["offset"])
 
 
 def read_place(text: str) -> tuple[str, int | None]:
     """TOPIC:PARTITION, or TOPIC for all of its partitions. Raises ValueError."""
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not of the form TOPIC or TOPIC:PARTITION")
-    return found["topic"], None if found["partition"] is None else int(found["partition"])
+        raise ValueError(f"{shown(text)} is not of the form TOPIC or TOPIC:PARTITION")
+    return found["topic"], None if found["partition"] is None else _partition(found["partition"])
 
 
 def read_topic(text: str) -> tuple[str, tuple[int, ...] | None]:
     """TOPIC:PARTITION,PARTITION..., or TOPIC for all of its partitions. Raises ValueError."""
     found = _TOPIC.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is not of the form TOPIC or TOPIC:PARTITION,PARTITION...")
+        raise ValueError(f"{shown(text)} is not of the form TOPIC or TOPIC:PARTITION,PARTITION...")
     partitions = found["partitions"]
-    return found["topic"], None if partitions is None else tuple(int(each) for each in partitions.split(","))
+    return found["topic"], None if partitions is None else tuple(map(_partition, partitions.split(",")))
+
+
+def _partition(text: str) -> int:
+    return whole_number(text, INT32_MAX)
 
 
 def read_hours(text: str) -> int:
     """A whole number of hours. Raises ValueError."""
-    if not text.isdecimal() or int(text) > HOURS_MAX:
-        raise ValueError(f"{text!r} is not allowed; it takes a whole number from 0 to {HOURS_MAX}")
-    return int(text)
+    try:
+        return whole_number(text, HOURS_MAX)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is not allowed; it takes a whole number from 0 to {HOURS_MAX}") from None
 
 
 def read_interval(text: str) -> int:
     """The milliseconds of an interval: a number of seconds, or a duration in ISO 8601. Raises ValueError."""
     try:
-        every_ms = int(text) * 1000 if text.isascii() and text.isdigit() else duration_ms(text)
-    except InvalidTime:
+        every_ms = whole_number(text, INT32_MAX) * 1000 if text.isascii() and text.isdigit() else duration_ms(text)
+    except (ValueError, InvalidTime):
         every_ms = 0
     if every_ms <= 0:
-        raise ValueError(f"{text!r} is not a duration: write seconds, or ISO 8601 such as PT1H30M")
+        raise ValueError(f"{shown(text)} is not a duration: write seconds, or ISO 8601 such as PT1H30M")
     return every_ms
-
-
-def read_time(text: str) -> int:
-    """A point in time in ms since 1970, of the years 1 to 9999. Raises ValueError, InvalidTime."""
-    time_ms = parse_time_ms(text)
-    try:
-        EPOCH + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        raise ValueError(f"{text!r} is not a time in milliseconds since 1970: its year is not from 1 to 9999") from None
-    return time_ms
 
 
 def read_duration(text: str) -> str:
@@ -116,7 +111,7 @@ def read_option(text: str) -> str:
 def read_servers(text: str) -> str:
     """HOST:PORT, or several separated by commas. Raises ValueError."""
     if not are_bootstrap_servers(text):
-        raise ValueError(f"{text!r} is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for several brokers")
+        raise ValueError(f"{shown(text)} is not of the form HOST:PORT, or HOST:PORT,HOST:PORT for several brokers")
     return text
 
 
@@ -125,7 +120,7 @@ def read_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r} is not a regular expression: {error}; write it like orders.*") from None
+        raise ValueError(f"{shown(text)} is not a regular expression: {error}; write it like orders.*") from None
     return text
 
 
@@ -137,22 +132,25 @@ def read_zookeeper(text: str) -> str:
 def read_schema(text: str) -> str:
     """The name of a schema. Raises ValueError."""
     if not _SCHEMA.fullmatch(text):
-        raise ValueError(f"{text!r} is not a valid name of a schema: use letters, digits, _ and dots")
+        raise ValueError(f"{shown(text)} is not a valid name of a schema: use letters, digits, _ and dots")
     return text
 
 
 def read_address(text: str) -> tuple[str, int]:
     """PORT or HOST:PORT; the host is 127.0.0.1 by default. Raises ValueError."""
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > _PORT_MAX:
-        raise ValueError(f"{text!r} is not an address: write PORT or HOST:PORT, with a port from 0 to {_PORT_MAX}")
-    return host or "127.0.0.1", int(port)
+    try:
+        return host or "127.0.0.1", whole_number(port, _PORT_MAX)
+    except ValueError:
+        raise ValueError(
+            f"{shown(text)} is not an address: write PORT or HOST:PORT, with a port from 0 to {_PORT_MAX}"
+        ) from None
 
 
 def read_cluster(text: str) -> str:
     """The name of a cluster. Raises ValueError."""
     if not _CLUSTER.fullmatch(text):
-        raise ValueError(f"{text!r} is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")
+        raise ValueError(f"{shown(text)} is not a cluster name: use 1 to 100 letters, digits, dots, _ and -")
     return text
 
 
@@ -162,7 +160,7 @@ def read_positions(text: str) -> dict[int, int]:
     for part in text.split(","):
         found = _POSITION.fullmatch(part)
         if found is None or int(found["partition"]) in positions:
-            raise ValueError(f"{text!r} is not of the form LOGPARTITION:OFFSET,... with each log partition once")
+            raise ValueError(f"{shown(text)} is not of the form LOGPARTITION:OFFSET,... with each log partition once")
         positions[int(found["partition"])] = int(found["offset"])
     return positions
 
@@ -174,7 +172,7 @@ PLACE = Written("place", read_place)
 TOPIC = Written("topic", read_topic)
 HOURS = Written("hours", read_hours)
 ADDRESS = Written("address", read_address)
-TIME = Written("time", read_time)
+TIME = Written("time", parse_time_ms)
 DURATION = Written("duration", read_duration)
 RESET = Written("reset", parse_reset)
 SERVERS = Written("servers", read_servers)
@@ -211,8 +209,6 @@ class _Option(Written):
 
 
 OPTION = _Option("option", read_option)
-
-INT32_MAX = 2**31 - 1
 #: Number of a partition.
 PARTITION = click.IntRange(0, INT32_MAX)
 

@@ -98,6 +98,10 @@ def load_settings(path: Path | None = None) -> Settings:
         raise ConfigError(f"cannot read the settings file {chosen}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the settings file {chosen}: it is not TOML: {error}") from error
+    except ValueError:  # of Python's own limit
+        raise ConfigError(f"cannot read the settings file {chosen}: a number has thousands of digits") from None
+    except RecursionError:
+        raise ConfigError(f"cannot read the settings file {chosen}: it is nested too deeply") from None
     try:
         return _from_document(document)
     except ConfigError as error:

@@ -7,6 +7,9 @@ from dataclasses import field, fields
 from typing import Any, Protocol, TypeVar, cast
 
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.input_text import INT64_MAX
+
+_SHOWN_CHARACTERS = 200
 
 
 class Rule(Protocol):
@@ -115,6 +118,7 @@ def as_toml(value: object) -> str:
     """The value in TOML, close enough to find it in the file."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return f'"{value}"'
-    return str(value)
+    if isinstance(value, int) and abs(value) > INT64_MAX:
+        return "a number of more than 64 bits"  # Python does not write all of them
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -7,7 +7,7 @@ import re
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from offsets_pipeline.connect.strict_json import parse_json
+from offsets_pipeline.input_text import parse_json
 from offsets_pipeline.record.corrupt import CorruptRecord
 from offsets_pipeline.semantics.topic_kind import TopicKind
 

@@ -43,6 +43,7 @@ from offsets_pipeline.connect.offset_committer import OffsetCommitter, initializ
 from offsets_pipeline.connect.source_settings import SourceSettings, required, whole_number
 from offsets_pipeline.connect.target_states import PAUSED, STOPPED, target_state_of
 from offsets_pipeline.errors import ConfigError, ConnectorStopped, InvalidRequest, StorageFailed
+from offsets_pipeline.input_text import parse_json, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,11 +75,11 @@ class FileSourceOptions:
         settings = SourceSettings.of_options(options, ("file", "batch.size"))
         text = required(options, "file")
         try:
-            files = json.loads(text) if text.startswith("[") else [text]
+            files = parse_json(text) if text.startswith("[") else [text]
         except ValueError as error:
-            raise ConfigError(f"file: {text!r} is not a JSON array: {error}") from None
+            raise ConfigError(f"file: {shown(text)} is not a JSON array: {error}") from None
         if not files or not all(isinstance(each, str) and each for each in files):
-            raise ConfigError(f"file: {text!r} is not allowed; it takes a path, or a JSON array of paths")
+            raise ConfigError(f"file: {shown(text)} is not allowed; it takes a path, or a JSON array of paths")
         size = None if options.get("batch.size") is None else whole_number(options, "batch.size", 1)
         return cls(tuple(dict.fromkeys(files)), size, settings)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from offsets_pipeline import input_text
 from offsets_pipeline.connect.offset_committer import FlushSettings
 from offsets_pipeline.errors import ConfigError
 
@@ -72,21 +72,23 @@ def required(options: Mapping[str, str], name: str) -> str:
 def whole_number(options: Mapping[str, str], name: str, default: int) -> int:
     """The value of an option that is a whole number from 1. Raises ConfigError."""
     text = options.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{name}: {text!r} is not allowed; it takes a whole number from 1")
-    return int(text)
+    try:
+        found = input_text.whole_number(text)
+    except ValueError:
+        found = 0
+    if found < 1:
+        raise ConfigError(f"{name}: {input_text.shown(text)} is not allowed; it takes a whole number from 1")
+    return found
 
 
 def _offset_reset(text: str) -> Any:  # noqa: ANN401 - an offset may have any members
     if text in _RESETS:
         return text
     try:
-        found = json.loads(text)
+        found = input_text.parse_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        allowed = " or ".join(_RESETS)
-        raise ConfigError(
-            f'offset.reset: {text!r} is not allowed; it takes {allowed}, or an offset as {{"position": 0}}'
-        )
+        allowed = f'{" or ".join(_RESETS)}, or an offset as {{"position": 0}}'
+        raise ConfigError(f"offset.reset: {input_text.shown(text)} is not allowed; it takes {allowed}")
     return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from offsets_pipeline.errors import InvalidGroupId, NoSuchGroup, OffsetsError, UnknownTopicOrPartition
+from offsets_pipeline.input_text import is_utf8
 from offsets_pipeline.record.wire import MAX_STRING_BYTES
 from offsets_pipeline.semantics.group_types import SHARE
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -126,7 +127,7 @@ def as_offsets(offsets: OffsetsByPartition) -> dict[TopicPartition, OffsetAndMet
 def validated_partition(where: tuple[object, object]) -> TopicPartition:
     """Return a valid topic partition. Raises UnknownTopicOrPartition for an invalid topic name or partition number."""
     topic, partition = where
-    if not isinstance(topic, str) or not topic or not _is_utf8(topic):
+    if not isinstance(topic, str) or not topic or not is_utf8(topic):
         raise UnknownTopicOrPartition(f"{topic!r} is not a topic name")
     if not isinstance(partition, int) or not 0 <= partition <= _MAX_PARTITION:
         raise UnknownTopicOrPartition(f"{partition!r} is not a partition of topic {topic!r}: partitions count from 0")
@@ -140,7 +141,7 @@ def validated_group_id(group_id: object, *, may_be_empty: bool = True) -> str:
     """
     if not isinstance(group_id, str):
         raise InvalidGroupId(f"{group_id!r} is not a group id: it is not text")
-    if not _is_utf8(group_id):
+    if not is_utf8(group_id):
         raise InvalidGroupId(f"{group_id!r} is not a group id: it has a lone surrogate")
     if not (group_id or may_be_empty):
         raise InvalidGroupId(
@@ -156,11 +157,3 @@ def refuse_share_group(group_id: str, kind: str) -> None:
     """Raise NoSuchGroup for a share group, which has no committed offsets."""
     if kind == SHARE:
         raise NoSuchGroup(f"group {group_id!r} is a share group, which has no committed offsets")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

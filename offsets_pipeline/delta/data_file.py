@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.protocol import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ class AddFile:
             "size": self.size,
             "modificationTime": int(time.time() * 1000),
             "dataChange": is_change,
-            "stats": json.dumps(stats),
+            "stats": json_text(stats),
         }
 
     def as_text(self) -> str:

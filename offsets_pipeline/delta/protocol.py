@@ -79,9 +79,14 @@ def commit_path(version: int) -> str:
     return f"{DELTA_LOG}/{version:020d}.json"
 
 
+def json_text(value: object) -> str:
+    """JSON as a Delta log holds it, without escapes: deltalake reads escaped surrogate pairs as other characters."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def encoded(actions: Iterable[Action]) -> bytes:
     """The file of a commit of these actions."""
-    return "\n".join(map(json.dumps, actions)).encode()
+    return "\n".join(map(json_text, actions)).encode()
 
 
 def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
@@ -90,17 +95,17 @@ def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
     configuration = {**table.properties, **properties}
     constrained = any(key.startswith(CONSTRAINT) for key in configuration)
     parameters = {
-        "partitionBy": json.dumps(table.partitioned_by),
+        "partitionBy": json_text(table.partitioned_by),
         "clusterBy": "[]",
         "description": table.comment,
         "isManaged": "false",
-        "properties": json.dumps(configuration),
+        "properties": json_text(configuration),
     }
     metadata = {
         "id": str(uuid.uuid4()),
         "description": table.comment,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": schema_fields(table)}),
+        "schemaString": json_text({"type": "struct", "fields": schema_fields(table)}),
         "partitionColumns": list(table.partitioned_by),
         "configuration": configuration,
         "createdTime": now_ms,

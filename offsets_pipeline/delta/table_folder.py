@@ -20,7 +20,16 @@ from offsets_pipeline.delta.damage import explained, reading
 from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
-from offsets_pipeline.delta.protocol import UNDO, commit_path, creation, encoded, parsed, schema_fields, write_actions
+from offsets_pipeline.delta.protocol import (
+    UNDO,
+    commit_path,
+    creation,
+    encoded,
+    json_text,
+    parsed,
+    schema_fields,
+    write_actions,
+)
 from offsets_pipeline.delta.put_if_absent import put_if_absent
 from offsets_pipeline.delta.reader import table_as_of
 from offsets_pipeline.delta.schemas import LOG
@@ -365,7 +374,7 @@ class TableFolder:
         missing = [field for field in schema_fields(self.table) if field["name"] not in names]
         if not missing:
             return None
-        return {**seen.metadata, "schemaString": json.dumps({**there, "fields": [*there["fields"], *missing]})}
+        return {**seen.metadata, "schemaString": json_text({**there, "fields": [*there["fields"], *missing]})}
 
     def remove_uncommitted(self, add: Sequence[AddFile]) -> None:
         """Remove files that no commit adds; a file that cannot be removed is left to `vacuum`."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.history.observed_partition import SeenCommit, SeenGroup
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _EVIDENCE = ["record_offset", "record_timestamp", "key", "value", "producer_id", "control_type", "write"]
 
 #: What an earlier incarnation of the log showed already, of one log partition.
@@ -148,7 +149,7 @@ class PartitionHistory:
         offset = seen.offset
         if self._is_shown("commit", seen.group_id, *seen.where, offset.record_offset, offset.commit_timestamp_ms):
             return None
-        delta = None if seen.previous is None else offset.committed_offset - seen.previous
+        delta = 0 if seen.previous is None else offset.committed_offset - seen.previous
         return {
             "group_id": seen.group_id,
             "topic": seen.where.topic,
@@ -156,8 +157,8 @@ class PartitionHistory:
             "commit_timestamp": offset.commit_timestamp_ms,
             "committed_offset": offset.committed_offset,
             "previous_offset": seen.previous,
-            "delta": delta,
-            "is_rewind": delta is not None and delta < 0,
+            "delta": None if seen.previous is None or not _INT64_MIN <= delta <= _INT64_MAX else delta,
+            "is_rewind": delta < 0,
             "superseded": seen.superseded,
             "committed_by": seen.owner[0],
             "client_id": seen.owner[1],

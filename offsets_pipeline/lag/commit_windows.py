@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.record.commit_columns import parse_commits
 from offsets_pipeline.record.wire import encode_utf8
 from offsets_pipeline.semantics.compaction import are_commits, codes_of, paired
+from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.partitioning import partitions_for
 from offsets_pipeline.semantics.transactions import COMMITTED, endings
 
@@ -82,7 +83,8 @@ class CommitWindows:
     """Collects rows of the log, and returns the last visible commits of each offset.
 
     ``size`` is the number of commits. A tombstone empties the window. Transactional commits count if they were
-    committed (R11). ``offsets_partitions`` is n of R1: misplaced commits do not count; None: they do (`classic`).
+    committed (R11) and no later commit of the offset was visible before. ``offsets_partitions`` is n of R1: misplaced
+    commits do not count; None: they do (`classic`).
     """
 
     def __init__(self, size: int, group_ids: Collection[str] | None, offsets_partitions: int | None) -> None:
@@ -119,9 +121,9 @@ class CommitWindows:
         if not self._rows:
             return WindowColumns.of({})
         table = pa.concat_tables(self._rows).combine_chunks()
-        visible = _visible(table)
+        visible, visible_at = _visibility(table)
         if not visible.all():
-            table = table.filter(pa.array(visible)).combine_chunks()
+            table, visible_at = table.filter(pa.array(visible)).combine_chunks(), visible_at[visible]
         keys = table["key"].combine_chunks()
         commits = parse_commits(keys, table["value"].combine_chunks())
         key_code, partition, record_offset = (
@@ -131,10 +133,13 @@ class CommitWindows:
         if not commits.valid.all():
             valid = np.flatnonzero(commits.valid)
             key_code, partition, record_offset = key_code[valid], partition[valid], record_offset[valid]
+            visible_at = visible_at[valid]
             commits = commits.take(valid)
         code = paired(_identity_codes(commits, key_code), partition)
         order = np.lexsort((record_offset, code))
         order = order[_since_tombstone(code[order], commits.tombstone[order])]
+        if (visible_at != record_offset).any():
+            order = order[~_superseded(code[order], visible_at[order])]
         order = order[_rank_from_end(code[order]) < self._size]
         first = np.flatnonzero(np.diff(code[order], prepend=-1))
         named = commits.take(order[first])
@@ -146,7 +151,7 @@ class CommitWindows:
             list(zip(named.group_ids().to_pylist(), named.topics().to_pylist(), named.partition.tolist(), strict=True)),
             np.append(0, np.cumsum(sizes[is_at_home])),
             commits.committed_offset[order],
-            commits.commit_timestamp_ms[order],
+            np.clip(commits.commit_timestamp_ms[order], EARLIEST_MS, LATEST_MS),
         )
 
     def _is_at_home(self, group_ids: pa.Array, log_partition: Int64s) -> Bools:
@@ -189,14 +194,31 @@ def commit_key_prefixes(group_id: str) -> list[bytes]:
     ]
 
 
-def _visible(table: pa.Table) -> Bools:
-    """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12)."""
-    is_data = _bools(table["control_type"].is_null())
+def _visibility(table: pa.Table) -> tuple[Bools, Int64s]:
+    """Whether each row is a commit or a tombstone that counts: plain, or in a committed transaction (R11, R12).
+
+    And the record offset that made it visible: its own, or that of its marker.
+    """
+    is_data, record_offset = _bools(table["control_type"].is_null()), _int64s(table["record_offset"])
     if table["producer_id"].null_count == table.num_rows:
-        return is_data
+        return is_data, record_offset
     at_once = _bools(pc.or_(table["producer_id"].is_null(), table["value"].is_null()))
-    visible: Bools = is_data & (at_once | (endings(table).outcome == COMMITTED))
-    return visible
+    ended = endings(table)
+    visible: Bools = is_data & (at_once | (ended.outcome == COMMITTED))
+    return visible, np.where(at_once, record_offset, ended.marker_offset)
+
+
+def _superseded(code: Int64s, visible_at: Int64s) -> Bools:
+    """Whether a later commit of the same code was visible before each commit was, or with it: nothing answered it.
+
+    Equal codes are neighbours, in the order of the log (R10, R11).
+    """
+    count = len(code)
+    rank = code * count + np.unique(visible_at, return_inverse=True)[1]  # a later code has a higher rank
+    least = np.minimum.accumulate(rank[::-1])[::-1]
+    superseded = np.zeros(count, dtype=np.bool_)
+    superseded[:-1] = least[1:] <= rank[:-1]
+    return superseded
 
 
 def _bools(column: pa.Array | pa.ChunkedArray) -> Bools:

@@ -214,7 +214,7 @@ def _statuses(
     commit = np.repeat(windows.first[chosen] - first[:-1], sizes) + np.arange(first[-1])
     offset, committed_ms = windows.offset[commit], windows.committed_ms[commit]
     ends = positions.ends_at(entries.places, np.repeat(entries.at[behind], sizes), committed_ms)
-    lags = np.where(ends == UNKNOWN_END, UNKNOWN_LAG, np.maximum(ends - offset, 0))
+    lags = np.where(ends == UNKNOWN_END, UNKNOWN_LAG, np.maximum(ends - np.maximum(offset, 0), 0))
     of_behind = partition_statuses(CommitLags(first, offset, committed_ms, lags), lag[behind], positions.at_ms)
     for row, status in zip(rows, of_behind, strict=True):
         statuses[row] = status

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.record.decode import decode_value
-from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS
@@ -128,21 +128,13 @@ def group_answers(
         offsets_partitions: R1's n.
     """
     answers: dict[str, GroupAnswer] = {}
-    with_offsets: dict[str, int] = {}
-    for row in groups:
-        name, group = row["group_id"], _group(row, names, offsets_partitions)
-        if name in answers and row["log_partition"] != group.log_partition:
-            continue  # R1: of several log partitions its own comes first
-        answers[name] = group
+    for name, row in answering_rows(groups, offsets_partitions).items():
+        answers[name] = _group(row, names, offsets_partitions)
         if row["answers"] and not row["hides_offsets"]:
-            with_offsets[name] = row["log_partition"]
-        else:
-            with_offsets.pop(name, None)
-    for name, log_partition in with_offsets.items():
-        at = log_partition, name
-        answers[name].offsets = [
-            OffsetAnswer(*row, pending=(row[0], row[1]) in pending.get(at, ())) for row in offsets.get(at, ())
-        ]
+            at = row["log_partition"], name
+            answers[name].offsets = [
+                OffsetAnswer(*each, pending=each[:2] in pending.get(at, ())) for each in offsets.get(at, ())
+            ]
     return dict(sorted(answers.items()))
 
 

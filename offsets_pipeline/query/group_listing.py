@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.semantics.answering import IS_LISTED
+from offsets_pipeline.semantics.answering import IS_LISTED, answering_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -105,18 +105,17 @@ def list_groups(reader: StateReader, ends: Ends | None = None) -> list[GroupList
     groups = reader.rows(
         "SELECT log_partition, group_id, group_type, state, protocol_type, misplaced, "
         "cardinality(members) AS members, group_type = 'Share' AS hides_offsets "
-        f"FROM ({reader.newest(DESCRIBED, reader.named())}) g WHERE {IS_LISTED} ORDER BY group_id, misplaced",
+        f"FROM ({reader.newest(DESCRIBED, reader.named())}) g WHERE {IS_LISTED} ORDER BY group_id, log_partition",
         DESCRIBED.name,
     )
     figures = _figures(reader)
     lags = {} if ends is None else _lags(reader, ends)
-    found: dict[str, GroupListing] = {}
-    for row in groups:
+    found = []
+    for row in answering_rows(groups, reader.current.offsets_partitions).values():
         at = row["log_partition"], row["group_id"]
         answers = not row["misplaced"]
         count, topics, last_us = figures.get(at, _NOTHING) if answers and not row["hides_offsets"] else _NOTHING
-        found.setdefault(
-            row["group_id"],
+        found.append(
             GroupListing(
                 row["group_id"],
                 row["group_type"],
@@ -128,9 +127,9 @@ def list_groups(reader: StateReader, ends: Ends | None = None) -> list[GroupList
                 None if last_us is None else shown_time(last_us // 1000),
                 lags.get(at, None if ends is None else 0) if count else None,
                 reader.cluster,
-            ),
+            )
         )
-    return list(found.values())
+    return found
 
 
 def _figures(reader: StateReader) -> dict[tuple[int, str], list[int]]:
@@ -163,7 +162,10 @@ def _lags(reader: StateReader, ends: Ends) -> dict[tuple[int, str], int]:
 
 def topics_of(reader: StateReader) -> list[str]:
     """Return the topics that groups have offsets of, in order."""
-    query = f"SELECT DISTINCT topic FROM ({reader.newest(OFFSETS, reader.named())}) o WHERE committed_offset >= 0"
+    query = (
+        f"SELECT DISTINCT topic FROM ({reader.newest(OFFSETS, reader.named())}) o "
+        "WHERE committed_offset >= 0 AND NOT misplaced"
+    )
     return sorted(reader.select(query, OFFSETS.name)["topic"].to_pylist())
 
 
@@ -171,6 +173,6 @@ def groups_with_topics(reader: StateReader, topics: Sequence[str]) -> set[str]:
     """Return the ids of groups that have an offset of one of the topics."""
     query = (
         f"SELECT DISTINCT group_id FROM ({reader.newest(OFFSETS, reader.named())}) o "
-        f"WHERE committed_offset >= 0 AND topic IN ({', '.join(map(quoted, topics))})"
+        f"WHERE committed_offset >= 0 AND NOT misplaced AND topic IN ({', '.join(map(quoted, topics))})"
     )
     return set(reader.select(query, OFFSETS.name)["group_id"].to_pylist())

@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
 from offsets_pipeline.errors import QueryFailed
+from offsets_pipeline.input_text import is_utf8
 
 #: Functions of Spark that DuckDB lacks, as macros.
 MACROS = (
@@ -23,10 +24,46 @@ MACROS = (
 _MAP_OF_TEXTS = re.compile(r"map\s*<\s*string\s*,\s*string\s*>", re.IGNORECASE)
 _ANSI = re.compile("\x1b\\[[0-9;]*m")
 _TABLE_FUNCTIONS = (exp.Unnest, exp.Explode)
+#: Texts, names in quotes, and comments.
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+_OPERATOR = re.compile(
+    r"\b(?:and|or|not|when|between|like|union|except|intersect|join)\b|\|\||[-+*/%&^|~]", re.IGNORECASE
+)
+#: More take seconds to translate.
+_MOST_OPERATORS = 1_000
+_SHOWN_DIGITS = 20
+_LONG_NUMBER = re.compile(r"[0-9]{500,}")
 
 
 def parsed(query: str) -> exp.Expr:
     """Return the tree of one query. Raises QueryFailed."""
+    _refuse_large(query)
+    try:
+        return _parsed(query)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _refuse_large(query: str) -> None:
+    """Raise QueryFailed for a query that takes long to translate, before anything is done with it."""
+    if not is_utf8(query):
+        raise QueryFailed("the query is not Spark SQL: it has an unpaired surrogate, which UTF-8 cannot hold")
+    outside = _QUOTED.sub("''", query)
+    operators = sum(1 for _ in _OPERATOR.finditer(outside))
+    if operators > _MOST_OPERATORS:
+        raise QueryFailed(
+            f"cannot run the query: it has {operators} conditions and operators, and {_MOST_OPERATORS} are allowed; "
+            "write IN (...) for many values of a column, or try --spark"
+        )
+    if (number := _LONG_NUMBER.search(outside)) is not None:
+        raise QueryFailed(f"cannot run the query: the number {number[0][:_SHOWN_DIGITS]}... is too long")
+
+
+def _too_deep() -> QueryFailed:
+    return QueryFailed("cannot run the query: it is nested too deeply; nest it less, or try --spark")
+
+
+def _parsed(query: str) -> exp.Expr:
     try:
         trees = [each for each in sqlglot.parse(query, read="spark") if each is not None]
     except ParseError as error:
@@ -65,12 +102,14 @@ def tables_in(tree: exp.Expr) -> list[str]:
 
 def in_duckdb(tree: exp.Expr) -> str:
     """Return the query in DuckDB's SQL. Raises QueryFailed if it has no equal there."""
-    tree = tree.copy()
-    _name_columns(tree)
     try:
+        tree = tree.copy()
+        _name_columns(tree)
         return tree.transform(_adapted).sql("duckdb", unsupported_level=ErrorLevel.IGNORE)
     except SqlglotError as error:
         raise QueryFailed(f"cannot translate the query to DuckDB: {str(error).splitlines()[0]}; try --spark") from None
+    except RecursionError:
+        raise _too_deep() from None
 
 
 def _name_columns(tree: exp.Expr) -> None:

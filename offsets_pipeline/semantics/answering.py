@@ -9,7 +9,13 @@ The other constants are SQL conditions, for Spark and DataFusion, on the columns
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.partitioning import partition_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 #: State of a group that does not exist.
 DEAD = "Dead"
@@ -22,3 +28,20 @@ ANSWERS = f"{IS_LISTED} AND NOT misplaced"
 
 #: Whether the offsets of the group in its log partition are hidden. A dead group has no type.
 HIDES_OFFSETS = f"(state = '{DEAD}' OR group_type = '{SHARE}')"
+
+
+def answering_rows(rows: Iterable[Mapping[str, Any]], offsets_partitions: int) -> dict[str, Mapping[str, Any]]:
+    """Return the row of `groups` that answers for each group, by group id.
+
+    A group may have rows in several log partitions. The row in the log partition of R1 answers, else the first row.
+
+    Args:
+        rows: rows with log_partition and group_id, by group id and log partition.
+        offsets_partitions: R1's n.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        group_id = row["group_id"]
+        if group_id not in found or row["log_partition"] == partition_for(group_id, offsets_partitions):
+            found[group_id] = row
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from offsets_pipeline.coordinator.requests import OffsetAndMetadata
 from offsets_pipeline.errors import StoreMismatch
+from offsets_pipeline.input_text import INT32_MAX, parse_json, whole_number
 from offsets_pipeline.semantics.partition_state import TopicPartition
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     #: The next offset of each partition of a source.
     SourceOffsets = Mapping[TopicPartition, int]
 
-_MAX_PARTITION = 2**31 - 1
 _MAX_OFFSET = 2**63 - 1
 #: Partitions of one commit: a broker takes the records of a commit as one batch of at most 1 MiB.
 _PARTITIONS_OF_COMMIT = 2_000
@@ -54,9 +54,9 @@ class BatchMark:
     def parse(cls, metadata: str) -> Self | None:
         """The mark in the metadata of a commit; None for a commit of another origin."""
         try:
-            found: Any = json.loads(metadata)
+            found = parse_json(metadata)
             return cls(found["query"], found["source"], int(found["batch"]))
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError):
             return None
 
 
@@ -67,10 +67,7 @@ def parse_kafka_offsets(text: str) -> dict[TopicPartition, int] | None:
     """
     if not text.startswith("{"):
         return None  # Kafka's are objects; other sources also write numbers and texts
-    try:
-        found: Any = json.loads(text)
-    except RecursionError:
-        raise ValueError("its JSON is nested too deeply") from None
+    found = parse_json(text)
     if not (found and all(isinstance(each, dict) and each for each in found.values())):
         return None
     if not all(_is_partition(key) and _is_number(value) for each in found.values() for key, value in each.items()):
@@ -83,7 +80,11 @@ def parse_kafka_offsets(text: str) -> dict[TopicPartition, int] | None:
 
 
 def _is_partition(key: str) -> bool:
-    return key.isascii() and key.isdigit() and int(key) <= _MAX_PARTITION
+    try:
+        whole_number(key, INT32_MAX)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(value: object) -> bool:

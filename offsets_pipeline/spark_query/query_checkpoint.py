@@ -10,7 +10,6 @@ source:
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyarrow import fs
 from offsets_pipeline.delta.filesystems import arrow_folder, open_path
 from offsets_pipeline.errors import MalformedFile, NoSuchCheckpoint
 from offsets_pipeline.foreign_errors import first_line
+from offsets_pipeline.input_text import parse_json
 from offsets_pipeline.spark_query.kafka_source_offsets import CompletedBatch, parse_kafka_offsets
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.partition_state import TopicPartition
 
 _OFFSETS, _COMMITS, _METADATA = "offsets", "commits", "metadata"
-_VERSION = re.compile(r"v(\d+)")
+_VERSION = re.compile(r"v(\d{1,9})")
 _POSITIONS, _NAMED = 1, 2
 _NO_OFFSET = "-"
 _MAX_TIME_MS = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -177,7 +177,7 @@ class _Folder:
     def _query_id(self) -> str | None:
         try:
             with self._system.open_input_stream(f"{self._path}/{_METADATA}") as source:
-                found: Any = json.loads(bytes(source.read()))
+                found = parse_json(bytes(source.read()).decode())
             return str(found["id"])
         except FileNotFoundError:
             return None
@@ -186,8 +186,8 @@ class _Folder:
 
     def _json(self, folder: str, batch_id: int, line: str) -> dict[str, Any]:
         try:
-            found: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            found: Any = parse_json(line)
+        except ValueError as error:
             raise self._malformed(folder, batch_id, f"its metadata is not JSON: {first_line(error)}") from None
         if not isinstance(found, dict):
             raise self._malformed(folder, batch_id, "its metadata is not a JSON object")

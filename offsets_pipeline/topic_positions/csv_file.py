@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.errors import MalformedFile
+from offsets_pipeline.input_text import whole_number
 from offsets_pipeline.text_files import opened_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-_NUMBER = re.compile(r"-?[0-9]+")
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -38,13 +36,11 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def number(path: Path, line: int, name: str, text: str) -> int:
-    """Return the whole number, 0 or more, of a field. Raises MalformedFile."""
-    if _NUMBER.fullmatch(text.strip()) is None:
-        raise malformed(path, line, f"{name} {text!r} is not a whole number")
-    value = int(text)
-    if value < 0:
-        raise malformed(path, line, f"{name} {value} is negative")
-    return value
+    """Return the whole number, from 0 to 2^63-1, of a field. Raises MalformedFile."""
+    try:
+        return whole_number(text.strip())
+    except ValueError as error:
+        raise malformed(path, line, f"{name} {error}") from None
 
 
 def malformed(path: Path, line: int, what: str) -> MalformedFile:

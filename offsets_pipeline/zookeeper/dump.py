@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # a group id may have spaces and colons, a topic has none
 _LINE = re.compile(
     r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/(?P<kind>offsets|owners)/(?P<topic>[^/\s:]+)/(?P<partition>[^/\s:]*)"
-    r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d+))?)?\s*"
+    r"(?:[:\s](?P<data>\S*)(?:\s+(?P<modified_ms>\d{1,18}))?)?\s*"
 )
 _CONSUMER_ID = re.compile(r"(?:/\S+?)??/consumers/(?P<group>[^/]+)/ids/(?P<id>[^/\s]+)(?:\s.*)?")
 _ATTRIBUTE = re.compile(r"\s+(?P<name>\w+) ?= ?(?P<value>.*)")

@@ -60,7 +60,7 @@ def double(store: Path, table: str) -> None:
 
 
 def _one_row(store: Path, table: str) -> pa.Table:
-    found = answer(f"SELECT * FROM t WHERE {ONE_ROW[table]}", t=DeltaTable(store / table)).read_all()
+    found = answer(f"SELECT * FROM t WHERE {ONE_ROW[table]}", {"t": DeltaTable(store / table)}).read_all()
     assert found.num_rows == 1
     return found
 

@@ -136,7 +136,7 @@ def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
     query = "\n".join(line for line in section.splitlines() if line.startswith("    "))
     assert query
     names = ("committed_offsets", "fold_progress")
-    found = answer(query, **{name: DeltaTable(location / name) for name in names}).read_all()
+    found = answer(query, {name: DeltaTable(location / name) for name in names}).read_all()
     columns = ("group_id", "topic", "partition", "committed_offset")
     rows = list(zip(*(found[name].to_pylist() for name in columns), strict=True))
     assert sorted(rows) == described_offsets(location)

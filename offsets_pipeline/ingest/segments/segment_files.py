@@ -189,7 +189,8 @@ class _Finder:
     def _start_offsets(self, children: list[fs.FileInfo]) -> dict[int, int]:
         for child in children:
             if child.base_name == _START_CHECKPOINT:
-                lines = re.findall(rf"^{re.escape(self._topic)} (\d+) (\d+)$", self._text(child.path), re.MULTILINE)
+                line = rf"^{re.escape(self._topic)} (\d{{1,9}}) (\d{{1,18}})$"
+                lines = re.findall(line, self._text(child.path), re.MULTILINE)
                 return {int(partition): int(offset) for partition, offset in lines}
         return {}
 

@@ -46,7 +46,7 @@ def test_deleted_rows_are_never_read_from_the_files(tmp_path: Path, read: Callab
     with pytest.raises(UnsupportedTable, match=r"\(deletion vectors\); run REORG TABLE"):
         read(table)
     assert issubclass(UnsupportedTable, UNREADABLE)  # so folds let Spark read the table
-    assert answer("SELECT n FROM t", t=table).read_all()["n"].to_pylist() == [1]
+    assert answer("SELECT n FROM t", {"t": table}).read_all()["n"].to_pylist() == [1]
 
 
 def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(

@@ -225,6 +225,22 @@ def test_history_spans_incarnations_and_marks_where_one_begins(tmp_path: Path) -
     ]
 
 
+def test_history_shows_offsets_that_lie_further_apart_than_64_bits(tmp_path: Path) -> None:
+    log = LogPartition()
+    offsets = (2**63 - 1, -5, -(2**63), 0)
+    for offset in offsets:
+        log.commit(("g", "t", 0), offset)
+    store = random_store(tmp_path / "store", {0: log.rows}, {(0, at): START_MS for at in range(4)}, 1)
+    rows = history_tables(store)["offset_history"].read().to_pylist()
+    columns = ("committed_offset", "previous_offset", "delta", "is_rewind")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        (2**63 - 1, None, None, False),
+        (-5, 2**63 - 1, None, True),
+        (-(2**63), -5, -(2**63) + 5, True),
+        (0, -(2**63), None, False),
+    ]
+
+
 def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earlier_one_shows(tmp_path: Path) -> None:
     log = LogPartition()
     log.commit(("g", "t", 0), 10, commit_timestamp=START_MS)

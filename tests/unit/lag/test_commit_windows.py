@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsets_pipeline.lag import commit_windows
 from offsets_pipeline.lag.commit_windows import CommitWindows
+from offsets_pipeline.semantics.partition_state import replay
 from tests.logs import Identity, LogPartition, input_table
+from tests.random_logs import random_log
 
 if TYPE_CHECKING:
     import random
-
-    import pytest
 
     from offsets_pipeline.semantics.log_row import LogRow
 
@@ -68,8 +70,47 @@ def test_only_committed_transactions_count() -> None:  # R11
     log.commit(("g", "t", 0), 3)
     log.end_commit(1)
     log.commit(("g", "t", 0), 4, producer_id=2)
-    assert windows(log.rows, 10) == {("g", "t", 0): [1, 3]}
-    assert windows(log.rows, 10, batches=5) == {("g", "t", 0): [1, 3]}
+    log.commit(("g", "t", 0), 5, producer_id=1)
+    log.end_commit(1)
+    # 1 became visible after 3, so nothing ever answered it (R10)
+    assert windows(log.rows, 10) == {("g", "t", 0): [3, 5]}
+    assert windows(log.rows, 10, batches=5) == {("g", "t", 0): [3, 5]}
+
+
+def test_a_commit_that_its_own_transaction_replaced_does_not_count() -> None:  # R11
+    log = LogPartition()
+    log.commit(("g", "t", 0), 1)
+    log.commit(("g", "t", 0), 2, producer_id=7)
+    log.commit(("g", "t", 1), 2, producer_id=7)
+    log.commit(("g", "t", 0), 3, producer_id=7, key_version=0)
+    log.end_commit(7)
+    assert windows(log.rows, 10) == {("g", "t", 0): [1, 3], ("g", "t", 1): [2]}
+    assert windows(log.rows, 10, batches=4) == {("g", "t", 0): [1, 3], ("g", "t", 1): [2]}
+
+
+def replayed_windows(rows: list[LogRow], size: int) -> dict[Identity, list[int]]:
+    """The offsets that each record made visible, by the specification, since the last one that removed the offset."""
+    state = replay(rows[:0], 0, 1)
+    found: dict[Identity, list[tuple[int, int]]] = {}
+    for row in rows:
+        state.replay(row)
+        visible = {
+            (group_id, *where): (offset.record_offset, offset.committed_offset)
+            for group_id, offsets in state.offsets.items()
+            for where, offset in offsets.items()
+        }
+        found = {identity: commits for identity, commits in found.items() if identity in visible}
+        for identity, commit in visible.items():
+            if found.setdefault(identity, [])[-1:] != [commit]:
+                found[identity].append(commit)
+    return {identity: [offset for _, offset in commits[-size:]] for identity, commits in found.items()}
+
+
+@pytest.mark.parametrize("logs", [20, pytest.param(500, marks=pytest.mark.long)])
+def test_window_has_what_each_prefix_of_a_random_log_made_visible(logs: int, chance: random.Random) -> None:
+    for _ in range(logs):
+        rows = random_log(chance, 120).rows()
+        assert windows(rows, 4, batches=chance.randint(1, 5)) == replayed_windows(rows, 4)
 
 
 def test_misplaced_commits_do_not_count() -> None:  # R1

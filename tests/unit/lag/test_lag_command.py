@@ -89,6 +89,27 @@ def test_rows_have_lag_seconds_and_status(store: Path, positions: Path, capsys: 
     assert stopped["slow"]["status"] == "STOP"
 
 
+def test_status_of_commits_at_both_ends_of_64_bits(
+    tmp_path: Path, settings: Settings, positions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A negative offset lies before all records, and a commit of all times before one of now."""
+    log = LogPartition()
+    rows = []
+    for group, offset, at_ms in (
+        ("low", -(2**63), START_MS),
+        ("low", 10, START_MS + MINUTE_MS),
+        ("early", 10, -(2**63)),
+        ("early", 10, START_MS),
+    ):
+        log.record(commit_key(group), commit_value(offset, commit_timestamp=at_ms))
+        rows.append(TimedRow(log.rows[-1], START_MS))
+    to = folded_store(rows, tmp_path / "ends", 1, settings)
+    at = ["--at", START_MS + 2 * MINUTE_MS - 1]
+    found = rows_of(capsys, "lag", "--store", to, "--positions", positions, *at)
+    # 110 records were there at the first commit of `low`; the log end at the first one of `early` is not known
+    assert {group: row["status"] for group, row in found.items()} == {"low": "WARN", "early": None}
+
+
 def test_status_is_that_of_the_time_asked_for(store: Path, positions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def at(minute: float) -> dict[str, object]:
         at_ms = START_MS + int(minute * MINUTE_MS)

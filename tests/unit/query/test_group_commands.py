@@ -14,8 +14,10 @@ from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.query.group_listing import matching
+from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.semantics.partitioning import partition_for
 from tests.compare import compare
-from tests.logs import capture_partitions, capture_rows, oracle
+from tests.logs import LogPartition, capture_partitions, capture_rows, oracle
 from tests.spark.stores import appended
 from tests.unit.coordinator.stores import opened
 
@@ -167,6 +169,29 @@ def test_groups_are_chosen_by_pattern_state_and_topic(unfolded: str, offsets: Ca
         assert (each["members"], each["offsets"]) == (len(group["describe"]["members"]), len(group["offsets"]))
         assert each["last_commit"] is None or each["last_commit"].startswith("2026-")
         assert (each["lag"], each["cluster"]) == (None, "prod")
+
+
+def test_groups_of_a_classic_log_shows_the_group_that_describe_shows(
+    tmp_path: Path, offsets: Callable[..., str]
+) -> None:
+    """Groups with records in two log partitions: in that of R1 and a lower one, and in two others."""
+    logs = [LogPartition(at) for at in range(3)]
+    by_home = {partition_for(name, 3): name for name in ("a", "b", "c")}
+    assert sorted(by_home) == [0, 1, 2]
+    at_home, away = by_home[2], by_home[0]
+    for log, name, topics in ((0, at_home, 3), (2, at_home, 1), (2, away, 2), (1, away, 1)):
+        for topic in range(topics):
+            logs[log].commit((name, f"t{topic}", log), 10 * log + topic)
+    store = tmp_path / "store"
+    create_tables(str(store), StoreProperties(MIRRORED, 3, coordinator_semantics=CoordinatorSemantics.CLASSIC))
+    appended(store, [row for log in logs for row in log.rows])
+    described = json.loads(offsets("describe", "--store", str(store), "--all-groups", "--format", "json"))["groups"]
+    listed = json.loads(offsets("groups", "--store", str(store), "--format", "json"))["groups"]
+    assert {each["group"]: each["offsets"] for each in listed} == {at_home: 1, away: 1}
+    assert {name: [each["partition"] for each in group["offsets"]] for name, group in described.items()} == {
+        at_home: [2],  # R1
+        away: [1],
+    }
 
 
 def test_a_pattern_without_a_group_is_an_error(unfolded: str, capsys: pytest.CaptureFixture[str]) -> None:

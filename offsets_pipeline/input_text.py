@@ -1,0 +1,83 @@
+"""Numbers and JSON in texts of users: options, files, requests. A text that is too large is refused at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+#: The highest offset and the highest time.
+INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
+#: Digits of a number in JSON: as many as the JSON library of Kafka takes. Python's own error would name a function.
+_MAX_DIGITS = 1_000
+_SHOWN_CHARACTERS = 40
+_LONG_WORD = re.compile(r"\S{301,}")
+_NUMBER = re.compile(r"-?[0-9]+")
+_NAMES = {INT64_MAX: "2^63-1", INT32_MAX: "2^31-1"}
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: it has no unpaired surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(text: str) -> str:
+    """Return a text in quotes for a message, cut if it is long."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+
+
+def with_short_words(text: str) -> str:
+    """Return a message with words of more than 300 characters cut: names of users in it may have 32,767."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN_CHARACTERS]}...{word[0][-1:]}", text)
+
+
+def whole_number(text: str, highest: int = INT64_MAX) -> int:
+    """Return the number, 0 or more, that a text writes. Raises ValueError with the reason."""
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{shown(text)} is not a whole number")
+    digits = text.removeprefix("-").lstrip("0")
+    if digits and text.startswith("-"):
+        raise ValueError(f"{shown(text)[1:-1]} is negative")
+    if len(digits) > len(str(highest)) or int(digits or "0") > highest:
+        raise ValueError(f"{shown(text)[1:-1]} is above {_NAMES.get(highest, highest)}")
+    return int(digits or "0")
+
+
+def parse_json(text: str, *, numbers_as_text: bool = False) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the value of a JSON text that can be written again; of equal names in an object the last one counts.
+
+    Raises ValueError for a text that is not JSON, is nested too deeply, or has a number or a character that JSON or
+    UTF-8 cannot hold, such as 1e400 or a single surrogate.
+    """
+    as_text = str if numbers_as_text else None
+    try:
+        found = json.loads(text, parse_constant=_refuse, parse_int=as_text or _whole, parse_float=as_text or _finite)
+        text.encode()
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()  # an escaped single surrogate
+    except RecursionError:
+        raise ValueError("it has too many levels of arrays and objects") from None
+    return found
+
+
+def _whole(number: str) -> int:
+    if len(number) > _MAX_DIGITS:
+        raise ValueError(f"the number {number[:_SHOWN_CHARACTERS]}... has more than {_MAX_DIGITS} digits")
+    return int(number)
+
+
+def _finite(number: str) -> float:
+    found = float(number)
+    if math.isinf(found):
+        raise ValueError(f"the number {number[:_SHOWN_CHARACTERS]} is too large")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
