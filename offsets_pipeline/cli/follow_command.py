@@ -62,7 +62,7 @@ def read_topic(store: str, settings: Settings, options: TopicOptions, *, fold: b
         metrics.add("offsets_records_folded_total", records)
 
     with Watched(metrics, options.metrics_file, options.metrics_port, log.warning) as watched:
-        spark = start_spark(settings)
+        spark = start_spark(settings, store)
         ingest = TopicIngest(spark, store, kafka, settings, clock, observer, options.topic, options.semantics)
         follower = Follower(ingest, settings, clock) if fold else None
         stopping = Stopping(ingest.stop if follower is None else follower.stop, spark)

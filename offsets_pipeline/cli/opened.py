@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
+from offsets_pipeline.delta.s3_access import is_s3
 from offsets_pipeline.errors import NoSuchStore
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-def start_spark(settings: Settings) -> SparkSession:
-    """Start Spark. Raises JavaMissing."""
+def start_spark(settings: Settings, *locations: str | None) -> SparkSession:
+    """Start Spark, which is to open these stores and checkpoints. Raises JavaMissing, JarsMissing."""
     from pyspark.logger import PySparkLogger
 
-    from offsets_pipeline.session import build_session
+    from offsets_pipeline.session import build_session, check_s3
 
+    if any(location and is_s3(location) for location in locations):
+        check_s3()
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # they print errors that the command prints too
@@ -34,10 +37,10 @@ def start_spark(settings: Settings) -> SparkSession:
 
 
 def open_store(location: str, settings: Settings) -> Store:
-    """Open a store with Spark. Raises NoSuchStore, NotAStore, JavaMissing."""
+    """Open a store with Spark. Raises NoSuchStore, NotAStore, JavaMissing, JarsMissing."""
     from offsets_pipeline.store import Store
 
-    return Store.open(start_spark(settings), location)
+    return Store.open(start_spark(settings, location), location)
 
 
 def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:

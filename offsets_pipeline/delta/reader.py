@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
+from offsets_pipeline.delta.s3_access import is_s3, object_store_options
 from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def newest_table(folder: str) -> DeltaTable:
     """
     for attempt in range(_LISTINGS):
         try:
-            return DeltaTable(folder)
+            return _opened(folder)
         except DeltaError as error:
             if _GAP not in str(error) or attempt == _LISTINGS - 1:
                 raise
@@ -82,7 +83,11 @@ def newest_table(folder: str) -> DeltaTable:
 
 def table_as_of(folder: str, version: int) -> DeltaTable:
     """Return a version of the table. Raises one of UNREADABLE."""
-    return DeltaTable(folder, version=version)
+    return _opened(folder, version)
+
+
+def _opened(folder: str, version: int | None = None) -> DeltaTable:
+    return DeltaTable(folder, version=version, storage_options=object_store_options() if is_s3(folder) else None)
 
 
 def refuse_unreadable(table: DeltaTable) -> None:

@@ -13,12 +13,13 @@ import time
 import uuid
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.s3_access import S3_SCHEMES, is_s3, object_store_options
 from offsets_pipeline.errors import UnsafeStorage
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _TURN_SECONDS = 0.2
 _POLL_SECONDS = 0.0003
 
 _LOCAL = frozenset({"", "file"})
-_CONDITIONAL_PUT = frozenset({"s3", "s3a", "s3n", "gs", "az", "azure", "adl", "abfs", "abfss"})
+_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "az", "azure", "adl", "abfs", "abfss"}
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
 
 
@@ -315,15 +316,18 @@ class RenamingStorage:
 
 def _object_store(folder: str) -> ObjectStore:
     try:
-        from obstore.store import LocalStore, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
     except ImportError as error:
         raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
 
     if "://" not in folder:
         return LocalStore(folder)
-    scheme, _, place = folder.partition("://")
-    options = {"client_options": {"allow_http": True}} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
-    return from_url(f"{'s3' if scheme in {'s3a', 's3n'} else scheme}://{place}", **options)  # type: ignore[call-overload,no-any-return]
+    if not is_s3(folder):
+        return from_url(folder)
+    config = object_store_options()
+    client = {"allow_http": True} if config.pop("allow_http", None) else {}
+    url = f"s3://{folder.partition('://')[2]}"
+    return S3Store.from_url(url, config=cast("Any", config), client_options=cast("Any", client))
 
 
 def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:
