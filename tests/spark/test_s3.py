@@ -51,7 +51,7 @@ def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_mainta
     assert differences() == []
     broker = [name for name, group in oracle(CAPTURE)["groups"].items() if group.get("list_state") == "Stable"]
     listed = said("sql", "--spark", "--format", "json", "SELECT group_id FROM groups WHERE state = 'Stable' ORDER BY 1")
-    assert [each["group_id"] for each in json.loads(listed)] == sorted(broker)
+    assert [json.loads(each)["group_id"] for each in listed.splitlines()] == sorted(broker)
 
 
 @pytest.mark.usefixtures("spark")
