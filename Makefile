@@ -30,7 +30,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPA
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 # By $(error) and not by a failing command: then the reason is the only line that make prints.
 .PHONY: check
@@ -75,11 +75,19 @@ $(DONE)/kafka: $(wildcard $(SERVER_SETS:%=conf/jars/%/*) conf/jars/kafka-tools/*
 	$(BIN)/python scripts/fetch_jars.py --into $(VENV)/kafka kafka-tools
 	touch $@
 
+$(DONE)/s3: $(wildcard conf/jars/s3/*) scripts/fetch_jars.py $(DONE)/packages
+	@echo "s3: the JARs of Hadoop's S3 client (13 MB) into the environment's Spark"
+	$(BIN)/python scripts/fetch_jars.py s3
+	touch $@
+
 .PHONY: setup
 setup: check $(DONE)/packages $(DONE)/project $(DONE)/spark ## the environment in .venv; needs Python 3.11, Java 17, and the network once
 
 .PHONY: kafka
 kafka: setup $(DONE)/kafka ## JARs of real Kafka brokers, Kafka Connect and ZooKeeper, which tests ask and `make bench` measures; needs the network once
+
+.PHONY: s3
+s3: setup $(DONE)/s3 ## JARs with which Spark opens s3:// and s3a://; needs the network once
 
 .PHONY: run
 run: setup ## a real broker's log, from its segment files to the table of current offsets (STORE=store)
@@ -91,7 +99,7 @@ run: setup ## a real broker's log, from its segment files to the table of curren
 	$(BIN)/offsets describe --store "$$STORE" --all-groups
 
 .PHONY: test
-test: setup kafka ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
+test: setup kafka s3 ## every test, two files at a time (JOBS=0: one by one; ARGS="-k replay -x" goes to pytest)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
@@ -101,7 +109,7 @@ test-fast: setup ## the tests that take neither Spark nor a broker nor a process
 # The seed is chosen once and printed: a run that failed is repeated with it.
 .PHONY: test-long
 test-long: SEED ?= $(shell date +%s)
-test-long: setup kafka ## more rounds of kills and of chance, with a seed of their own (SEED=... repeats a run)
+test-long: setup kafka s3 ## more rounds of kills and of chance, with a seed of their own (SEED=... repeats a run)
 	@seed=$(SEED)
 	echo "test-long: SEED=$$seed repeats this run"
 	OFFSETS_TEST_SEED=$$seed $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "long or hypothesis" --hypothesis-seed=$$seed $(ARGS)

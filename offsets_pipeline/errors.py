@@ -30,6 +30,10 @@ class JavaMissing(OffsetsError):
     """Spark cannot start: Java is missing or too old."""
 
 
+class JarsMissing(OffsetsError):
+    """Spark lacks a set of JARs."""
+
+
 class NoSuchStore(OffsetsError):
     """The path of the store does not exist."""
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TOPIC_OFFSETS
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, mend_statistics, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint, WriteConflict
@@ -68,6 +69,7 @@ def maintain_store(
     store.require_format()
     unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
     state_tables = {each.name: each for each in state_tables_of(store.properties.topic_kind)}
+    compression = COMPRESSION if settings is None else settings.log.codec(COMPRESSION)
     done = []
     for table in _tables(store):
         folder = store.table(table.name)
@@ -80,7 +82,7 @@ def maintain_store(
         if table.name in state_tables:
             _compact_state(store, state_tables[table.name])
         else:
-            _compact(folder, never)
+            _compact(folder, compression, never)
         removed = _vacuum(folder, clock, unread if table is LOG else None, never)
         done.append(Upkeep(table.name, *before, *live(folder), removed))
     return done
@@ -93,12 +95,13 @@ def maintain_beside_fold(
     is_stopping: Callable[[], bool],
     settings: Settings | None = None,
     sample_retention_hours: int = 0,
+    compression: str = COMPRESSION,
 ) -> list[Upkeep]:
     """Do `maintain_store` without the state tables, which the stream's `Compactor` compacts; returns the upkeep.
 
     ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if ``is_stopping``. With
     ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs. Keeps samples of positions
-    for ``sample_retention_hours``; 0: all.
+    for ``sample_retention_hours``; 0: all. ``compression``: Parquet's codec of the log's files.
 
     Raises the errors of the storage and of damaged tables, NotAStore if the store has got another format; of a cleaning
     CannotClean and WriteConflict. A conflict of a compaction with another writer is no error.
@@ -117,7 +120,7 @@ def maintain_beside_fold(
             table is TOPIC_OFFSETS and _expire_samples(folder, clock, sample_retention_hours)
         )
         replaced = mend_statistics(folder)
-        replaced += 0 if table.name in compacted_by_fold else _compact(folder, is_stopping)
+        replaced += 0 if table.name in compacted_by_fold else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))
@@ -146,9 +149,9 @@ def _tables(store: Store) -> list[Table]:
     return [*store.tables, *(each for each in LATER_TABLES if store.has_later(each))]
 
 
-def _compact(folder: TableFolder, is_stopping: Callable[[], bool]) -> int:
-    """Compact a table's small files; returns how many were replaced."""
-    return compact(folder, partial(rewritten, folder) if folder.table is LOG else None, is_stopping)
+def _compact(folder: TableFolder, compression: str, is_stopping: Callable[[], bool]) -> int:
+    """Compact a table's small files, those of the log with this codec; returns how many were replaced."""
+    return compact(folder, partial(rewritten, folder, compression) if folder.table is LOG else None, is_stopping)
 
 
 def _compact_state(store: Store, table: StateTable) -> None:

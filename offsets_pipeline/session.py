@@ -15,13 +15,14 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from offsets_pipeline.errors import JavaMissing
+from offsets_pipeline.delta import s3_access
+from offsets_pipeline.errors import JarsMissing, JavaMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 OLDEST_JAVA = 17
 
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _NOISE = (b"WARNING: Using incubator modules:", b"Deleted ")
 
 DELTA_CONF: Mapping[str, str] = {
@@ -79,9 +81,13 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
     if SparkSession.getActiveSession() is not None:
         # Do not use the active session: after a stream has run in this process, that is its last batch's session.
         running = SparkSession.builder.getOrCreate()
+        started_with = running.sparkContext.getConf()
+        for key, value in s3_access.hadoop_options().items():
+            if not started_with.contains(f"spark.hadoop.{key}") and running.conf.get(key, None) is None:
+                running.conf.set(key, value)
         for key, value in extra.items():
             running.conf.set(key, value)
-        return running
+        return _with_environment(running)
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -96,13 +102,38 @@ def build_session(app_name: str, settings: Settings, extra_conf: Mapping[str, st
         conf = {**_program_conf(settings), "spark.driver.memory": settings.spark.driver_memory}
         if master.startswith("local"):
             conf |= _LOCAL_CONF
-        if not _delta_is_installed():
+        if not _is_installed("delta-spark_*.jar"):
             conf["spark.jars.packages"] = _delta_package()
         given = set()
     for key, value in ({k: v for k, v in conf.items() if k not in given} | extra).items():
         builder = builder.config(key, value)
     with _without_noise():
-        return builder.getOrCreate()
+        return _with_environment(builder.getOrCreate())
+
+
+def _with_environment(session: SparkSession) -> SparkSession:
+    """Give Python tasks the variables of this process that open files on S3."""
+    session.sparkContext.environment.update(s3_access.task_environment())
+    return session
+
+
+def check_s3() -> None:
+    """Check that Spark can open `s3://`: before its start its JARs, else its class path.
+
+    Raises:
+        JarsMissing: Spark has no S3A.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._jvm is not None:  # noqa: SLF001 (is there a JVM?)
+        SparkContext._ensure_initialized()  # noqa: SLF001 (connects to the JVM of spark-submit)
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
+        found = bool(jvm.org.apache.spark.util.Utils.classIsLoadable(_S3A))
+    else:
+        found = _is_installed("hadoop-aws-*.jar")
+    if not found:
+        raise JarsMissing(
+            "Spark cannot open s3://: the JARs of hadoop-aws are missing; run `make s3`, or give spark-submit "
+            "--packages org.apache.hadoop:hadoop-aws of Spark's Hadoop version"
+        )
 
 
 def check_java() -> None:
@@ -147,6 +178,7 @@ def _program_conf(settings: Settings) -> dict[str, str]:
         **DELTA_CONF,
         **_QUIET_CONF,
         **_WORK_CONF,
+        **{f"spark.hadoop.{key}": value for key, value in s3_access.hadoop_options().items()},
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
         # Without this option Spark creates an empty folder in the working directory.
         "spark.sql.warehouse.dir": warehouse,
@@ -198,8 +230,8 @@ def _given_to_spark_submit() -> set[str]:
     return {key for key, _ in SparkConf().getAll()}
 
 
-def _delta_is_installed() -> bool:
-    return any(Path(_find_spark_home(), "jars").glob("delta-spark_*.jar"))
+def _is_installed(jar: str) -> bool:
+    return any(Path(_find_spark_home(), "jars").glob(jar))
 
 
 def _delta_package() -> str:

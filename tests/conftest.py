@@ -182,6 +182,37 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaJvm]:
 
 
 @pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of a local S3-compatible server."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415 (a second, for these tests alone)
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3(s3_server: str) -> Iterator[str]:
+    """The URI of a bucket, which the variables `AWS_*` let this process open."""
+    from pyarrow import fs  # noqa: PLC0415 (as above)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AWS_ENDPOINT_URL": s3_server,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            patch.setenv(name, value)
+        fs.FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")[0].create_dir("bucket")
+        yield "s3://bucket"
+
+
+@pytest.fixture(scope="session")
 def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """An empty store of so many log partitions, of these semantics; made once a run: take a copy to change anything."""
     from offsets_pipeline.store import MIRRORED, Store, StoreProperties  # noqa: PLC0415 (imports pyspark)

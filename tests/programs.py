@@ -144,13 +144,15 @@ def _captured(folder: Path, words: Sequence[str], run: Callable[[], int]) -> Don
 
 @contextlib.contextmanager
 def _session_and_signals_as_before() -> Iterator[None]:
-    """A command that follows or folds handles signals and sets options until its process ends; it leaves no query."""
+    """Undo what a command sets until its process ends: signals, options, variables of tasks. It leaves no query."""
     session = SparkSession.builder.getOrCreate()
-    conf = session.conf.getAll
+    conf, environment = session.conf.getAll, session.sparkContext.environment
+    session.sparkContext.environment = environment.copy()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
+        session.sparkContext.environment = environment
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for key in dict(session.conf.getAll.items() ^ conf.items()):

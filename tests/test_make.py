@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TESTS = {"test", "test-fast", "test-long"}
-TARGETS = {"setup", "kafka", "run", "lint", "format", "bench", "bench-quick", "lock", "clean"} | TESTS
+TARGETS = {"setup", "kafka", "s3", "run", "lint", "format", "bench", "bench-quick", "lock", "clean"} | TESTS
 JAVA_17 = 'openjdk version "17.0.15" 2025-04-15'
 
 

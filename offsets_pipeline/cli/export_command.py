@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
 
 
-def export_segments(store: str, settings: Settings, to: str, as_of_ms: int | None, codec: str) -> int:
+def export_segments(store: str, settings: Settings, to: str, as_of_ms: int | None, codec: str | None) -> int:
     """Write the log to segment files; returns the exit status. Raises TargetNotEmpty."""
     if "://" in to:
         raise TargetNotEmpty(f"cannot export to {to}: it is not a local folder; name a new or empty one")
     reader = open_reader(store, settings)
+    chosen = Codec[(codec or settings.log.codec("none")).upper()]
     read = 0
 
     def on_read(records: int) -> None:
@@ -32,9 +33,7 @@ def export_segments(store: str, settings: Settings, to: str, as_of_ms: int | Non
         return Progress(read, sum(file.rows for file in reader.table("log").files()), "records")
 
     with progress_bar("exporting", progress):
-        exported = segments.export_segments(
-            reader, Path(to), as_of_ms=as_of_ms, codec=Codec[codec.upper()], on_read=on_read
-        )
+        exported = segments.export_segments(reader, Path(to), as_of_ms=as_of_ms, codec=chosen, on_read=on_read)
     written = exported.log_partitions
     sys.stdout.write(
         f"{sum(each.records for each in written)} records of {len(written)} log partitions written to {to}, "

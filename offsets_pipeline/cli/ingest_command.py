@@ -27,7 +27,7 @@ def ingest_segments(
     topic: str | None,
 ) -> int:
     """Append segment files to the log, and warn about bytes that were left out; returns the exit status."""
-    spark = spark_when_needed(settings)
+    spark = spark_when_needed(settings, store)
     with progress_bar("reading segments", tasks_of(spark)):
         report = segments.ingest_segments(
             spark, store, paths, settings, SystemClock(), offsets_partitions, semantics, topic

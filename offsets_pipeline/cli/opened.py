@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.cli.output import show_status
 from offsets_pipeline.delta.properties import SCHEMA_PREFIX, beside, require_different_clusters
+from offsets_pipeline.delta.s3_access import is_s3
 from offsets_pipeline.errors import NoSuchStore
 
 if TYPE_CHECKING:
@@ -22,25 +23,33 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-def start_spark(settings: Settings) -> SparkSession:
-    """Start Spark. Raises JavaMissing."""
+def start_spark(settings: Settings, *locations: str | None) -> SparkSession:
+    """Start Spark, which is to open these stores and checkpoints. Raises JavaMissing, JarsMissing."""
     from pyspark.logger import PySparkLogger
 
-    from offsets_pipeline.session import build_session
+    from offsets_pipeline.session import build_session, check_s3
 
+    if any(location and is_s3(location) for location in locations):
+        check_s3()
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # they print errors that the command prints too
     return build_session("offsets", settings)
 
 
-def spark_when_needed(settings: Settings) -> Callable[[], SparkSession]:
-    """A function that returns the session, and starts Spark when it is first called: input is checked before."""
-    return cache(partial(start_spark, settings))
+def spark_when_needed(settings: Settings, *locations: str | None) -> Callable[[], SparkSession]:
+    """A function that returns the session, and starts Spark when it is first called: input is checked before.
+
+    ``locations`` are the stores and checkpoints that Spark is to open. Raises JarsMissing.
+    """
+    return cache(partial(start_spark, settings, *locations))
 
 
 def open_store(location: str, settings: Settings) -> Store:
-    """Open a store; starts Spark when it is first needed, at once for a schema. Raises NoSuchStore, NotAStore."""
+    """Open a store; starts Spark when it is first needed, at once for a schema.
+
+    Raises NoSuchStore, NotAStore, JarsMissing.
+    """
     from offsets_pipeline.delta.filesystems import arrow_folder
     from offsets_pipeline.delta.store_folder import properties_of
 
@@ -48,7 +57,7 @@ def open_store(location: str, settings: Settings) -> Store:
         properties_of(arrow_folder(location))  # before the import of pyspark
     from offsets_pipeline.store import Store
 
-    return Store.open(spark_when_needed(settings), location)
+    return Store.open(spark_when_needed(settings, location), location)
 
 
 def open_or_create_owned(location: str, settings: Settings, offsets_partitions: int | None) -> OwnedStore:

@@ -290,8 +290,12 @@ def create_views(stores: tuple[str, ...], settings: Settings, schema: str) -> in
     metavar="T",
     help="End each log partition before its first record younger than this time: ISO 8601, or milliseconds since 1970.",
 )
-@click.option("--codec", type=click.Choice(("none", "zstd")), default="none", help="Compression of the batches.")
-def export_segments(store: str, settings: Settings, to: str, as_of: int | None, codec: str) -> int:
+@click.option(
+    "--codec",
+    type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
+    help="Compression of the batches (default: offsets_topic_compression_codec, or none).",
+)
+def export_segments(store: str, settings: Settings, to: str, as_of: int | None, codec: str | None) -> int:
     """Write the log as segment files that a broker loads. Starts no Spark."""
     from offsets_pipeline.cli import export_command
 

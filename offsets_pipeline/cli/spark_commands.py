@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def sql(stores: Sequence[str], settings: Settings, query: str, format_: str) -> int:
     """Show the result of a query in Spark; returns the exit status. Raises QueryFailed."""
-    columns, rows = run_query(spark_when_needed(settings), stores, query)
+    columns, rows = run_query(spark_when_needed(settings, *stores), stores, query)
     for store in stores:
         with suppress(*UNREADABLE):  # Spark may read tables that this process cannot
             answer_time_of(open_reader(store, settings, at_most=0), store, settings)
@@ -30,7 +30,7 @@ def sql(stores: Sequence[str], settings: Settings, query: str, format_: str) -> 
 
 def create_views(stores: Sequence[str], settings: Settings, schema: str) -> int:
     """Create the views in a schema of the catalog; returns the exit status. Raises CatalogMissing."""
-    created = create_lasting_views(spark_when_needed(settings), stores, schema)
+    created = create_lasting_views(spark_when_needed(settings, *stores), stores, schema)
     names = ", ".join(f"{schema}.{name}" for name in created)
     sys.stdout.write(f"views of {', '.join(stores)} created: {names}\n")
     return 0

@@ -54,6 +54,12 @@ class LogSettings(Section):
     delete_retention_ms: int = setting(86_400_000, WholeNumber(0, _MS_MAX))
     """Milliseconds for which a cleaning keeps the last tombstone of a key: Kafka's delete.retention.ms (R23)."""
 
+    offsets_topic_compression_codec: str = setting("auto", OneOf("auto", "none", "gzip", "snappy", "lz4", "zstd"))
+    """Codec of the log's files, and of exported batches: Kafka's offsets.topic.compression.codec, by name.
+
+    With auto each writer has its own: see `codec`.
+    """
+
     history_hours: int = setting(0, WholeNumber(0, HOURS_MAX))
     """Hours of history that upkeep keeps in the log; it cleans older records. 0 keeps all."""
 
@@ -68,6 +74,10 @@ class LogSettings(Section):
         if offsets_topic_num_partitions is not None:
             object.__setattr__(self, "offsets_partitions", offsets_topic_num_partitions)
         Section.__post_init__(self)
+
+    def codec(self, usual: str) -> str:
+        """Return the codec of `offsets_topic_compression_codec`, or with auto the writer's ``usual`` one."""
+        return usual if self.offsets_topic_compression_codec == "auto" else self.offsets_topic_compression_codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from offsets_pipeline.coordinator.owned_log import OwnedLog
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.registry import RENEW_MS, Instance, Registry
 from offsets_pipeline.coordinator.zookeeper_offsets import ZooKeeperOffsets
+from offsets_pipeline.delta import FAST
 from offsets_pipeline.errors import (
     CoordinatorNotAvailable,
     InvalidRequiredAcks,
@@ -61,7 +62,7 @@ class CoordinatorCore:
         self._clock = clock
         self._lock = threading.RLock()
         n = store.properties.offsets_partitions
-        self._log = OwnedLog(store.location, n, f"coordinator {self.instance}")
+        self._log = OwnedLog(store.location, n, f"coordinator {self.instance}", settings.log.codec(FAST))
         self._partitions = Partitions(n, self._settings.offsets_load_buffer_size)
         self._appender = Appender(self._log, self._lock, clock, self._catch_up, self._partitions.replay)
         self._registry = Registry(store.location, self.instance)

@@ -81,7 +81,8 @@ class OwnedLog:
     differs or is missing (docs/adr/0013).
     """
 
-    def __init__(self, folder: str, offsets_partitions: int, source: str) -> None:
+    def __init__(self, folder: str, offsets_partitions: int, source: str, compression: str = FAST) -> None:
+        self._compression = compression
         self._store_folder = folder
         self._table = TableFolder(f"{folder}/{LOG.name}", LOG)
         self._folder = self._table.folder
@@ -225,7 +226,7 @@ class OwnedLog:
         """
         if time.monotonic() - self._looked_at > _LOST_TOUCH_SECONDS:
             raise WriteConflict(f"another writer may have written to {self._folder} since version {append.version - 1}")
-        file = self._table.write_file(append.rows, compression=FAST)
+        file = self._table.write_file(append.rows, compression=self._compression, few_rows=True)
         advance = {APPLICATION: append.number}
         return self._table.append_next(file, append.version, append.previous, advance, durable=durable)
 

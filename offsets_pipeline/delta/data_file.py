@@ -104,18 +104,20 @@ def written_file(
     bounded: Sequence[str],
     partition: Mapping[str, str] | None = None,
     compression: str = COMPRESSION,
+    *,
+    few_rows: bool = False,
 ) -> AddFile:
     """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
 
-    ``bounded`` names columns without nulls to keep statistics of. With ``compression=FAST`` the file takes the least
-    time to write, for a few rows. Raises OSError.
+    ``bounded`` names columns without nulls to keep statistics of. With ``few_rows`` the file takes the least time to
+    write. Raises OSError.
     """
     system, path = open_path(folder)
     place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
     if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)
     name = place + new_file_name(compression)
-    options: dict[str, Any] = {"row_group_size": _ROW_GROUP_ROWS} if compression != FAST else {"use_dictionary": False}
+    options: dict[str, Any] = {"use_dictionary": False} if few_rows else {"row_group_size": _ROW_GROUP_ROWS}
     try:
         with system.open_output_stream(f"{path}/{name}") as sink:
             pq.write_table(rows, sink, compression=compression, store_schema=False, **options)

@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 
 from pyarrow import fs
 
-_ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls otherwise than Arrow
+from offsets_pipeline.delta.s3_access import S3_SCHEMES
 
 
 def open_path(path: str) -> tuple[fs.FileSystem, str]:
@@ -56,4 +56,4 @@ def arrow_path(scheme: str | None, authority: str | None, path: str) -> str:
     """Return the decoded path or URI for `open_path`, from the parts of a Hadoop URI."""
     if scheme in {None, "file"}:
         return path
-    return f"{_ARROW_SCHEMES.get(scheme or '', scheme)}://{authority or ''}{quote(path)}"
+    return f"{'s3' if scheme in S3_SCHEMES else scheme}://{authority or ''}{quote(path)}"

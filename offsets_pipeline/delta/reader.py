@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
+from offsets_pipeline.delta.s3_access import connection_options, is_s3, object_store_options
 from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.input_text import is_utf8, shown
 
@@ -76,7 +77,7 @@ def newest_table(folder: str) -> DeltaTable:
     """
     for attempt in range(_LISTINGS):
         try:
-            return DeltaTable(folder)
+            return _opened(folder)
         except DeltaError as error:
             if _GAP not in str(error) or attempt == _LISTINGS - 1:
                 raise
@@ -86,7 +87,12 @@ def newest_table(folder: str) -> DeltaTable:
 
 def table_as_of(folder: str, version: int) -> DeltaTable:
     """Return a version of the table. Raises one of UNREADABLE."""
-    return DeltaTable(folder, version=version)
+    return _opened(folder, version)
+
+
+def _opened(folder: str, version: int | None = None) -> DeltaTable:
+    options = connection_options() | object_store_options() if is_s3(folder) else None
+    return DeltaTable(folder, version=version, storage_options=options)
 
 
 def refuse_unreadable(table: DeltaTable) -> None:

@@ -14,12 +14,13 @@ import time
 import uuid
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
 from offsets_pipeline.errors import UnsafeStorage
 from offsets_pipeline.foreign_errors import first_line
 
@@ -36,7 +37,7 @@ _TURN_SECONDS = 0.2
 _POLL_SECONDS = 0.0003
 
 _LOCAL = frozenset({"", "file"})
-_CONDITIONAL_PUT = frozenset({"s3", "s3a", "s3n", "gs", "az", "azure", "adl", "abfs", "abfss"})
+_CONDITIONAL_PUT = S3_SCHEMES | {"gs", "az", "azure", "adl", "abfs", "abfss"}
 _ATOMIC_RENAME = frozenset({"hdfs", "viewfs"})
 #: How obstore gives the HTTP status of an answer. A status of 4xx refuses a request, except 408 and 429 (try again).
 _REFUSED = re.compile(r"status code: 4(?!08|29)\d\d\b")
@@ -362,16 +363,17 @@ def _created(
 def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
     """Return the client of a folder; ``max_retries`` of a request, None: obstore's default."""
     try:
-        from obstore.store import LocalStore, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
     except ImportError as error:
         raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
 
     if "://" not in folder:
         return LocalStore(folder)
-    scheme, _, place = folder.partition("://")
-    # no client options: they would replace those of the environment, such as AWS_TIMEOUT
-    options = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
-    return from_url(f"{'s3' if scheme in {'s3a', 's3n'} else scheme}://{place}", **options)  # type: ignore[call-overload,no-any-return]
+    retry = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
+    if not is_s3(folder):
+        return from_url(folder, **retry)  # type: ignore[call-overload,no-any-return]
+    options = {"config": object_store_options(), "client_options": connection_options(), **retry}
+    return S3Store.from_url(f"s3://{folder.partition('://')[2]}", **cast("Any", options))
 
 
 def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:

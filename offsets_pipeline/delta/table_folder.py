@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.conflicts import Conflicts
 from offsets_pipeline.delta.damage import explained, reading
-from offsets_pipeline.delta.data_file import AddFile, bounded_columns, written_file
+from offsets_pipeline.delta.data_file import COMPRESSION, AddFile, bounded_columns, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import (
@@ -225,14 +225,23 @@ class TableFolder:
         return True
 
     def write_file(
-        self, rows: pa.Table, partition: Mapping[str, str] = MappingProxyType({}), **options: str
+        self,
+        rows: pa.Table,
+        partition: Mapping[str, str] = MappingProxyType({}),
+        compression: str = COMPRESSION,
+        *,
+        few_rows: bool = False,
     ) -> AddFile:
         """Write rows, without the partition columns, to a new file; returns what `commit` adds.
+
+        ``compression`` and ``few_rows`` are as for `written_file`.
 
         Raises StorageFailed if the storage fails; then no file is left.
         """
         try:
-            return written_file(self.folder, rows, bounded_columns(self.table), partition, **options)
+            return written_file(
+                self.folder, rows, bounded_columns(self.table), partition, compression, few_rows=few_rows
+            )
         except OSError as error:
             raise self._not_written(error) from error
 

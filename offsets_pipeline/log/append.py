@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta import APPLICATION, AddFile
+from offsets_pipeline.delta import APPLICATION, COMPRESSION, AddFile
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
@@ -30,11 +30,12 @@ CLEANED = "offsets-cleaned"
 class LogAppender:
     """Appends on the condition that no other append was committed since this object was made.
 
-    Two writers that append the same records at the same time would write them twice. Raises UnsupportedTable if the
-    table has a feature that this program does not write.
+    Two writers that append the same records at the same time would write them twice. ``compression``: Parquet's codec
+    of the files. Raises UnsupportedTable if the table has a feature that this program does not write.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, compression: str = COMPRESSION) -> None:
+        self._compression = compression
         self._table = store.table(LOG.name)
         self._seen = self._table.snapshot()
         self._table.refuse_unwritable(self._seen)
@@ -43,7 +44,7 @@ class LogAppender:
 
     def place(self, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> LogFilePlace:
         """Where tasks write files for `append_files`."""
-        return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation)
+        return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation, self._compression)
 
     def append_files(self, files: Sequence[AddFile]) -> int:
         """Append the files that tasks wrote at `place`, in one commit; returns how many records.

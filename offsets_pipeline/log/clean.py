@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta import AddFile, StoredFile
+from offsets_pipeline.delta import COMPRESSION, AddFile, StoredFile
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
@@ -205,7 +205,8 @@ class _Cleaning:
         """Run the tasks that choose and write; returns the result of each."""
         spark, bounds, count = self._store.spark, self._bounds, self._tasks
         files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
-        place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms())
+        compression = self._settings.log.codec(COMPRESSION)
+        place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
         shares = shared_out([StoredFile(str(number), file.size, 0) for number, file in enumerate(chosen)], count)
         numbered = [(task, int(file.name)) for task, share in enumerate(shares) for file in share]
         numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))

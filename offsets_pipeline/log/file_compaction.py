@@ -19,12 +19,12 @@ SORT_BYTES = 64 * 1024 * 1024
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
 
-def rewritten(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
-    """Write the rows of these files to new ones; returns the new files.
+def rewritten(folder: TableFolder, compression: str, files: list[StoredFile]) -> list[AddFile]:
+    """Write the rows of these files to new ones with this codec of Parquet; returns the new files.
 
     Raises DamagedTable if a file is missing or corrupt, OSError.
     """
-    writer = LogFileWriter(LogFilePlace(folder.folder, 0))
+    writer = LogFileWriter(LogFilePlace(folder.folder, 0, compression=compression))
     for rows in gathered(_row_groups(folder, files), size_bytes=SORT_BYTES):
         write_in_order(writer, rows)
     return writer.close()

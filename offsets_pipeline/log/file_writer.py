@@ -42,12 +42,13 @@ class LogFilePlace:
     """Where tasks write files, and the values of columns that a source lacks.
 
     ``folder``: the table's folder, a path or URI as Arrow understands it. ``appended_at_ms``: milliseconds since 1970.
-    ``log_incarnation``: the log incarnation of rows without this column.
+    ``log_incarnation``: the log incarnation of rows without this column. ``compression``: Parquet's codec of the files.
     """
 
     folder: str
     appended_at_ms: int
     log_incarnation: int = LOG_INCARNATION
+    compression: str = COMPRESSION
 
 
 class LogFileWriter:
@@ -88,7 +89,7 @@ class LogFileWriter:
         if not self._waiting:
             return
         if self._file is None:
-            self._file = _OpenFile(self._system, self._folder)
+            self._file = _OpenFile(self._system, self._folder, self._place.compression)
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         if self._file.write(_with_constants(rows, self._place)) > _FILE_BYTES:
@@ -103,13 +104,13 @@ class LogFileWriter:
 class _OpenFile:
     """An unfinished Parquet file."""
 
-    def __init__(self, system: fs.FileSystem, folder: str) -> None:
-        self._name = new_file_name()
+    def __init__(self, system: fs.FileSystem, folder: str, compression: str) -> None:
+        self._name = new_file_name(compression)
         self._sink = system.open_output_stream(f"{folder}/{self._name}")
         self._parquet = pq.ParquetWriter(
             self._sink,
             SCHEMA,
-            compression=COMPRESSION,
+            compression=compression,
             use_dictionary=[name for name in SCHEMA.names if name not in _DISTINCT],
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=_ASCENDING,

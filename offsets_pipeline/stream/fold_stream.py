@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from offsets_pipeline.batch_barrier import BarrierClosedError, BatchBarrier
 from offsets_pipeline.coordinator.expiry_runs import StreamExpiry
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed
@@ -256,6 +257,7 @@ def _upkeep(
             *(store, clock, interval_ms, checkpoint, on_upkeep, warn),
             settings=cleaning,
             sample_retention_hours=settings.lag.sample_retention_hours,
+            compression=settings.log.codec(COMPRESSION),
         )
         if interval_ms
         else None

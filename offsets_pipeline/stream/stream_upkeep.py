@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark import inheritable_thread_target
 
 from offsets_pipeline.clock import MS_OF_HOUR, due
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.foreign_errors import in_one_line
 from offsets_pipeline.maintenance import maintain_beside_fold
 
@@ -40,10 +41,11 @@ class StreamUpkeep:
         stopped: threading.Event | None = None,
         settings: Settings | None = None,
         sample_retention_hours: int = 0,
+        compression: str = COMPRESSION,
     ) -> None:
         """``on_upkeep`` is called after each run that changed anything. ``settings`` are those of the cleanings.
 
-        ``sample_retention_hours`` is as for `maintain_beside_fold`.
+        ``sample_retention_hours`` and ``compression`` are as for `maintain_beside_fold`.
 
         ``checkpoint`` is that of the stream, if it is outside of the store. ``close`` sets ``stopped``.
         """
@@ -56,6 +58,7 @@ class StreamUpkeep:
         self._stopped = stopped or threading.Event()
         self._settings = settings
         self._sample_retention_hours = sample_retention_hours
+        self._compression = compression
         self._cleaned_at_ms: int | None = None
         self._warning = ""
         self._thread: threading.Thread | None = None
@@ -83,7 +86,7 @@ class StreamUpkeep:
             try:
                 done = maintain_beside_fold(
                     *(self._store, self._clock, self._checkpoint, self._stopped.is_set, settings),
-                    self._sample_retention_hours,
+                    *(self._sample_retention_hours, self._compression),
                 )
             except Exception as error:  # noqa: BLE001 - the stream goes on, whatever it is
                 if self._stopped.is_set():  # Spark ends under a cleaning

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
+from offsets_pipeline.config.sections import LogSettings
 from offsets_pipeline.errors import BrokerUnreachable
 from offsets_pipeline.ingest.topic.topic_append import TopicAppender
 from offsets_pipeline.ingest.topic.topic_records import RECORDS_SCHEMA
 from offsets_pipeline.log.append import LogAppender
-from tests.spark.stores import CLOCK, copied, rows_of, table, versions
+from offsets_pipeline.log.clean import clean_log
+from offsets_pipeline.maintenance import maintain_store
+from tests.logs import CAPTURES
+from tests.spark.stores import CLOCK, Workbench, copied, rows_of, table, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from offsets_pipeline.delta.data_file import AddFile
-    from tests.spark.stores import Workbench
 
 LOG_INCARNATION = 3
 SOURCE = "kafka://c/t"
@@ -53,6 +59,12 @@ def held(store: Path, log_incarnation: int = LOG_INCARNATION) -> Places:
     found = [(row["log_partition"], row["record_offset"]) for row in rows if row["log_incarnation"] == log_incarnation]
     assert all(row["value"] == f"{row['log_partition']} {row['record_offset']}".encode() for row in rows)
     return sorted(found)
+
+
+def codecs_of(store: Path) -> set[str]:
+    """The codecs in the footers of the log's files."""
+    found = [pq.read_metadata(file) for file in DeltaTable(store / "log").file_uris()]
+    return {each.row_group(0).column(at).compression for each in found for at in range(each.num_columns)}
 
 
 FIRST: Places = [(0, 0), (0, 2), (1, 5)]  # with gaps, as a cleaner leaves them
@@ -138,3 +150,22 @@ def test_a_damaged_batch_is_in_the_quarantine_once(workbench: Workbench, store: 
     names = ("log_partition", "log_incarnation", "record_offset", "source", "position", "length", "reason", "value")
     expected = (1, LOG_INCARNATION, None, SOURCE, 6, 9, "its checksum is wrong (9 bytes)", b"raw bytes")
     assert tuple(found[name] for name in names) == expected
+
+
+def test_appends_ingests_cleanings_and_compactions_write_files_with_the_codec_of_the_setting(
+    workbench: Workbench, store: Path, tmp_path: Path
+) -> None:
+    log = LogSettings(offsets_topic_compression_codec="gzip")
+    chosen = Workbench(workbench.spark, replace(workbench.settings, log=log))
+    appender(chosen).append(chosen.open(store), batch(chosen, FIRST))
+    assert codecs_of(store) == {"GZIP"}
+    appender(workbench).append(workbench.open(store), batch(workbench, THIRD))
+    assert codecs_of(store) == {"GZIP", "ZSTD"}
+    maintain_store(chosen.open(store), CLOCK, settings=chosen.settings)
+    assert codecs_of(store) == {"GZIP"}
+    ingested = tmp_path / "ingested"
+    chosen.ingest(ingested, CAPTURES / "4.2.0-kip848" / "segments")
+    assert codecs_of(ingested) == {"GZIP"}
+    workbench.fold(ingested)
+    clean_log(workbench.open(ingested), workbench.settings, CLOCK)
+    assert codecs_of(ingested) == {"ZSTD"}

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import ConflictingLog, InvalidPartitionCount, StoreMismatch
@@ -126,7 +127,7 @@ def ingest_segments(
     try:
         for copies in found.copies():
             what = "an ingest of segments"
-            added, left_out, files = with_retries(partial(_ingest, store, copies, clock), what, settings.fold)
+            added, left_out, files = with_retries(partial(_ingest, store, copies, settings, clock), what, settings.fold)
             appends += added > 0
             report.added += added
             report.left_out += left_out
@@ -242,7 +243,9 @@ def _check_partition_count(found: FoundLog, groups: dict[int, set[str]], count: 
 # --- the append
 
 
-def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, int, list[FileReport]]:
+def _ingest(
+    store: Store, folders: list[LogFolder], settings: Settings, clock: Clock
+) -> tuple[int, int, list[FileReport]]:
     """Append the records of these folders that the log lacks.
 
     Returns how many records it added, how many it left out, and a report for each file.
@@ -252,7 +255,7 @@ def _ingest(store: Store, folders: list[LogFolder], clock: Clock) -> tuple[int, 
     """
     spark = store.spark
     epoch = current_log_incarnation(store)
-    appender = LogAppender(store)
+    appender = LogAppender(store, settings.log.codec(COMPRESSION))
     # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
     place = appender.place(clock, epoch)
     log = store.read(LOG.name).where(F.col("log_incarnation") == epoch)

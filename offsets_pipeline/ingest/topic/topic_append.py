@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.foreign_errors import working_on
@@ -80,7 +81,7 @@ class TopicAppender:
         return with_retries(lambda: self._append_once(store, rows), "an append of a topic", self._settings.fold)
 
     def _append_once(self, store: Store, rows: DataFrame) -> int:
-        appender = LogAppender(store)
+        appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
         place = appender.place(self._clock, self._log_incarnation)
         if appender.number != self._number:

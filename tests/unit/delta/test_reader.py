@@ -56,7 +56,7 @@ def test_a_commit_that_a_list_of_files_misses_is_looked_for_again(
     folder.create()
     attempts: list[str] = []
 
-    def listed(path: str) -> DeltaTable:
+    def listed(path: str, **_: object) -> DeltaTable:
         attempts.append(path)
         if len(attempts) < 3:
             raise DeltaError("Kernel error: Expected contiguous commit files, but found gap")

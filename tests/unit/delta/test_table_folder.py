@@ -38,7 +38,7 @@ from offsets_pipeline.errors import (
 from tests.unit.coordinator.stores import SECOND_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 APP = "an application"
 
@@ -738,29 +738,6 @@ def test_storage_without_put_if_absent_is_refused() -> None:
 
 
 # --- an S3-compatible server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The URI of a bucket."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - a second, for these tests alone
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():
-            patch.setenv(name, value)
-        fs.FileSystem.from_uri("s3://bucket?allow_bucket_creation=true")[0].create_dir("bucket")
-        yield "s3://bucket"
-    server.stop()
 
 
 def test_on_s3_two_writers_commit_beside_each_other(s3: str) -> None:

@@ -1,0 +1,168 @@
+"""Every library opens S3 as the variables of Amazon's own programs say."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from offsets_pipeline.delta.filesystems import open_path
+from offsets_pipeline.delta.reader import UNREADABLE, newest_table
+from offsets_pipeline.delta.s3_access import hadoop_options, is_s3, object_store_options
+from offsets_pipeline.delta.storage import storage_of
+from offsets_pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+KEY = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+CREDENTIALS = """
+[default]
+aws_access_key_id = usual
+aws_secret_access_key = secret
+
+[dev]
+aws_access_key_id = developer
+aws_secret_access_key = secret
+aws_session_token = token
+
+[role]
+role_arn = arn:aws:iam::1:role/reader
+"""
+CONFIG = """
+[profile dev]
+region = eu-west-3
+"""
+
+
+class Signature(NamedTuple):
+    """What a request was signed with."""
+
+    key: str
+    region: str
+    token: str | None
+
+
+@pytest.fixture
+def requests() -> Iterator[tuple[str, list[Signature]]]:
+    """The URL of a server without objects, and the signatures of the requests to it."""
+    seen: list[Signature] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            signed = re.search(r"Credential=(\w+)/\d+/([\w-]+)/s3/", self.headers["Authorization"] or "")
+            if signed:
+                seen.append(Signature(signed[1], signed[2], self.headers["x-amz-security-token"]))
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the server calls
+
+        def log_message(self, *_: object) -> None:
+            """Suppress the server's access log."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the user's profiles; no variable is set otherwise."""
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ALLOW_HTTP", *KEY, "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, variable in (("credentials", "AWS_SHARED_CREDENTIALS_FILE"), ("config", "AWS_CONFIG_FILE")):
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    return tmp_path
+
+
+def use_profiles(folder: Path) -> None:
+    (folder / "credentials").write_text(CREDENTIALS, encoding="utf-8")
+    (folder / "config").write_text(CONFIG, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("variables", "signature"),
+    [
+        (KEY | {"AWS_REGION": "eu-west-3", "AWS_SESSION_TOKEN": "t"}, Signature("key", "eu-west-3", "t")),
+        (KEY | {"AWS_DEFAULT_REGION": "eu-west-3", "AWS_ALLOW_HTTP": "true"}, Signature("key", "eu-west-3", None)),
+        (KEY, Signature("key", "us-east-1", None)),
+        (KEY | {"AWS_PROFILE": "dev"}, Signature("key", "eu-west-3", None)),
+        ({"AWS_PROFILE": "dev"}, Signature("developer", "eu-west-3", "token")),
+        ({}, Signature("usual", "us-east-1", None)),
+    ],
+    ids=["session", "default region", "key", "key and profile", "profile", "default profile"],
+)
+def test_arrow_deltalake_and_obstore_sign_alike(
+    requests: tuple[str, list[Signature]],
+    profiles: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: Mapping[str, str],
+    signature: Signature,
+) -> None:
+    use_profiles(profiles)
+    endpoint, seen = requests
+    for name, value in {"AWS_ENDPOINT_URL": endpoint, **variables}.items():
+        monkeypatch.setenv(name, value)
+    system, path = open_path("s3://bucket/file")
+    with pytest.raises(FileNotFoundError):
+        system.open_input_file(path)
+    assert set(seen) == {signature}
+    seen.clear()
+    with suppress(*UNREADABLE):
+        newest_table("s3://bucket/table")
+    assert set(seen) == {signature}
+    seen.clear()
+    assert storage_of("s3://bucket/table").read("file") is None
+    assert set(seen) == {signature}
+
+
+def test_a_profile_without_keys_is_one_line_that_says_how_to_get_some(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_profiles(profiles)
+    monkeypatch.setenv("AWS_PROFILE", "role")
+    with pytest.raises(
+        ConfigError, match=r"^cannot use the profile role of AWS_PROFILE: .* --profile role --format env"
+    ):
+        object_store_options()
+    hadoop_options()  # Spark starts for a store that is elsewhere
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/token")
+    assert object_store_options() == {}
+
+
+def test_broken_profiles_are_one_line_with_their_file(profiles: Path) -> None:
+    (profiles / "credentials").write_text("no section", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=rf"^cannot read the profiles in {profiles}/credentials: [^\n]*; mend the file$"
+    ):
+        object_store_options()
+
+
+def test_spark_reaches_a_store_of_your_own_by_path_and_amazons_by_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    assert not {"fs.s3a.endpoint", "fs.s3a.endpoint.region", "fs.s3a.path.style.access"} & hadoop_options().keys()
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    assert hadoop_options()["fs.s3a.endpoint.region"] == "eu-west-3"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
+    options = hadoop_options()
+    assert (options["fs.s3a.endpoint"], options["fs.s3a.path.style.access"]) == ("http://minio:9000", "true")
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+    assert hadoop_options()["fs.s3a.path.style.access"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [("s3://b/s", True), ("s3a://b/s", True), ("gs://b/s", False), ("/s3", False), ("schema:s3", False)],
+)
+def test_locations_on_s3(location: str, expected: bool) -> None:
+    assert is_s3(location) is expected
