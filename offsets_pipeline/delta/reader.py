@@ -215,3 +215,8 @@ def answer(query: str, **tables: DeltaTable) -> pa.RecordBatchReader:
 def quoted(text: str) -> str:
     """Return the text as a string literal in SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def timestamp_of(time_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as a timestamp in DataFusion's SQL."""
+    return f"arrow_cast({time_ms * 1000}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
