@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.properties import OWNED
 from offsets_pipeline.delta.reader import timestamp_of
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
@@ -149,7 +150,8 @@ def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, opened_ms: int, 
     if read_at:  # an older record is not above any of these times
         where += f" AND appended_at > {timestamp_of(min(read_at.values()))}"
     newest = _newest_records(log, [where])
-    times = {at: max(newest.get(at, 0), read_at.get(at, 0)) for at in {*newest, *read_at}}
+    appended_ms = log.transaction(COMPLETE) if read_at else 0
+    times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
     return {at: min(each, opened_ms) for at, each in times.items()}
 
 

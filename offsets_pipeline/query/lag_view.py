@@ -57,10 +57,12 @@ CONSUMER_LAG = """
                     FROM {current_offsets} c
                     UNION ALL
                     SELECT DISTINCT m.group_id, m.topic, m.partition, cast(NULL AS BIGINT) AS committed_offset,
-                           cast(NULL AS TIMESTAMP) AS commit_timestamp, cast(NULL AS INT) AS log_partition
+                           cast(NULL AS TIMESTAMP) AS commit_timestamp, g.log_partition
                     FROM {group_members} m
-                    LEFT SEMI JOIN (SELECT group_id FROM {groups} g WHERE {answers} AND group_type <> 'Share') g
-                      ON g.group_id = m.group_id
+                    JOIN (
+                        SELECT group_id, max(log_partition) AS log_partition FROM {groups} g
+                        WHERE {answers} AND group_type <> 'Share' GROUP BY group_id
+                    ) g ON g.group_id = m.group_id
                     LEFT ANTI JOIN {current_offsets} c
                       ON c.group_id = m.group_id AND c.topic = m.topic AND c.partition = m.partition
                     WHERE m.topic IS NOT NULL
@@ -97,7 +99,7 @@ CONSUMER_LAG = CONSUMER_LAG.replace("{end_then}", f"({_END_THEN})")
 #: Data time of log partitions (R36) in Spark, which reads folded records alone. An owned log has no row here.
 DATA_TIMES = """
     SELECT p.log_partition,
-           CASE WHEN f.folded_to >= p.end_offset AND p.read_at IS NULL THEN max(p.updated_at) OVER ()
+           CASE WHEN f.folded_to >= p.end_offset AND p.read_at IS NULL THEN m.updated_at
                 WHEN f.folded_to >= p.end_offset THEN greatest(p.read_at, c.newest)
                 ELSE coalesce(c.newest, f.folded_at) END AS data_time
     FROM {log_partitions} p
@@ -105,6 +107,7 @@ DATA_TIMES = """
     LEFT JOIN (
         SELECT log_partition, max(commit_timestamp) AS newest FROM {current_offsets} GROUP BY log_partition
     ) c ON c.log_partition = p.log_partition
+    CROSS JOIN (SELECT max(updated_at) AS updated_at FROM {log_partitions} q) m
     WHERE {is_mirrored}
 """
 

@@ -11,6 +11,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.config import Settings
+from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
 from offsets_pipeline.query.state_reader import StateReader
@@ -113,6 +114,16 @@ def test_answers_are_not_as_of_a_time_before_the_records_that_they_have(followed
     rows = [row for log in logs for row in log.rows]
     appended(followed.location, rows, record_timestamp=(NOW_MS - 200) * 1000, appended_ms=NOW_MS)
     assert answered(followed) == AnswerTime(shown_time(NOW_MS - 200), [])
+
+
+def test_answers_are_as_of_the_last_append_that_had_all_records(followed: Store) -> None:
+    """R36: log partition 1 has no newer record, and an append says that there was none."""
+    log = LogPartition(0, start=2)
+    log.commit(("g", "t", 0), 5)
+    appended(followed.location, log.rows, record_timestamp=(NOW_MS - 400) * 1000, appended_ms=NOW_MS)
+    assert answered(followed).as_of == shown_time(NOW_MS - 1_000)
+    LogAppender(followed).append_files([], NOW_MS - 300)
+    assert answered(followed).as_of == shown_time(NOW_MS - 300)
 
 
 def test_segment_files_answer_as_of_when_they_were_read(store: Store) -> None:
