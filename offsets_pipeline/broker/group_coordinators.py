@@ -70,3 +70,16 @@ def _coordinators(cluster: Cluster, group_ids: list[str], action: str) -> dict[i
             cluster.check(each.error_code, connection, f"{action} of group {key}", needs="DESCRIBE on the group")
             found.setdefault(each.node_id, []).append(key)
     return found
+
+
+def coordinators_of_log(cluster: Cluster, offsets_topic: str) -> dict[int, str]:
+    """The coordinator of each log partition's groups, as Kafka's tool shows it: HOST:PORT (ID).
+
+    It is the leader of the log partition. Raises the errors of `Cluster`.
+    """
+    brokers = cluster.brokers()
+    return {
+        at: f"{brokers[leader.node_id].host}:{brokers[leader.node_id].port} ({leader.node_id})"
+        for at, leader in cluster.topic(offsets_topic).partitions.items()
+        if leader.node_id in brokers
+    }

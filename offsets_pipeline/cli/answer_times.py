@@ -30,7 +30,7 @@ _SHOWN = 5  # log partitions of a warning
 
 def answer_time_of(reader: StateReader, store: str, settings: Settings) -> AnswerTime:
     """Return the time that the reader's answers are as of; warn of what they lack."""
-    return _with_warnings(answer_time(reader, 2 * settings.topic.note_interval_ms), store)
+    return _with_warnings(answer_time(reader, mirror_interval_ms(settings)), store)
 
 
 def log_answer_time_of(
@@ -46,7 +46,7 @@ def log_answer_time_of(
     """
     if positions is not None:
         return _with_warnings(log_answer_at(history, positions), store)
-    return _with_warnings(log_answer_time(history, 2 * settings.topic.note_interval_ms, until_ms), store)
+    return _with_warnings(log_answer_time(history, mirror_interval_ms(settings), until_ms), store)
 
 
 def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
@@ -64,22 +64,37 @@ def time_fields(times: Iterable[tuple[str, AnswerTime]]) -> dict[str, Any]:
     }
 
 
+#: Name of what a row of JSON lacks.
+STALE = "stale"
 #: Names of what `time_of_row` adds to a row of JSON.
-TIME_COLUMNS = ("as_of", "stale")
+TIME_COLUMNS = ("as_of", STALE)
 
 
 def time_of_row(time: AnswerTime, log_partition: int) -> tuple[str | None, tuple[Stale, ...]]:
     """Return what is added to a row of JSON: the time that it is as of, and what its log partition lacks."""
-    return time.as_of, time.of_partition(log_partition)
+    return time.as_of_partition(log_partition), time.of_partition(log_partition)
+
+
+def mirror_interval_ms(settings: Settings) -> int:
+    """Return the age of its data time from which on a mirror is behind."""
+    return 2 * settings.topic.note_interval_ms
+
+
+def warnings_of(time: AnswerTime, store: str) -> list[str]:
+    """Return what the answers of a store lack, a warning for each reason."""
+    found = []
+    for reason, say in ((NOT_FOLDED, _not_folded), (HELD_BACK, _held_back), (MIRROR_BEHIND, _mirror_behind)):
+        of_reason = [each for each in time.stale if each.reason == reason]
+        if of_reason:
+            found.append(say(store, of_reason))
+    return found
 
 
 def _with_warnings(found: AnswerTime, store: str) -> AnswerTime:
     if found.as_of is not None:
         show_status(f"{store} as of {found.as_of}")
-    for reason, say in ((NOT_FOLDED, _not_folded), (HELD_BACK, _held_back), (MIRROR_BEHIND, _mirror_behind)):
-        of_reason = [each for each in found.stale if each.reason == reason]
-        if of_reason:
-            warn(say(store, of_reason))
+    for each in warnings_of(found, store):
+        warn(each)
     return found
 
 
@@ -101,7 +116,7 @@ def _mirror_behind(store: str, stale: Sequence[Stale]) -> str:
     missing = _records(stale)
     lacking = f"lack {missing} records of its topic" if missing else "may lack newer records of its topic"
     return (
-        f"the answers of {store} {lacking}: {_partitions(stale)} were last read up to the end at {_first(stale)}; "
+        f"the answers of {store} {lacking}: {_partitions(stale)} are complete up to {_first(stale)}; "
         "run `offsets follow`"
     )
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_documents, write_json, write_lines, write_rows
+from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import NoSuchGroup
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.lag.lag_rows import topics_of
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import (
     consumed_partitions,
@@ -18,15 +22,16 @@ from offsets_pipeline.query.group_listing import (
     is_pattern,
     list_groups,
     matching,
-    with_lag,
 )
+from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.query.answer_time import AnswerTime
-    from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer
+    from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
     Row = list[Any]
@@ -58,7 +63,7 @@ class DescribeOptions:
 class StoreAnswer:
     """The groups of one store, and the time that they are as of.
 
-    With a live cluster, it has the coordinators of log partitions and the ends of topics.
+    With a live cluster, it has the coordinators of log partitions, and the lag by group and partition.
     """
 
     store: str
@@ -66,7 +71,7 @@ class StoreAnswer:
     groups: dict[str, GroupAnswer]
     time: AnswerTime
     coordinators: Mapping[int, str] = field(default_factory=dict)
-    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    lags: Mapping[tuple[str, str, int], LagRow] = field(default_factory=dict)
 
 
 def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions) -> int:
@@ -103,9 +108,20 @@ def _answer(
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
         return StoreAnswer(store, reader.cluster, groups, time)
-    ends = live.topic_ends({each.topic for group in groups.values() for each in consumed_partitions(group)})
-    groups = {name: with_lag(group, ends) for name, group in groups.items()}
-    return StoreAnswer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), ends)
+    source = position_source(reader, live, None, settings, topics_of(groups), time, SystemClock().now_ms())
+    lags = {row[:3]: row for row in lag_of_groups(reader, groups, time, source)}
+    groups = {name: _with_lag(name, group, lags) for name, group in groups.items()}
+    return StoreAnswer(store, reader.cluster, groups, time, live.coordinators(reader.properties.topic_name), lags)
+
+
+def _with_lag(name: str, group: GroupAnswer, lags: Mapping[tuple[str, str, int], LagRow]) -> GroupAnswer:
+    """The group with log end and lag of each offset. A share group has none (R14)."""
+
+    def of(offset: OffsetAnswer) -> OffsetAnswer:
+        row = lags[name, offset.topic, offset.partition]
+        return replace(offset, log_end_offset=row.log_end_offset, lag=row.lag)
+
+    return group if group.type == SHARE else replace(group, offsets=[of(each) for each in group.offsets])
 
 
 def _list(readers: Mapping[str, StateReader], settings: Settings, options: DescribeOptions) -> int:
@@ -183,8 +199,9 @@ def _offsets(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[
                 row: Row = [name, topic, partition]
                 if is_long:
                     row.append(None if offset is None else offset.leader_epoch)
-                end = answer.ends.get((topic, partition))
-                row += [None, end, None] if offset is None else [offset.offset, end, offset.lag]
+                lag = answer.lags.get((name, topic, partition))
+                row += [None if offset is None else offset.offset]
+                row += [None, None] if lag is None else [lag.log_end_offset, lag.lag]
                 row += _consumer(member)
                 if is_long:
                     row += [None] * 2 if offset is None else [offset.metadata, _yes(offset.pending)]

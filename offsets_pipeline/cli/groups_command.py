@@ -5,26 +5,31 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.cli.answer_times import answer_time_of, time_fields
 from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_json, write_rows
 from offsets_pipeline.cli.stopping import Stopping
 from offsets_pipeline.clock import SystemClock, due, shown_time
-from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching, topics_of
-from offsets_pipeline.topic_positions.sample_table import newest_ends, table_of
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.lag.lag_rows import group_lags, topics_of
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.query.group_listing import GroupListing, groups_with_topics, list_groups, matching
+from offsets_pipeline.topic_positions.sample_table import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.query.answer_time import AnswerTime
+    from offsets_pipeline.query.state_reader import StateReader
 
-_COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_commit", "lag")
+_COLUMNS = ("group", "type", "state", "members", "topics", "offsets", "last_commit", "lag", "lag_as_of")
 _CLEAR = "\x1b[H\x1b[2J"
 _HEAD_LINES = 3  # of a refresh: time, header, and the line of the shell
 
@@ -116,9 +121,9 @@ def _listed(
     found: list[GroupListing] = []
     times = []
     for store, reader in open_readers(stores, settings).items():
-        times.append((reader.cluster, answer_time_of(reader, store, settings)))
-        ends = live.topic_ends(topics_of(reader)) if live.is_given else newest_ends(table_of(reader.location))
-        listed = list_groups(reader, ends)
+        time = answer_time_of(reader, store, settings)
+        times.append((reader.cluster, time))
+        listed = _with_lag(reader, list_groups(reader), time, settings, live)
         if chosen.patterns:
             named = set(matching((each.group for each in listed), chosen.patterns))
             listed = [each for each in listed if each.group in named]
@@ -128,3 +133,20 @@ def _listed(
         idle_since = None if chosen.idle is None else shown_time(reader.opened_ms - chosen.idle)
         found += [each for each in listed if chosen.accepts(each, idle_since)]
     return sorted(found, key=chosen.key()), times
+
+
+def _with_lag(
+    reader: StateReader, listed: list[GroupListing], time: AnswerTime, settings: Settings, live: LiveCluster
+) -> list[GroupListing]:
+    """The groups with their lag, if positions of their topics are known."""
+    if not live.is_given and not table_of(reader.location).exists():
+        return listed
+    groups = describe_groups(reader)
+    source = position_source(reader, live, None, settings, topics_of(groups), time, SystemClock().now_ms())
+    lags = {each.group: each for each in group_lags(groups, lag_of_groups(reader, groups, time, source))}
+    return [
+        replace(each, lag=lags[each.group].lag, lag_as_of=lags[each.group].as_of)
+        if each.group in lags and each.offsets
+        else each
+        for each in listed
+    ]

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import gc
-import shlex
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from offsets_pipeline.cli.answer_times import TIME_COLUMNS, answer_time_of, log_answer_time_of, time_of_row
+from offsets_pipeline.cli.answer_times import STALE, answer_time_of, log_answer_time_of
+from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_readers
 from offsets_pipeline.cli.output import write_rows
-from offsets_pipeline.clock import SystemClock, shown_time
+from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.history.log_history import LogHistory
-from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, lag_rows, topics_of
-from offsets_pipeline.lag.logged_commits import last_commits
-from offsets_pipeline.lag.position_sources import SampledPositions
-from offsets_pipeline.observability.warnings import warn
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, topics_of
 from offsets_pipeline.query.as_of import offsets_as_of
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.group_listing import group_names, is_pattern, matching
-from offsets_pipeline.topic_positions.position_samples import PositionSamples
-from offsets_pipeline.topic_positions.sample_files import read_sample_file
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.lag.position_sources import PositionSource
+    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
-
-_STALE_INTERVALS = 3
 
 
 @dataclass(frozen=True)
@@ -83,17 +76,17 @@ def _lag(options: LagOptions, settings: Settings) -> int:
             log = LogHistory(reader.location)
             groups = _past_groups(log, options.groups, options.at)
             time = log_answer_time_of(log, store, settings, options.at)
-        rows = _of_store(store, reader, groups, options, settings)
+        rows = _of_store(reader, groups, time, options, settings)
         if len(readers) > 1:
             rows = [(*row, reader.cluster) for row in rows]
         if options.format_ == "json":
-            times = {name: time_of_row(time, group.log_partition) for name, group in groups.items()}
-            rows = [(*row, *times[row[0]]) for row in rows]
+            stale = {name: time.of_partition(group.log_partition) for name, group in groups.items()}
+            rows = [(*row, stale[row[0]]) for row in rows]
         shown += rows
         for name in [each for each in missing if matching(groups, [each])]:
             del missing[name]
     if options.format_ == "json":
-        columns += TIME_COLUMNS
+        columns.append(STALE)
     if shown or not missing:
         write_rows(columns, shown, options.format_)
     if missing:
@@ -102,19 +95,19 @@ def _lag(options: LagOptions, settings: Settings) -> int:
 
 
 def _of_store(
-    store: str,
     reader: StateReader,
     groups: dict[str, GroupAnswer],
+    time: AnswerTime,
     options: LagOptions,
     settings: Settings,
 ) -> Sequence[tuple[Any, ...]]:
     """The rows of one store."""
-    at_ms = options.at
-    with ExitStack() as opened:
+    where = options.of_positions
+    with LiveCluster(where.bootstrap_server, where.options, settings) as live:
         source = position_source(
-            reader, options.of_positions, settings, topics_of(groups), opened, SystemClock(), at_ms, store
+            reader, live, where.positions, settings, topics_of(groups), time, SystemClock().now_ms(), options.at
         )
-        rows = lag_rows(groups, source, lambda behind: last_commits(reader, behind, settings.lag.window_commits, at_ms))
+        rows = lag_of_groups(reader, groups, time, source, settings.lag.window_commits, options.at)
     return group_lags(groups, rows) if options.summary else rows
 
 
@@ -149,48 +142,3 @@ def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[s
         return offsets_as_of(log, time_ms=at_ms, group_ids=patterns or None).groups
     groups = offsets_as_of(log, time_ms=at_ms).groups
     return {name: groups[name] for name in matching(groups, patterns)}
-
-
-def position_source(
-    reader: StateReader,
-    options: PositionOptions,
-    settings: Settings,
-    topics: Collection[str],
-    opened: ExitStack,
-    clock: Clock,
-    at_ms: int | None,
-    store: str,
-    tell: Callable[[str], None] = warn,
-) -> PositionSource:
-    """The positions of these topics, now or at a past time, from the broker, file or table that the options name.
-
-    ``tell`` is called with a warning if the store's positions are old or missing.
-    """
-    now_ms = clock.now_ms() if at_ms is None else at_ms
-    if options.positions is not None:
-        return SampledPositions(PositionSamples(read_sample_file(options.positions, now_ms, topics)), now_ms)
-    sampled = SampledPositions(read_samples(table_of(reader.location), topics), now_ms)
-    if options.bootstrap_server is None:
-        _warn_of_old_samples(sampled, settings.lag.sample_interval_ms, topics, store, tell)
-        return sampled
-    # a broker's client takes long to import
-    from offsets_pipeline.broker.cluster import Cluster
-    from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
-    from offsets_pipeline.lag.broker_source import BrokerPositions
-
-    kafka = KafkaOptions(options.bootstrap_server, {**settings.kafka.options, **parse_options(options.options)})
-    cluster = opened.enter_context(Cluster(kafka))
-    return BrokerPositions(cluster, topics, sampled, is_past=at_ms is not None)
-
-
-def _warn_of_old_samples(
-    sampled: SampledPositions, interval_ms: int, topics: Collection[str], store: str, tell: Callable[[str], None]
-) -> None:
-    newest_ms = sampled.newest_ms()
-    if newest_ms is None and topics:
-        tell(
-            f"{store} has no positions of these topics; add --bootstrap-server or --positions, or run "
-            f"`offsets sample-topic-offsets --store {shlex.quote(store)}`"
-        )
-    elif newest_ms is not None and sampled.at_ms - newest_ms > _STALE_INTERVALS * max(interval_ms, 1_000):
-        tell(f"the newest positions in {store} are of {shown_time(newest_ms)}; lag counts up to then")

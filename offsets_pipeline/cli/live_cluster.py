@@ -11,7 +11,7 @@ import click
 from offsets_pipeline.cli.values import OPTION, SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.config import Settings
@@ -51,20 +51,15 @@ class LiveCluster:
         """Whether there is a cluster to ask."""
         return self._bootstrap_server is not None
 
-    def topic_ends(self, topics: Collection[str]) -> dict[tuple[str, int], int]:
-        """Return log end offsets by topic and partition. Raises the errors of `Cluster`."""
-        from offsets_pipeline.broker.topic_ends import topic_ends
-
-        return topic_ends(self._cluster, topics) if self.is_given else {}
-
     def coordinators(self, offsets_topic: str | None) -> Mapping[int, str]:
         """Return the coordinators of groups by log partition. Raises the errors of `Cluster`."""
-        from offsets_pipeline.broker.topic_ends import coordinators
+        from offsets_pipeline.broker.group_coordinators import coordinators_of_log
 
-        return coordinators(self._cluster, offsets_topic or self._settings.topic.name) if self.is_given else {}
+        return coordinators_of_log(self.cluster, offsets_topic or self._settings.topic.name) if self.is_given else {}
 
     @cached_property
-    def _cluster(self) -> Cluster:
+    def cluster(self) -> Cluster:
+        """The cluster, if there is one to ask. Raises the errors of `Cluster`."""
         from offsets_pipeline.broker.cluster import Cluster
         from offsets_pipeline.broker.kafka_options import KafkaOptions, parse_options
 

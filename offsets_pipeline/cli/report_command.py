@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.cli.lag_command import PositionOptions, position_source
+from offsets_pipeline.cli.answer_times import mirror_interval_ms, warnings_of
+from offsets_pipeline.cli.live_cluster import LiveCluster
+from offsets_pipeline.cli.live_positions import position_source
 from offsets_pipeline.cli.opened import open_reader
-from offsets_pipeline.clock import FixedClock, SystemClock
+from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import TargetNotWritable
 from offsets_pipeline.lag.lag_rows import topics_of
 from offsets_pipeline.report.collect import ReportOptions, collect_report, state_at, state_now
 from offsets_pipeline.report.page import page
 
 if TYPE_CHECKING:
+    from offsets_pipeline.cli.lag_command import PositionOptions
     from offsets_pipeline.config import Settings
     from offsets_pipeline.report.model import Report
 
@@ -54,12 +56,14 @@ def collected(
 ) -> Report:
     """Return the report of a store, read anew, as of now or of a past time (``at_ms``)."""
     reader = open_reader(store, settings)
-    state = state_now(reader) if at_ms is None else state_at(reader.location, at_ms)
-    warnings: list[str] = []
-    with ExitStack() as opened:
+    interval_ms = mirror_interval_ms(settings)
+    state = state_now(reader, interval_ms) if at_ms is None else state_at(reader.location, at_ms, interval_ms)
+    warnings = warnings_of(state.time, store)
+    where = coverage.positions
+    with LiveCluster(where.bootstrap_server, where.options, settings) as live:
         positions = position_source(
-            *(reader, coverage.positions, settings, topics_of(state.groups), opened, FixedClock(now_ms), at_ms, store),
-            warnings.append,
+            *(reader, live, where.positions, settings, topics_of(state.groups), state.time, now_ms, at_ms),
+            tell=warnings.append,
         )
         return collect_report(reader, store, coverage.of(settings), state, positions, warnings)
 

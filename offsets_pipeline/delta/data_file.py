@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: The application whose transactions (Delta's `txn` actions) number the appends to a log and the writes of progress.
 APPLICATION = "offsets"
+#: Delta application id of appends to the log of a followed topic. Its version is a time in ms since 1970: from this
+#: append on, the log has all records of the topic up to then.
+COMPLETE = "offsets-complete"
 
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _ROW_GROUP_ROWS = 50_000  # of the state: a query for one group then reads one or two row groups

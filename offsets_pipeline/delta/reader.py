@@ -234,3 +234,8 @@ def quoted(text: str) -> str:
     if not is_utf8(text):
         raise InvalidRequest(f"{shown(text)} is not a name: it has an unpaired surrogate, which UTF-8 cannot hold")
     return "'" + text.replace("'", "''") + "'"
+
+
+def timestamp_of(time_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as a timestamp in DataFusion's SQL."""
+    return f"arrow_cast({time_ms * 1000}, 'Timestamp(Microsecond, Some(\"UTC\"))')"

@@ -10,6 +10,9 @@ The window is a number of commits. Each has its lag at the time of the commit. I
 6. WARN: the lag did not fall between any two commits: the consumer is slow.
 7. OK.
 
+A partition is UNKNOWN if these rules depend on a lag that is not known. The log end at a commit lies between two
+samples, so the lag of a commit is a fraction. No lag is less than one record; a lag falls by one record or more.
+
 A group is ERR if one of its partitions is STOP, REWIND or STALL; else WARN if one is WARN; else OK.
 """
 
@@ -24,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsets_pipeline.record.records import Bools, Int64s
+    from offsets_pipeline.topic_positions.position_samples import Float64s
 
-#: In place of a lag that is not known.
+#: In place of a lag of now that is not known.
 UNKNOWN_LAG = -1
+_ONE_RECORD = 1
 
 
 class PartitionStatus(StrEnum):
@@ -37,6 +42,7 @@ class PartitionStatus(StrEnum):
     REWIND = "REWIND"
     STALL = "STALL"
     WARN = "WARN"
+    UNKNOWN = "UNKNOWN"
 
 
 class GroupStatus(StrEnum):
@@ -45,28 +51,29 @@ class GroupStatus(StrEnum):
     OK = "OK"
     WARN = "WARN"
     ERR = "ERR"
+    UNKNOWN = "UNKNOWN"
 
 
 class CommitLags(NamedTuple):
     """The commits of many windows, window by window, and in each in the order of the log.
 
     ``first`` is the index of the first commit of each window, and after them the number of commits. ``lag`` is the lag
-    at the time of the commit, UNKNOWN_LAG if the log end of that time is not known. Times are in ms.
+    at the time of the commit, NaN if the log end of that time is not known. Times are in ms.
     """
 
     first: Int64s
     offset: Int64s
     committed_ms: Int64s
-    lag: Int64s
+    lag: Float64s
 
 
-def partition_statuses(windows: CommitLags, lag: Int64s, at_ms: int) -> list[str | None]:
-    """Return the status of each partition at a time; None if it depends on a lag that is not known.
+def partition_statuses(windows: CommitLags, lag: Int64s, times_ms: Int64s) -> list[str]:
+    """Return the status of each partition at its time.
 
     Args:
         windows: for each partition its last commits up to the time.
         lag: the lag of each partition at the time, UNKNOWN_LAG if it is not known.
-        at_ms: the time.
+        times_ms: the times.
     """
     sizes = np.diff(windows.first)
     has_commits = sizes > 0
@@ -74,38 +81,38 @@ def partition_statuses(windows: CommitLags, lag: Int64s, at_ms: int) -> list[str
     of_window = np.repeat(np.arange(len(first)), sizes[has_commits])
     last = first + sizes[has_commits] - 1
     offset, at, commit_lag = windows.offset, windows.committed_ms, windows.lag
-    is_known = commit_lag != UNKNOWN_LAG
+    is_known = ~np.isnan(commit_lag)
 
     def any_of(flags: Bools) -> Bools:
         return np.bitwise_or.reduceat(flags, first) if len(first) else np.zeros(0, dtype=np.bool_)
 
     known = np.flatnonzero(is_known)  # unknown lags between two known ones do not count
     falls = np.zeros(len(commit_lag), dtype=np.bool_)
-    falls[known[1:]] = (np.diff(commit_lag[known]) < 0) & (np.diff(of_window[known]) == 0)
+    falls[known[1:]] = (np.diff(commit_lag[known]) <= -_ONE_RECORD) & (np.diff(of_window[known]) == 0)
     highest = np.maximum.reduceat(offset, first) if len(first) else offset
     rules = (
-        (at_ms - at[last] > at[last] - at[first], PartitionStatus.STOP),
+        (times_ms[has_commits] - at[last] > at[last] - at[first], PartitionStatus.STOP),
         (offset[last] < highest, PartitionStatus.REWIND),
-        (any_of(is_known & (commit_lag <= 0)) | any_of(falls), PartitionStatus.OK),
-        (any_of(~is_known), None),
+        (any_of(is_known & (commit_lag < _ONE_RECORD)) | any_of(falls), PartitionStatus.OK),
+        (any_of(~is_known), PartitionStatus.UNKNOWN),
         (~any_of(offset != offset[first][of_window]), PartitionStatus.STALL),
     )
     of_windows = np.full(len(first), PartitionStatus.WARN.value, dtype=object)
     for applies, status in reversed(rules):
-        of_windows[applies] = None if status is None else status.value
+        of_windows[applies] = status.value
     found = np.full(len(lag), PartitionStatus.OK.value, dtype=object)
     found[has_commits] = of_windows
     found[(lag <= 0)] = PartitionStatus.OK.value
-    found[lag == UNKNOWN_LAG] = None
-    statuses: list[str | None] = found.tolist()
+    found[lag == UNKNOWN_LAG] = PartitionStatus.UNKNOWN.value
+    statuses: list[str] = found.tolist()
     return statuses
 
 
-def group_status(partitions: Iterable[str | None]) -> GroupStatus | None:
-    """Return the status of a group with partitions of these statuses; None if none of them is known."""
-    found = set(partitions) - {None}
+def group_status(partitions: Iterable[str]) -> GroupStatus:
+    """Return the status of a group with partitions of these statuses: that of the partitions whose status is known."""
+    found = set(partitions) - {PartitionStatus.UNKNOWN}
     if not found:
-        return None
+        return GroupStatus.UNKNOWN
     if found & {PartitionStatus.STOP, PartitionStatus.REWIND, PartitionStatus.STALL}:
         return GroupStatus.ERR
     return GroupStatus.WARN if PartitionStatus.WARN in found else GroupStatus.OK

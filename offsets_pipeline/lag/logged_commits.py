@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from offsets_pipeline.delta.reader import timestamp_of
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.lag.commit_windows import (
     COLUMNS,
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 
+#: Groups that commit have committed in this time.
+_RECENT_MS = 600_000
+
+
 def last_commits(reader: StateReader, group_ids: Collection[str], size: int, at_ms: int | None = None) -> WindowColumns:
     """Return the last visible commits of each offset of these groups, at most ``size``, in the order of the log.
 
@@ -31,6 +36,14 @@ def last_commits(reader: StateReader, group_ids: Collection[str], size: int, at_
     first record with a later timestamp, as `export-segments --as-of` does.
     """
     return _LoggedCommits(reader, group_ids, at_ms).last(size)
+
+
+def commits_at(reader: StateReader, group_ids: Collection[str], at_ms: int | None) -> WindowColumns:
+    """Return the commit of each offset of these groups that counted at a time in ms, or at the end of the log (None).
+
+    Reads only records that were appended from ten minutes before on, so offsets without a commit since are missing.
+    """
+    return _LoggedCommits(reader, group_ids, at_ms).recent()
 
 
 class _LoggedCommits:
@@ -51,6 +64,15 @@ class _LoggedCommits:
             by_partition[partition].add(rows)
         return WindowColumns.together([by_partition.pop(partition).windows() for partition in sorted(by_partition)])
 
+    def recent(self) -> WindowColumns:
+        windows = CommitWindows(1, self._group_ids, self._offsets_partitions)
+        since_ms = (self._reader.opened_ms if self._at_ms is None else self._at_ms) - _RECENT_MS
+        where = f"appended_at >= {timestamp_of(since_ms)}"
+        if self._at_ms is not None:
+            where += f" AND record_timestamp <= {timestamp_of(self._at_ms)}"
+        windows.add(self._rows(where))
+        return windows.windows()
+
     def _rows_of_commits(self, group_ids: Collection[str]) -> pa.Table:
         """The commits of a few groups, and markers of transactions: the query reads little else of the log."""
         ranges = " OR ".join(
@@ -58,10 +80,10 @@ class _LoggedCommits:
             for group_id in group_ids
             for prefix in commit_key_prefixes(group_id)
         )
-        query = (
-            f"SELECT {', '.join(COLUMNS)} FROM log WHERE log_incarnation = {self._log_incarnation} "
-            f"AND (control_type IS NOT NULL OR {ranges})"
-        )
+        return self._rows(f"(control_type IS NOT NULL OR {ranges})")
+
+    def _rows(self, where: str) -> pa.Table:
+        query = f"SELECT {', '.join(COLUMNS)} FROM log WHERE log_incarnation = {self._log_incarnation} AND {where}"
         if self._homes is not None:
             query += f" AND log_partition IN ({', '.join(map(str, self._homes))})"
         found = self._reader.select(f"{query} ORDER BY log_partition, record_offset", "log")

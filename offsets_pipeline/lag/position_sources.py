@@ -7,53 +7,69 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from offsets_pipeline.lag.time_lag import Method, TimeLag, interpolated_lags, newest_incarnations
-from offsets_pipeline.topic_positions.position_samples import first_above
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.lag.time_lag import EndsBetween, Method, TimeLag, interpolated_ends, interpolated_lags
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Sequence
 
-    from offsets_pipeline.topic_positions.position_samples import Int64s, PositionSamples
+    from offsets_pipeline.topic_positions.position_samples import Float64s, Int64s, PositionSamples
 
     Place = tuple[str, int]
-    #: A partition, and an offset or a time in ms.
-    Point = tuple[Place, int]
 
 _NO_SAMPLE = "no position of the partition is known"
-#: In place of a log end that is not known.
+#: In place of a log start or log end that is not known.
 UNKNOWN_END = -1
 
 
-class Bounds(NamedTuple):
-    """Log start and log end of a partition; None with a reason if they are not known."""
+class Places(NamedTuple):
+    """Partitions, each at a time in ms: row ``n`` is about partition ``names[at[n]]`` at ``times_ms[n]``."""
 
-    log_start_offset: int | None
-    log_end_offset: int | None
-    reason: str | None = None
+    names: Sequence[Place]
+    at: Int64s
+    times_ms: Int64s
+
+
+class Bounds(NamedTuple):
+    """Log starts and log ends of partitions at times; UNKNOWN_END with a reason where they are not known.
+
+    ``highest`` is the log end that the source knows of a later time: a commit below it is not above the log end.
+    """
+
+    log_start_offset: Int64s
+    log_end_offset: Int64s
+    highest: Int64s
+    reasons: dict[int, str]
 
 
 class PositionSource(Protocol):
-    """Positions at one time."""
+    """Positions of topics up to a time."""
 
+    #: The time of the question in ms.
     at_ms: int
     #: How this source knows that a consumer is at the end.
     method_at_end: Method
 
-    def bounds(self, place: Place) -> Bounds:
-        """Log start and log end of a partition at the time."""
+    @property
+    def until_ms(self) -> int | None:
+        """Positions are known up to this time; None if the source has none."""
         ...
 
-    def time_lags(self, points: Collection[Point]) -> dict[Point, TimeLag]:
-        """Lag in seconds of a consumer at each offset of a partition, at the time."""
+    def bounds(self, places: Places) -> Bounds:
+        """Log start and log end of each row."""
         ...
 
-    def ends_at(self, places: Sequence[Place], at: Int64s, times_ms: Int64s) -> Int64s:
-        """Log ends at earlier times, UNKNOWN_END where not known; ``at`` is the index in ``places`` for each time."""
+    def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
+        """Lag in seconds of a consumer at each offset, at the time of its row."""
+        ...
+
+    def ends_at(self, places: Places) -> Float64s:
+        """Log ends of many times, for windows and charts; NaN where not known. Between samples they are fractions."""
         ...
 
 
 class SampledPositions:
-    """Positions from samples: the last ones up to the time."""
+    """Positions from samples, interpolated between the sample before and the sample after a time."""
 
     method_at_end = Method.INTERPOLATED
 
@@ -61,47 +77,51 @@ class SampledPositions:
         self.at_ms = at_ms
         self._samples = samples
 
-    def newest_ms(self) -> int | None:
-        """Time of the newest sample of all partitions up to the time; None without samples."""
-        return max((int(self._samples.columns.sampled_ms[last]) for last in self._last.values()), default=None)
-
-    def bounds(self, place: Place) -> Bounds:
-        """Log start and log end of the last sample."""
-        last, columns = self._last.get(place), self._samples.columns
-        if last is None:
-            return Bounds(None, None, _NO_SAMPLE)
-        return Bounds(int(columns.log_start_offset[last]), int(columns.log_end_offset[last]))
-
-    def time_lags(self, points: Collection[Point]) -> dict[Point, TimeLag]:
-        """Lag in seconds by interpolation."""
-        first, end = self._samples.slices(place for place, _ in points)
-        offsets = np.fromiter((offset for _, offset in points), np.int64, len(points))
-        return dict(zip(points, interpolated_lags(self._samples.columns, first, end, offsets, self.at_ms), strict=True))
-
-    def ends_at(self, places: Sequence[Place], at: Int64s, times_ms: Int64s) -> Int64s:
-        """Log end of the last sample before or at each time."""
-        columns = self._samples.columns
-        first, end = (each[at] for each in newest_incarnations(columns, *self._samples.slices(places), self.at_ms))
-        before = first_above(columns.sampled_ms, first, end, times_ms) - 1
-        ends = columns.log_end_offset if len(columns.log_end_offset) else np.zeros(1, dtype=np.int64)
-        return np.where(before >= first, ends[np.maximum(before, 0)], UNKNOWN_END)
-
     @cached_property
-    def _last(self) -> dict[Place, int]:
-        """The index of the last sample of each partition up to the time."""
-        places = list(self._samples.places())
-        first, end = self._samples.slices(places)
-        end = first_above(self._samples.columns.sampled_ms, first, end, np.full(len(first), self.at_ms))
-        return {
-            place: last - 1
-            for place, start, last in zip(places, first.tolist(), end.tolist(), strict=True)
-            if last > start
-        }
+    def until_ms(self) -> int | None:
+        """Time of the newest sample of all partitions, or the time of the question if that is earlier."""
+        newest_ms = self._samples.newest_ms
+        return None if newest_ms is None else min(newest_ms, self.at_ms)
 
+    def bounds(self, places: Places) -> Bounds:
+        """Log start of the last sample, and the log end between the samples around the time."""
+        found = self.between(places)
+        is_known = ~np.isnan(found.end)
+        end = np.where(is_known, np.floor(np.nan_to_num(found.end) + 0.5), UNKNOWN_END).astype(np.int64)
+        ends = self._samples.columns.log_end_offset
+        highest = np.where(found.after >= 0, ends[found.after], end) if len(ends) else end
+        return Bounds(np.where(is_known, self.starts(found), UNKNOWN_END), end, highest, self._reasons(places, found))
 
-def by_place(points: Iterable[Point]) -> dict[Place, list[int]]:
-    """The offsets or times of each partition, in the order given."""
-    found: dict[Place, list[int]] = {}
-    for place, number in points:
-        found.setdefault(place, []).append(number)
-    return found
+    def time_lags(self, places: Places, offsets: Int64s) -> list[TimeLag]:
+        """Lag in seconds by interpolation."""
+        first, end = (each[places.at] for each in self._samples.slices(places.names))
+        return interpolated_lags(self._samples.columns, first, end, offsets, places.times_ms)
+
+    def ends_at(self, places: Places) -> Float64s:
+        """Log end between the samples around each time."""
+        return self.between(places).end
+
+    def between(self, places: Places) -> EndsBetween:
+        """Log ends, and the samples around each time."""
+        first, end = (each[places.at] for each in self._samples.slices(places.names))
+        newest_ms = self._samples.newest_ms
+        return interpolated_ends(self._samples.columns, first, end, places.times_ms, self.at_ms, newest_ms)
+
+    def starts(self, found: EndsBetween) -> Int64s:
+        """Log start of the last sample before each time; UNKNOWN_END without one."""
+        starts = self._samples.columns.log_start_offset
+        return np.where(found.before >= 0, starts[found.before], UNKNOWN_END) if len(starts) else found.before
+
+    def _reasons(self, places: Places, found: EndsBetween) -> dict[int, str]:
+        """Why the log end of a row is not known."""
+        reasons = {}
+        is_sampled = np.not_equal(*self._samples.slices(places.names))[places.at]
+        for row in np.flatnonzero(np.isnan(found.end)).tolist():
+            at = shown_time(int(places.times_ms[row]))
+            if not is_sampled[row]:
+                reasons[row] = _NO_SAMPLE
+            elif found.before[row] < 0:
+                reasons[row] = f"the log end at {at} is not known: the first sample is later"
+            else:
+                reasons[row] = f"the log end at {at} is not known: no sample is as late"
+        return reasons

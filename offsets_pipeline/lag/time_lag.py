@@ -1,9 +1,11 @@
 """Lag in seconds: now minus the timestamp of the first record at or after the committed offset; 0 if there is none.
 
-With a broker at hand the timestamp is the record's own. Without one it is interpolated between two samples of the log
-end: the first sample above the committed offset and the sample before it. The record came between them, so the result
-is at most one sampling interval off, however long ago that was. It is never extrapolated: a commit below the first
-sample has no lag in seconds.
+"Now" is the time at which commit and log end are compared (R37). With a broker at hand the timestamp is the record's
+own. Without one it is interpolated between two samples of the log end: the first sample above the committed offset and
+the sample before it. The record came between them, so the result is at most one sampling interval off, however long
+ago that was. It is never extrapolated: a commit below the first sample has no lag in seconds.
+
+`interpolated_ends` is the same interpolation the other way around: the log end at a time between two samples.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from offsets_pipeline.topic_positions.position_samples import first_above
 
 if TYPE_CHECKING:
     from offsets_pipeline.broker.first_records import FoundRecord
-    from offsets_pipeline.topic_positions.position_samples import Int64s, Series
+    from offsets_pipeline.topic_positions.position_samples import Float64s, Int64s, Series
 
 _MS_OF_SECOND = 1000
 _HALF_A_RECORD = 0.5
@@ -56,12 +58,12 @@ def exact_lag(found: FoundRecord, at_ms: int) -> TimeLag:
     return TimeLag(_seconds(at_ms, found.timestamp_ms), Method.EXACT)
 
 
-def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int64s, at_ms: int) -> list[TimeLag]:
-    """Lag of committed offsets by the samples up to ``at_ms``.
+def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int64s, times_ms: Int64s) -> list[TimeLag]:
+    """Lag of committed offsets, each by the samples up to its time.
 
     ``first`` and ``end`` say where in ``samples`` those of the offset's partition are.
     """
-    first, end = newest_incarnations(samples, first, end, at_ms)
+    first, end = newest_incarnations(samples, first, end, times_ms)
     is_sampled = end > first
     if not len(samples.sampled_ms):
         return [_NEVER_SAMPLED] * len(offsets)
@@ -74,7 +76,7 @@ def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int6
     grown = np.where(is_between, ends[after] - ends[before], 1)
     share = (position - ends[before] + _HALF_A_RECORD) / grown  # records are spread evenly between two samples
     appended_ms = times[before] + share * (times[after] - times[before])
-    seconds = np.round(np.maximum(0.0, at_ms - appended_ms) / _MS_OF_SECOND, 3)
+    seconds = np.round(np.maximum(0.0, times_ms - appended_ms) / _MS_OF_SECOND, 3)
     found = [TimeLag(each, Method.INTERPOLATED) for each in np.where(is_at_end, 0.0, seconds).tolist()]
     for place in np.flatnonzero(~is_at_end & ~is_between).tolist():
         since = shown_time(int(times[first[place]])) if is_sampled[place] else ""
@@ -83,9 +85,45 @@ def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int6
     return found
 
 
-def newest_incarnations(samples: Series, first: Int64s, end: Int64s, at_ms: int) -> tuple[Int64s, Int64s]:
-    """Cut slices of samples off after ``at_ms``, and before each topic was last created: a log end only grows."""
-    end = first_above(samples.sampled_ms, first, end, np.full(len(first), at_ms))
+class EndsBetween(NamedTuple):
+    """Log ends at times. ``end`` is NaN where it is not known.
+
+    ``before`` is the index of the last sample up to each time, ``after`` that of the first one after it; -1: none.
+    """
+
+    end: Float64s
+    before: Int64s
+    after: Int64s
+
+
+def interpolated_ends(
+    samples: Series, first: Int64s, end: Int64s, times_ms: Int64s, at_ms: int, known_to_ms: int | None
+) -> EndsBetween:
+    """Log ends at times, in the incarnation of each partition at ``at_ms``.
+
+    ``first`` and ``end`` are as of `interpolated_lags`. Between two samples records are spread evenly. After the last
+    sample of a partition its log end stays as it is up to ``known_to_ms``: a sample without a row found no change.
+    """
+    first, _ = newest_incarnations(samples, first, end, np.full(len(first), at_ms))
+    after = first_above(samples.sampled_ms, first, end, times_ms)
+    before = np.where(after > first, after - 1, -1)
+    after = np.where(after < end, after, -1)
+    if not len(samples.sampled_ms):
+        return EndsBetween(np.full(len(first), np.nan), before, after)
+    ends, times = samples.log_end_offset, samples.sampled_ms
+    grown = ends[after] - ends[before]
+    is_exact = (before >= 0) & (times[before] == times_ms)
+    after = np.where((before >= 0) & (grown < 0), -1, after)  # created again since
+    is_between = (before >= 0) & (after >= 0)
+    share = (times_ms - times[before]) / np.where(is_between, times[after] - times[before], 1)
+    is_still = (after < 0) & (before >= 0) & (grown >= 0) & (times_ms <= (-1 if known_to_ms is None else known_to_ms))
+    found = np.where(is_between, ends[before] + share * grown, np.where(is_exact | is_still, ends[before], np.nan))
+    return EndsBetween(found, before, after)
+
+
+def newest_incarnations(samples: Series, first: Int64s, end: Int64s, times_ms: Int64s) -> tuple[Int64s, Int64s]:
+    """Cut each slice of samples off after its time, and before the topic was last created: a log end only grows."""
+    end = first_above(samples.sampled_ms, first, end, times_ms)
     if not len(samples.log_end_offset):
         return first, end
     falls = np.diff(samples.log_end_offset, prepend=samples.log_end_offset[:1]) < 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.delta import APPLICATION, COMPRESSION, AddFile
+from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter, log_partitions_of
@@ -46,13 +47,18 @@ class LogAppender:
         """Where tasks write files for `append_files`."""
         return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation, self._compression)
 
-    def append_files(self, files: Sequence[AddFile]) -> int:
+    def append_files(self, files: Sequence[AddFile], complete_ms: int | None = None) -> int:
         """Append the files that tasks wrote at `place`, in one commit; returns how many records.
+
+        ``complete_ms`` is the time as of which the log has all records with these, if that is known.
 
         Raises WriteConflict if another append was committed first; then nothing is written and the files are removed.
         Raises as `TableFolder.commit`.
         """
-        self._table.commit(files, seen=self._seen, advance={APPLICATION: self.number})
+        advance = {APPLICATION: self.number}
+        if complete_ms is not None:
+            advance[COMPLETE] = max(complete_ms, self._seen.transaction(COMPLETE))
+        self._table.commit(files, seen=self._seen, advance=advance)
         return sum(file.rows for file in files)
 
     def append_late(self, rows: DataFrame, clock: Clock, log_incarnation: int = LOG_INCARNATION) -> int:

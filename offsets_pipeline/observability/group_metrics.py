@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.lag.lag_rows import lag_rows, offsets_of, topics_of
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
+from offsets_pipeline.lag.lag_rows import offsets_of, topics_of
 from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.query.answer_time import answer_time
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.group_description import STABLE
 from offsets_pipeline.semantics.group_types import SHARE
@@ -24,10 +26,14 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.observability.metrics import Labels, Metrics
+    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
-_US_OF_SECOND = 1_000_000
+    #: Committed offset by group, topic and partition; None for a partition that is assigned without a commit.
+    Committed = Mapping[tuple[str, str, int], int | None]
+
+_MS_OF_SECOND, _US_OF_SECOND = 1_000, 1_000_000
 #: The metrics that `metrics_partitions` adds.
 OF_PARTITIONS = (
     "kafka_consumergroup_group_offset",
@@ -73,11 +79,28 @@ class GroupMetrics:
         groups = self._chosen(described)
         topics = topics_of(groups)
         source = SampledPositions(read_samples(self._samples, topics), self._clock.now_ms())
-        rows = lag_rows(groups, source, None)
+        time = answer_time(reader, 0)
+        rows = lag_of_groups(reader, groups, time, source)
+        committed = {
+            (name, *place): commit and commit[0]
+            for name in groups
+            for place, commit in offsets_of(groups[name]).items()
+        }
+        self._of_times(time, source)
         self._of_groups(cluster, groups, rows)
-        self._of_topics(cluster, rows, _last_commits(reader, groups))
+        self._of_topics(cluster, rows, committed, _last_commits(reader, groups))
         if self._settings.metrics_partitions:
-            self._of_partitions(cluster, rows)
+            self._of_partitions(cluster, rows, committed)
+
+    def _of_times(self, time: AnswerTime, source: SampledPositions) -> None:
+        """The ages of the data and of the samples that lag is computed from."""
+        times = {
+            "offsets_data_timestamp_seconds": min(time.data_ms.values(), default=self._clock.now_ms()),
+            "offsets_positions_timestamp_seconds": source.until_ms,
+        }
+        for name, at_ms in times.items():
+            if at_ms is not None:
+                self._metrics.set(name, at_ms / _MS_OF_SECOND)
 
     def _chosen(self, described: Mapping[str, GroupAnswer]) -> dict[str, GroupAnswer]:
         """The groups that have metrics; warns when the number of others changes."""
@@ -133,14 +156,16 @@ class GroupMetrics:
             "kafka_consumergroup_group_max_lag_seconds", {each: max(of) for each, of in seconds.items()}
         )
 
-    def _of_topics(self, cluster: str, rows: Iterable[LagRow], commits: Mapping[tuple[str, str], float]) -> None:
+    def _of_topics(
+        self, cluster: str, rows: Iterable[LagRow], committed: Committed, commits: Mapping[tuple[str, str], float]
+    ) -> None:
         lags: dict[tuple[str, str], int] = defaultdict(int)
         offsets: dict[tuple[str, str], int] = defaultdict(int)
         seconds: dict[tuple[str, str], float] = {}
+        for (group, topic, _), offset in committed.items():
+            offsets[group, topic] += offset or 0
         for row in rows:
             at = row.group, row.topic
-            if row.current_offset is not None:
-                offsets[at] += row.current_offset
             if row.lag is not None:
                 lags[at] += row.lag
             if row.lag_seconds is not None:
@@ -158,14 +183,14 @@ class GroupMetrics:
         self._metrics.replace("offsets_group_topic_max_lag_seconds", ours(seconds))
         self._metrics.replace("offsets_group_last_commit_timestamp_seconds", ours(commits))
 
-    def _of_partitions(self, cluster: str, rows: Iterable[LagRow]) -> None:
+    def _of_partitions(self, cluster: str, rows: Iterable[LagRow], committed: Committed) -> None:
         found: dict[str, dict[Labels, float]] = {name: {} for name in OF_PARTITIONS}
         for row in rows:
             of_topic = {"cluster_name": cluster, "partition": str(row.partition), "topic": row.topic}
             labels = _labels(group=row.group, **of_topic)
             of_kminion = _labels(group_id=row.group, partition_id=str(row.partition), topic_name=row.topic)
             values = (
-                (labels, row.current_offset),
+                (labels, committed[row[:3]]),
                 (labels, row.lag),
                 (labels, row.lag_seconds),
                 (of_kminion, row.lag),

@@ -97,6 +97,12 @@ HELP: Mapping[str, Told] = {
     "offsets_group_last_commit_timestamp_seconds": Told(
         "gauge", "Time of a group's last commit in a topic, in seconds since 1970.", "cluster_name, group, topic"
     ),
+    "offsets_data_timestamp_seconds": Told(
+        "gauge", "Data time of the groups: the log holds all records up to then. In seconds since 1970."
+    ),
+    "offsets_positions_timestamp_seconds": Told(
+        "gauge", "Time of the newest sample of topics' positions, in seconds since 1970."
+    ),
     "offsets_groups_without_metrics": Told(
         "gauge", "Groups that have no metrics of their own, because metrics_max_series allows no more series."
     ),

@@ -1,33 +1,41 @@
-"""As of when a store answers, and what its answers lack.
+"""Data time: the time up to which a store holds all records of its log, and what its answers lack (R36).
 
-An owned log is read to its end, so its answers are as of the moment at which the reader opened it. A followed topic is
-as of the last time at which the log held all of its records; segment files are as of the time at which they were read.
+An owned log is read to its end, so its data time is the time at which the reader opened it. A log partition of a
+followed topic has all records up to the last look at which the log had them, or up to its newest record if that is
+later: records are appended in order. Segment files have the records up to the time at which they were read. Log
+partitions with too many records to fold answer as of their last folded record.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.properties import OWNED
-from offsets_pipeline.delta.schemas import LOG_PARTITIONS
+from offsets_pipeline.delta.reader import timestamp_of
+from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.query.state_reader import StateReader
 
-    _Notes = Mapping[int, Mapping[str, int | None]]
+    Notes = Mapping[int, Mapping[str, Any]]
 
 #: Reasons for which a log partition's answers are not current.
 NOT_FOLDED, HELD_BACK, MIRROR_BEHIND = "not folded", "held back", "mirror behind"
 
 _TIMES = ("updated_at", "complete_since", "read_at", "open_since")
-_OFFSETS = ("log_partition", "log_incarnation", "end_offset", "stable_offset", "topic_end_offset")
+_OTHERS = (
+    *("log_partition", "log_incarnation", "start_offset", "end_offset", "stable_offset", "topic_end_offset"),
+    *("cleaned_to", "open_producer_id", "open_transactional_id"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Stale:
 
     ``reason`` is NOT_FOLDED: the records are in the log, and too many for a question to fold. HELD_BACK: an open
     transaction holds them back. MIRROR_BEHIND: the topic has them, or nothing has read the topic for some time.
-    ``records`` is their number, None if unknown; ``since`` the time of the last record that counts, in ISO 8601.
+    ``records`` is their number, None if unknown; ``since`` the time up to which none is missing, in ISO 8601.
     """
 
     log_partition: int
@@ -47,34 +55,56 @@ class Stale:
 
 @dataclass(frozen=True)
 class AnswerTime:
-    """The time that answers are as of, in ISO 8601; None before the first record. ``stale``: where they are older."""
+    """The data time of answers, in ISO 8601; None before the first record. ``stale``: where records are missing.
+
+    ``data_ms`` has the data time of each log partition in ms since 1970. Others are as of the end of the log.
+    """
 
     as_of: str | None
     stale: list[Stale]
+    data_ms: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def of_partition(self, log_partition: int) -> tuple[Stale, ...]:
         """Return what a log partition's answers lack."""
         return tuple(each for each in self.stale if each.log_partition == log_partition)
 
+    def as_of_partition(self, log_partition: int) -> str | None:
+        """Return the data time of a log partition, in ISO 8601."""
+        at_ms = self.data_ms.get(log_partition)
+        return self.as_of if at_ms is None else shown_time(at_ms)
+
 
 def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     """Return the time that the answers of a reader are as of.
 
-    ``mirror_interval_ms``: longest time since the last reading of a followed topic after which its mirror is behind.
+    ``mirror_interval_ms``: the mirror of a followed topic is behind if its data time is longer ago.
     """
     current = reader.current
-    notes = _notes(reader.table(LOG_PARTITIONS.name).rows(), current.log_incarnation)
+    log = reader.table(LOG.name)
+    notes = notes_of(reader.table(LOG_PARTITIONS.name).rows(), current.log_incarnation)
+    data_ms = _data_ms(notes, log, current.log_incarnation, reader.opened_ms, reader.properties.kind)
     ends = {at: each.folded_to for at, each in current.progress.items()}
-    stale = list(_missing(notes, ends, reader.opened_ms - mirror_interval_ms))
-    at_ms = _noted_ms(notes, reader.opened_ms, reader.properties.kind)
+    stale = list(_missing(notes, ends, data_ms, reader.opened_ms - mirror_interval_ms))
+    folded = {at: current.stored[at] for at in current.unfolded if at in current.stored}
+    of_records = _newest_records(
+        log,
+        [
+            f"log_incarnation = {each.log_incarnation} AND log_partition = {at} AND record_offset < {each.folded_to}"
+            for at, each in folded.items()
+        ],
+    )
+    for at, each in folded.items():
+        data_ms[at] = of_records.get(at, each.folded_at_us // 1000)
     for at, records in current.unfolded.items():
-        stored = current.stored.get(at)
-        stale.append(
-            Stale(at, NOT_FOLDED, records, None if stored is None else shown_time(stored.folded_at_us // 1000))
-        )
-        if stored is not None and at_ms is not None:
-            at_ms = min(at_ms, stored.folded_at_us // 1000)
-    return AnswerTime(None if at_ms is None else shown_time(at_ms), _in_order(stale))
+        stale.append(Stale(at, NOT_FOLDED, records, shown_time(data_ms[at]) if at in folded else None))
+    return _answered(data_ms, stale, reader.opened_ms, reader.properties.kind)
+
+
+def data_times(reader: StateReader) -> pa.Table:
+    """Return the data time of each log partition of a reader, with the columns log_partition and data_time."""
+    data_ms = answer_time(reader, 0).data_ms
+    times = pa.array([each * 1000 for each in data_ms.values()], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"log_partition": pa.array(list(data_ms), pa.int32()), "data_time": times})
 
 
 def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int | None = None) -> AnswerTime:
@@ -82,20 +112,19 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
-    notes = _notes(history.notes, history.current.number)
-    at_ms = _noted_ms(notes, history.opened_ms, history.properties.kind)
-    stale = _missing(notes, {}, history.opened_ms - mirror_interval_ms, until_ms)
+    notes, kind = notes_of(history.notes, history.current.number), history.properties.kind
+    data_ms = _data_ms(notes, history.log, history.current.number, history.opened_ms, kind)
+    stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
-        at_ms = until_ms if at_ms is None else min(at_ms, until_ms)
-    return AnswerTime(None if at_ms is None else shown_time(at_ms), _in_order(stale))
+        data_ms = {at: min(each, until_ms) for at, each in data_ms.items()}
+    return _answered(data_ms, stale, history.opened_ms if until_ms is None else until_ms, kind)
 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
     """Return what answers as of positions of the log lack: a log partition that ends before its position is stale."""
-    notes = _notes(history.notes, history.current.number)
-    found = _missing(
-        {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}, {}, 0
-    )
+    notes = notes_of(history.notes, history.current.number)
+    beyond = {at: note for at, note in notes.items() if positions.get(at, 0) > (note["end_offset"] or 0)}
+    found = _missing(beyond, {}, {at: note["read_at"] or 0 for at, note in beyond.items()}, 0)
     return AnswerTime(None, _in_order(found))
 
 
@@ -103,46 +132,74 @@ def _in_order(stale: Iterable[Stale]) -> list[Stale]:
     return sorted(stale, key=lambda each: each.log_partition)
 
 
-def _noted_ms(notes: _Notes, opened_ms: int, kind: str) -> int | None:
-    """The time up to which the log has all records."""
-    times = [_of_mirror(each) for each in notes.values()] if kind != OWNED else [opened_ms]
-    known = [each for each in times if each is not None]
-    chosen = min if any(each["read_at"] is not None for each in notes.values()) else max
-    return chosen(known, default=None)
+def _answered(data_ms: dict[int, int], stale: list[Stale], at_most_ms: int, kind: str) -> AnswerTime:
+    """The answer, as of the earliest log partition; that of an owned log is as of the end of the log."""
+    known = [*data_ms.values(), *([at_most_ms] if kind == OWNED else [])]
+    return AnswerTime(shown_time(min(known)) if known else None, _in_order(stale), data_ms)
 
 
-def _of_mirror(note: Mapping[str, int | None]) -> int | None:
-    return note["updated_at"] if note["read_at"] is None else note["read_at"]
+def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, opened_ms: int, kind: str) -> dict[int, int]:
+    """The data time of each log partition (R36); none of an owned log, which is as of the time of the question."""
+    if kind == OWNED:
+        return {}
+    read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
+    if not read_at and notes:  # segment files
+        files_ms = max(each["updated_at"] or 0 for each in notes.values())
+        return dict.fromkeys(notes, files_ms)
+    where = f"log_incarnation = {log_incarnation}"
+    if read_at:  # an older record is not above any of these times
+        where += f" AND appended_at > {timestamp_of(min(read_at.values()))}"
+    newest = _newest_records(log, [where])
+    appended_ms = log.transaction(COMPLETE) if read_at else 0
+    times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
+    return {at: min(each, opened_ms) for at, each in times.items()}
+
+
+def _newest_records(log: Snapshot, conditions: Sequence[str]) -> dict[int, int]:
+    """The newest timestamp in ms of the records that meet one of these conditions, by log partition."""
+    if not conditions:
+        return {}
+    rows = log.query(
+        "SELECT log_partition, max(arrow_cast(record_timestamp, 'Int64')) AS at FROM log "
+        f"WHERE {' OR '.join(f'({each})' for each in conditions)} GROUP BY log_partition"
+    ).read_all()
+    found = zip(rows["log_partition"].to_pylist(), rows["at"].to_pylist(), strict=True)
+    return {at: newest // 1000 for at, newest in found if newest is not None}
 
 
 def _missing(
-    notes: _Notes, ends: Mapping[int, int], fresh_from_ms: int, until_ms: int | None = None
+    notes: Notes,
+    ends: Mapping[int, int],
+    data_ms: Mapping[int, int],
+    fresh_from_ms: int,
+    until_ms: int | None = None,
 ) -> Iterator[Stale]:
     """What the log lacks of records before a time.
 
-    ``ends``: the end of each log partition, where it is known to be higher than its note.
+    ``ends``: the end of each log partition, where it is known to be higher than its note. ``data_ms``: its data time.
     """
 
     def counts(since_ms: int) -> bool:
         return until_ms is None or since_ms < until_ms
 
     for at, note in notes.items():
-        stable, topic_end, read_at = note["stable_offset"], note["topic_end_offset"], note["read_at"]
+        stable, topic_end, complete_ms = note["stable_offset"], note["topic_end_offset"], data_ms.get(at, 0)
         end = max(note["end_offset"] or 0, ends.get(at, 0))
         open_since = note["open_since"]
         is_held = topic_end is not None and stable is not None and stable < topic_end
         if is_held and open_since is not None and counts(open_since):
             yield Stale(at, HELD_BACK, (topic_end or 0) - max(stable or 0, end), shown_time(open_since))
         missing = max(0, min(each for each in (stable, topic_end) if each is not None) - end) if topic_end else 0
-        if read_at is not None and (missing or read_at < fresh_from_ms) and counts(read_at):
-            yield Stale(at, MIRROR_BEHIND, missing or None, shown_time(read_at))
+        is_followed = note["read_at"] is not None
+        if is_followed and (missing or complete_ms < fresh_from_ms) and counts(complete_ms):
+            yield Stale(at, MIRROR_BEHIND, missing or None, shown_time(complete_ms))
 
 
-def _notes(rows: pa.Table | None, log_incarnation: int) -> dict[int, Mapping[str, int | None]]:
-    """The rows of `log_partitions` of one log incarnation, by log partition; times in milliseconds."""
+def notes_of(rows: pa.Table | None, log_incarnation: int) -> dict[int, Mapping[str, Any]]:
+    """Return the rows of `log_partitions` of one log incarnation, by log partition; times in milliseconds."""
     if rows is None:
         return {}
-    columns = {name: rows[name].to_pylist() for name in _OFFSETS}
+    columns = {name: rows[name].to_pylist() for name in _OTHERS}
     for name in _TIMES:  # as numbers: Arrow imports pandas to convert a time
         columns[name] = [None if each is None else each // 1000 for each in rows[name].cast(pa.int64()).to_pylist()]
     notes = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))

@@ -96,7 +96,7 @@ def groups_of(
     for row in state.offsets:
         if row["committed_offset"] >= 0 and not row["misplaced"]:  # a negative committed offset answers as no offset
             offsets[row["log_partition"], row["group_id"]].append(
-                (row["topic"], row["partition"], row["committed_offset"], row["leader_epoch"], row["metadata"])
+                (row["topic"], row["partition"], row["committed_offset"], row["leader_epoch"], row["metadata"], None)
             )
     for of_group in offsets.values():
         of_group.sort(key=lambda offset: offset[:2])

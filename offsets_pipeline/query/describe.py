@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
     Group = tuple[int, str]
-    Offset = tuple[str, int, int, int | None, str]  # the fields of OffsetAnswer, but `pending`
+    Offset = tuple[str, int, int, int | None, str, int | None]  # the first fields of OffsetAnswer, and `committed_ms`
 
 _GROUP_COLUMNS = (
     "log_partition, group_id, group_type, state, protocol_type, protocol, group_epoch, assignment_epoch, misplaced, "
@@ -32,7 +32,8 @@ _TARGET_ASSIGNMENT = 7  # record type: the target assignment of a member of a KI
 class OffsetAnswer:
     """A committed offset as a fetch answers it; if it is ``pending``, a read of stable offsets has to wait (R17).
 
-    ``log_end_offset`` and ``lag``, the difference, are None unless a broker told the end of the topic's partition.
+    ``log_end_offset`` and ``lag``, the difference, are None unless a broker was asked. ``committed_ms`` is the time of
+    the commit in ms since 1970, None if it is not known.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class OffsetAnswer:
     pending: bool = False
     log_end_offset: int | None = None
     lag: int | None = None
+    committed_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,8 @@ def group_answers(
         if row["answers"] and not row["hides_offsets"]:
             at = row["log_partition"], name
             answers[name].offsets = [
-                OffsetAnswer(*each, pending=each[:2] in pending.get(at, ())) for each in offsets.get(at, ())
+                OffsetAnswer(*each[:-1], pending=each[:2] in pending.get(at, ()), committed_ms=each[-1])
+                for each in offsets.get(at, ())
             ]
     return dict(sorted(answers.items()))
 
@@ -141,13 +144,14 @@ def group_answers(
 def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
     columns = ("log_partition", "group_id", "topic", "partition", "committed_offset", "leader_epoch", "metadata")
     table = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({reader.newest(OFFSETS, only)}) o "
+        f"SELECT {', '.join(columns)}, arrow_cast(commit_timestamp, 'Int64') / 1000 AS committed_ms "
+        f"FROM ({reader.newest(OFFSETS, only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
         "committed_offsets",
     )
     found: dict[Group, list[Offset]] = defaultdict(list)
-    for log_partition, group_id, *offset in zip(*(table[name].to_pylist() for name in columns), strict=True):
+    for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
         found[log_partition, group_id].append((*offset,))
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
@@ -13,12 +13,10 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.query.state_reader import StateReader
-
-    Ends = Mapping[tuple[str, int], int]
 
 _NOTHING = (0, 0, None)  # offsets, topics, last commit
 _PATTERN = re.compile(r"[*?]")
@@ -28,7 +26,7 @@ _PATTERN = re.compile(r"[*?]")
 class GroupListing:
     """A group, its number of members and committed offsets, and the time of its last commit in ISO 8601.
 
-    ``lag`` is the sum over its committed offsets; None unless a broker told the ends of their partitions.
+    ``lag`` is the sum over its committed offsets, as of the time ``lag_as_of``; None where no lag of them is known.
     """
 
     group: str
@@ -39,8 +37,9 @@ class GroupListing:
     offsets: int
     topics: int
     last_commit: str | None
-    lag: int | None
     cluster: str
+    lag: int | None = None
+    lag_as_of: str | None = None
 
 
 class ConsumedPartition(NamedTuple):
@@ -90,16 +89,7 @@ def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
     return sorted(found, key=lambda each: each[:2])
 
 
-def with_lag(group: GroupAnswer, ends: Ends) -> GroupAnswer:
-    """Return the group with end and lag, as Kafka's tool counts it, of each offset whose partition is in ``ends``."""
-    return replace(group, offsets=[_with_end(each, ends.get((each.topic, each.partition))) for each in group.offsets])
-
-
-def _with_end(offset: OffsetAnswer, end: int | None) -> OffsetAnswer:
-    return offset if end is None else replace(offset, log_end_offset=end, lag=max(0, end - offset.offset))
-
-
-def list_groups(reader: StateReader, ends: Ends | None = None) -> list[GroupListing]:
+def list_groups(reader: StateReader) -> list[GroupListing]:
     """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1)."""
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     groups = reader.rows(
@@ -109,7 +99,6 @@ def list_groups(reader: StateReader, ends: Ends | None = None) -> list[GroupList
         DESCRIBED.name,
     )
     figures = _figures(reader)
-    lags = {} if ends is None else _lags(reader, ends)
     found = []
     for row in answering_rows(groups, reader.current.offsets_partitions).values():
         at = row["log_partition"], row["group_id"]
@@ -125,7 +114,6 @@ def list_groups(reader: StateReader, ends: Ends | None = None) -> list[GroupList
                 count,
                 topics,
                 None if last_us is None else shown_time(last_us // 1000),
-                lags.get(at, None if ends is None else 0) if count else None,
                 reader.cluster,
             )
         )
@@ -143,30 +131,6 @@ def _figures(reader: StateReader) -> dict[tuple[int, str], list[int]]:
     )
     columns = (rows[name].to_pylist() for name in ("log_partition", "group_id", "offsets", "topics", "last_us"))
     return {(at, group_id): figures for at, group_id, *figures in zip(*columns, strict=True)}
-
-
-def _lags(reader: StateReader, ends: Ends) -> dict[tuple[int, str], int]:
-    columns = ("log_partition", "group_id", "topic", "partition", "committed_offset")
-    rows = reader.select(
-        f"SELECT {', '.join(columns)} FROM ({reader.newest(OFFSETS, reader.named())}) o "
-        "WHERE committed_offset >= 0 AND NOT misplaced",
-        OFFSETS.name,
-    )
-    found: dict[tuple[int, str], int] = {}
-    for at, group_id, topic, partition, offset in zip(*(rows[name].to_pylist() for name in columns), strict=True):
-        end = ends.get((topic, partition))
-        if end is not None:
-            found[at, group_id] = found.get((at, group_id), 0) + max(0, end - offset)
-    return found
-
-
-def topics_of(reader: StateReader) -> list[str]:
-    """Return the topics that groups have offsets of, in order."""
-    query = (
-        f"SELECT DISTINCT topic FROM ({reader.newest(OFFSETS, reader.named())}) o "
-        "WHERE committed_offset >= 0 AND NOT misplaced"
-    )
-    return sorted(reader.select(query, OFFSETS.name)["topic"].to_pylist())
 
 
 def groups_with_topics(reader: StateReader, topics: Sequence[str]) -> set[str]:

@@ -22,6 +22,7 @@ from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
+from offsets_pipeline.query.answer_time import data_times
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
@@ -176,6 +177,8 @@ class LocalSql:
                 names[view] = str(self._source(place, reader, view))
         if "{steps}" in query:
             names["steps"] = f"({STEPS.format(topic_offsets=self._source(place, reader, TOPIC_OFFSETS.name))})"
+        if "{data_times}" in query:
+            names["data_times"] = self._registered(f"store{place}_data_times", data_times(reader))
         if "{fold_progress}" in query:
             rows = [{"log_partition": at, "pending": each.pending} for at, each in reader.current.progress.items()]
             schema = pa.schema([FOLD_PROGRESS.arrow_schema().field(each) for each in ("log_partition", "pending")])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.schemas import LOG_INCARNATION
+from offsets_pipeline.clock import shown_time
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.query.answer_time import notes_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from offsets_pipeline.query.state_reader import StateReader
 
 
@@ -56,15 +56,15 @@ class LogPartitionInfo:
     open_transactional_id: str | None = None
 
 
-def _shown(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _shown(at_ms: int | None) -> str | None:
+    return None if at_ms is None else shown_time(at_ms)
 
 
 def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     """Return all log partitions of the store in order, also the empty ones."""
-    known = reader.rows("SELECT * FROM log_partitions", "log_partitions")
-    log_incarnation = max((row["log_incarnation"] for row in known), default=LOG_INCARNATION)
-    bounds = {row["log_partition"]: row for row in known if row["log_incarnation"] == log_incarnation}
+    known = reader.table(LOG_PARTITIONS.name).rows()
+    log_incarnation = max(known["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
+    bounds = notes_of(known, log_incarnation)
     in_log = {
         row["log_partition"]: row
         for row in reader.rows(

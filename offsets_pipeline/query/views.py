@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.properties import require_different_clusters
+from offsets_pipeline.delta.properties import OWNED, require_different_clusters
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
@@ -17,7 +17,7 @@ from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
-from offsets_pipeline.query.lag_view import CONSUMER_LAG, NO_SAMPLES, STEPS
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, NO_SAMPLES, STEPS
 from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
@@ -138,6 +138,8 @@ def _queries_of(store: Store) -> dict[str, str]:
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
     names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
     names["steps"] = f"({STEPS.format(topic_offsets=_samples(store))})"
+    names["is_mirrored"] = "FALSE" if store.properties.kind == OWNED else "TRUE"
+    names["data_times"] = f"({DATA_TIMES.format(**names)})"
     return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}
 
 

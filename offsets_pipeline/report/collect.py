@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.clock import MS_OF_HOUR
+from offsets_pipeline.clock import MS_OF_HOUR, parse_time_ms
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.history.state_as_of import state_as_of
 from offsets_pipeline.lag.commit_windows import WindowColumns
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import group_lags, lag_rows
+from offsets_pipeline.query.answer_time import answer_time, log_answer_time
 from offsets_pipeline.query.as_of import groups_of
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.retention_inputs import retention_inputs, retention_inputs_as_of
@@ -35,10 +36,11 @@ from offsets_pipeline.semantics.retention import MS_PER_MINUTE, Rule, forecast
 from offsets_pipeline.state.merge_on_read import OFFSETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from offsets_pipeline.lag.lag_rows import LagRow
     from offsets_pipeline.lag.position_sources import PositionSource
+    from offsets_pipeline.query.answer_time import AnswerTime
     from offsets_pipeline.query.describe import GroupAnswer
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.report.commit_history import Windows
@@ -70,21 +72,27 @@ class ReportOptions:
 class ReportedState:
     """The state that a report is about: all groups, their last commits in ms, and what decides when offsets expire.
 
-    ``until_ms`` is the time that it is as of; None: the end of the log.
+    ``time`` is its data time. ``until_ms`` is the past time that was asked for; None: the end of the log.
     """
 
     groups: Mapping[str, GroupAnswer]
     last_commits: Mapping[str, int]
     retention_inputs: Iterable[RetentionInputs]
+    time: AnswerTime
     until_ms: int | None = None
 
 
-def state_now(reader: StateReader) -> ReportedState:
-    """Return the state as of the end of the log. Raises as `StateReader`."""
-    return ReportedState(describe_groups(reader), last_commits_ms(reader), retention_inputs(reader))
+def state_now(reader: StateReader, mirror_interval_ms: int) -> ReportedState:
+    """Return the state as of the end of the log. Raises as `StateReader`.
+
+    ``mirror_interval_ms`` is that of `answer_time`.
+    """
+    groups = describe_groups(reader)
+    time = answer_time(reader, mirror_interval_ms)
+    return ReportedState(groups, last_commits_ms(reader), retention_inputs(reader), time)
 
 
-def state_at(location: str, time_ms: int) -> ReportedState:
+def state_at(location: str, time_ms: int, mirror_interval_ms: int) -> ReportedState:
     """Return the state of the store in a folder as of a time. Raises as `LogHistory`."""
     history = LogHistory(location)
     state = state_as_of(history, time_ms=time_ms)
@@ -92,7 +100,8 @@ def state_at(location: str, time_ms: int) -> ReportedState:
     last = times.group_by("group_id").aggregate([("commit_timestamp", "max")])
     last = last.rename_columns(["group_id", "last"])
     groups = groups_of(state, history.current.offsets_partitions)
-    return ReportedState(groups, _by_group_ms(last), retention_inputs_as_of(state, history), time_ms)
+    time = log_answer_time(history, mirror_interval_ms, time_ms)
+    return ReportedState(groups, _by_group_ms(last), retention_inputs_as_of(state, history), time, time_ms)
 
 
 def collect_report(
@@ -103,14 +112,15 @@ def collect_report(
     positions: PositionSource,
     warnings: Sequence[str] = (),
 ) -> Report:
-    """Return the report of a store of `__consumer_offsets`, as of the time of the positions.
+    """Return the report of a store of `__consumer_offsets`, as of the data time of its state (R36).
 
     ``store`` is the store's path as the user wrote it. The charts are of the groups in the first table. ``warnings``
     are shown on the page. Raises as `StateReader`.
     """
-    now_ms, groups, last_commits = positions.at_ms, state.groups, state.last_commits
-    log_end = cache(lambda place: positions.bounds(place).log_end_offset)
-    lags = {name: offsets_behind(group, log_end) for name, group in groups.items()}
+    groups, last_commits = state.groups, state.last_commits
+    now_ms = positions.at_ms if state.time.as_of is None else min(parse_time_ms(state.time.as_of), positions.at_ms)
+    all_rows = lag_of_groups(reader, groups, state.time, positions, at_ms=state.until_ms)
+    lags = dict.fromkeys(groups) | {each.group: each.lag for each in group_lags(groups, all_rows)}
     by_lag = sorted(groups, key=lambda name: (-(lags[name] or 0), -last_commits.get(name, 0), name))
     shown = by_lag[: options.rows]
     windows, makers = read_commits(reader.location, shown, state.until_ms)
@@ -118,32 +128,25 @@ def collect_report(
     return Report(
         store=store,
         kind=reader.properties.kind,
-        made_ms=now_ms,
+        made_ms=positions.at_ms,
+        sampled_ms=positions.until_ms,
         last_commit_ms=max((last_commits[name] for name in groups if name in last_commits), default=None),
         from_ms=span_ms[0],
         until_ms=span_ms[1],
         states=dict(Counter(group.state for group in groups.values()).most_common()),
         offsets=sum(len(group.offsets) for group in groups.values()),
-        warnings=[*(warnings_of(reader, store) if state.until_ms is None else ()), *warnings],
+        warnings=list(warnings),
         groups=Groups(
             total=len(groups),
             missing=None if any(lag is not None for lag in lags.values()) else NO_POSITIONS,
-            rows=group_rows({name: groups[name] for name in shown}, last_commits, windows, positions, options),
+            rows=group_rows({name: groups[name] for name in shown}, state, windows, positions, options),
         ),
         lag_over_time=lag_over_time(windows, positions, (name for name in shown if groups[name].offsets), span_ms),
         commit_rates=commit_rates(windows, span_ms),
         rewinds=rewinds(windows, span_ms, options.rows, makers),
         stale=stale_groups(groups, last_commits, now_ms, options),
-        expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, now_ms, options),
+        expiring=expiring_offsets(state.retention_inputs, reader.coordinator_semantics, positions.at_ms, options),
     )
-
-
-def warnings_of(reader: StateReader, store: str) -> list[str]:
-    """Return what the answers lack."""
-    unfolded = sum(reader.current.unfolded.values())
-    if not unfolded:
-        return []
-    return [f"The report lacks {unfolded:,} records of {store} that are not folded yet."]
 
 
 def last_commits_ms(reader: StateReader) -> dict[str, int]:
@@ -161,30 +164,31 @@ def _by_group_ms(rows: pa.Table) -> dict[str, int]:
     return {name: at // _US_OF_MS for name, at in zip(rows["group_id"].to_pylist(), last_us, strict=True)}
 
 
-def offsets_behind(group: GroupAnswer, log_end: Callable[[tuple[str, int]], int | None]) -> int | None:
-    """Return the sum of the lag of a group's partitions; None if no log end of them is known."""
-    ends = [(each, log_end((each.topic, each.partition))) for each in group.offsets]
-    lags = [max(0, end - each.offset) for each, end in ends if end is not None]
-    return sum(lags) if lags else None
-
-
 def group_rows(
     groups: Mapping[str, GroupAnswer],
-    last_commits: Mapping[str, int],
+    state: ReportedState,
     windows: Windows,
     positions: PositionSource,
     options: ReportOptions,
 ) -> list[GroupRow]:
     """Return a row for each of these groups, in their order. ``windows`` are their commits."""
 
-    def commits(_: Collection[str]) -> WindowColumns:
-        return WindowColumns.of({identity: found[-options.window_commits :] for identity, found in windows.items()})
+    def commits(group_ids: Collection[str], until_ms: int | None) -> WindowColumns:
+        until = {
+            identity: [each for each in found if until_ms is None or each.committed_ms <= until_ms]
+            for identity, found in windows.items()
+            if identity[0] in group_ids
+        }
+        return WindowColumns.of(
+            {identity: found[-options.window_commits :] for identity, found in until.items() if found}
+        )
 
-    rows = lag_rows(groups, positions, commits)
+    rows = lag_rows(groups, positions, state.time.data_ms, commits)
     lags = {each.group: each for each in group_lags(groups, rows)}
+    committed = {(name, each.topic, each.partition) for name, group in groups.items() for each in group.offsets}
     unknown: dict[str, list[LagRow]] = defaultdict(list)
     for row in rows:
-        if row.lag is None and row.current_offset is not None:
+        if row.lag is None and (row.group, row.topic, row.partition) in committed:
             unknown[row.group].append(row)
     return [
         GroupRow(
@@ -193,10 +197,11 @@ def group_rows(
             type=group.type,
             members=len(group.members),
             offsets=len(group.offsets),
-            last_commit_ms=last_commits.get(name) if group.offsets else None,
+            last_commit_ms=state.last_commits.get(name) if group.offsets else None,
             lag=lags[name].lag if name in lags else None,
             lag_seconds=lags[name].max_lag_seconds if name in lags else None,
             status=lags[name].status if name in lags else None,
+            lag_as_of=lags[name].as_of if name in lags else None,
             lag_unknown=len(unknown[name]),
             lag_reason=next((row.reason for row in unknown[name]), None),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from itertools import accumulate, pairwise
+from math import floor, isnan
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from offsets_pipeline.history.history_schemas import OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.history.partition_owners import UNKNOWN
 from offsets_pipeline.lag.commit_windows import Commit
-from offsets_pipeline.lag.position_sources import UNKNOWN_END
+from offsets_pipeline.lag.position_sources import Places
 from offsets_pipeline.report.charts import MAX_SERIES
 from offsets_pipeline.report.model import CommitRates, LagOverTime, Point, Rewind, Rewinds, Series
 
@@ -37,6 +38,7 @@ MAX_COMMITS = 5_000
 _POINTS = 96
 _COLUMNS = 48
 _MS_PER_MINUTE = 60_000
+_HALF = 0.5
 
 
 def read_commits(location: str, groups: Collection[str], until_ms: int | None = None) -> tuple[Windows, Makers]:
@@ -112,7 +114,7 @@ def lag_over_time(
     times = [from_ms + (until_ms - from_ms) * number // _POINTS for number in range(_POINTS + 1)]
     places = sorted({(topic, partition) for group, topic, partition in windows if group in chosen})
     place_of = np.repeat(np.arange(len(places)), len(times))
-    found = positions.ends_at(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places)))
+    found = positions.ends_at(Places(places, place_of, np.tile(np.array(times, dtype=np.int64), len(places))))
     ends = {place: row.tolist() for place, row in zip(places, found.reshape(len(places), len(times)), strict=True)}
     series = []
     for group in chosen:
@@ -128,8 +130,8 @@ def lag_over_time(
                     continue
                 committed[number] = True
                 end, lag = ends[topic, partition][number], lags[number]
-                known = end != UNKNOWN_END and lag is not None
-                lags[number] = lag + max(0, end - commits[before - 1].offset) if known else None
+                known = not isnan(end) and lag is not None
+                lags[number] = lag + max(0, floor(end + _HALF) - commits[before - 1].offset) if known else None
         points = [
             Point(at, lag if has_commit else None) for at, lag, has_commit in zip(times, lags, committed, strict=True)
         ]

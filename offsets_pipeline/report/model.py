@@ -27,7 +27,8 @@ class Series:
 class GroupRow:
     """A group. ``lag`` sums the offsets behind of its partitions, ``lag_seconds`` is the largest of its partitions.
 
-    ``lag_unknown`` counts partitions without a known lag, for the reason ``lag_reason``. ``status`` is OK, WARN or ERR.
+    Both are as of ``lag_as_of``. ``lag_unknown`` counts partitions without a known lag, for the reason ``lag_reason``.
+    ``status`` is OK, WARN, ERR or UNKNOWN.
     """
 
     group: str
@@ -41,6 +42,7 @@ class GroupRow:
     lag_unknown: int = 0
     lag_reason: str | None = None
     status: str | None = None
+    lag_as_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,10 @@ class Expiring(Section):
 
 @dataclass(frozen=True)
 class Report:
-    """All that the page shows. The charts span ``from_ms`` to ``until_ms``."""
+    """All that the page shows. The charts span ``from_ms`` to ``until_ms``.
+
+    ``until_ms`` is the data time. ``made_ms`` is when the report was made, or the past time that was asked for.
+    """
 
     store: str
     kind: str
@@ -147,6 +152,8 @@ class Report:
     last_commit_ms: int | None
     from_ms: int
     until_ms: int
+    sampled_ms: int | None = None
+    """Positions of topics are known up to this time."""
     states: dict[str, int] = field(default_factory=dict)
     """Number of groups by state."""
     offsets: int = 0

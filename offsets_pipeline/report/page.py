@@ -94,9 +94,11 @@ def _summary(report: Report) -> str:
     cells = "".join(
         f"<div><dt>{name}</dt><dd>{value if '<time' in value else escape(value)}</dd></div>" for name, value in tiles
     )
+    made = f" Made at {_time(report.made_ms)}." if report.made_ms != report.until_ms else ""
+    sampled = f" Positions of topics are known up to {_time(report.sampled_ms)}." if report.sampled_ms else ""
     notes = "".join(f'<p class="note">{_name(each[:1].upper() + each[1:])}</p>\n' for each in report.warnings)
     return (
-        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.made_ms)}.</p>\n'
+        f'<p class="soft">A store of kind {escape(report.kind)}, as of {_time(report.until_ms)}.{made}{sampled}</p>\n'
         f'{notes}<dl class="tiles">{cells}</dl>\n'
     )
 

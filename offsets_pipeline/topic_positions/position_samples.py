@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Place = tuple[str, int]
 
 Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
 
 SAMPLE_SCHEMA = TOPIC_OFFSETS.arrow_schema()
 _US_OF_MS = 1_000
@@ -64,8 +65,11 @@ def first_above(values: Int64s, first: Int64s, end: Int64s, wanted: Int64s) -> I
 class PositionSamples:
     """Samples of many partitions."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        """``rows``: columns of the table `topic_offsets`, in any order; `source` may be missing."""
+    def __init__(self, rows: pa.Table, newest_ms: int | None = None) -> None:
+        """``rows``: columns of the table `topic_offsets`, in any order; `source` may be missing.
+
+        ``newest_ms``: time of the newest sample if that is of a topic which ``rows`` leave out.
+        """
         order = pc.sort_indices(rows, [(name, "ascending") for name in ("topic", "partition", "sampled_at")])
         rows = rows.take(order)
         partition = rows["partition"].to_numpy()
@@ -76,6 +80,9 @@ class PositionSamples:
         self.columns = Series(
             sampled_us // _US_OF_MS, rows["log_start_offset"].to_numpy(), rows["log_end_offset"].to_numpy()
         )
+        of_rows = int(self.columns.sampled_ms.max()) if rows.num_rows else None
+        #: time of the newest sample of all topics; None without samples
+        self.newest_ms = max((each for each in (newest_ms, of_rows) if each is not None), default=None)
         first = np.flatnonzero(np.append([True], (np.diff(codes) != 0) | (np.diff(partition) != 0)))
         first = first[: len(codes)]
         names = topic.dictionary.to_pylist()

@@ -2,7 +2,8 @@
 
 A CSV file has one of two headers. `topic,partition,log_start_offset,log_end_offset,sampled_at` has a row for each
 sample, in the order of its columns or another. The header of `reset-offsets` (positions.py) has a row for each
-partition: its earliest and latest offsets are those of the present, and each column of a time is a sample.
+partition: its earliest and latest offsets are those of the present, and each column of a time is a sample. No column
+says when the present is, so these offsets count at the data time of the commits that they are compared with.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
 _HEADER = ("topic", "partition", "log_start_offset", "log_end_offset", "sampled_at")
 
 
-def read_sample_file(path: str, now_ms: int, topics: Collection[str] | None = None) -> pa.Table:
+def read_sample_file(
+    path: str, now_ms: int, topics: Collection[str] | None = None, data_ms: int | None = None
+) -> pa.Table:
     """Return the samples of a CSV file or a Delta table, as rows of `topic_offsets`, of these topics or all.
+
+    The earliest and latest offsets of a CSV file count from ``data_ms``, an earlier time, up to ``now_ms``.
 
     Raises NoSuchPath, and MalformedFile with the number of the wrong line.
     """
@@ -43,7 +48,7 @@ def read_sample_file(path: str, now_ms: int, topics: Collection[str] | None = No
         return samples_of(table, topics)
     _, header = next(read_rows(Path(path)), (1, []))
     names = [name.strip() for name in header]
-    samples = _by_sample(Path(path)) if "sampled_at" in names else _by_partition(Path(path), now_ms)
+    samples = _by_sample(Path(path)) if "sampled_at" in names else _by_partition(Path(path), now_ms, data_ms)
     return rows_of((each for each in samples if topics is None or each[0][0] in topics), path)
 
 
@@ -68,11 +73,13 @@ def _by_sample(path: Path) -> Iterator[tuple[Place, Sample]]:
         yield (where.topic, where.partition), Sample(start, end, sampled_ms)
 
 
-def _by_partition(path: Path, now_ms: int) -> Iterator[tuple[Place, Sample]]:
+def _by_partition(path: Path, now_ms: int, data_ms: int | None) -> Iterator[tuple[Place, Sample]]:
+    since_ms = now_ms if data_ms is None else min(now_ms, data_ms)
     for where, position in read_positions(path).by_partition.items():
         place = where.topic, where.partition
         for timed in position.times:
-            if timed.time_ms < now_ms:
+            if timed.time_ms < since_ms:
                 end = position.latest if timed.offset is None else timed.offset
                 yield place, Sample(position.earliest, end, timed.time_ms)
-        yield place, Sample(position.earliest, position.latest, now_ms)
+        for at_ms in dict.fromkeys((since_ms, now_ms)):
+            yield place, Sample(position.earliest, position.latest, at_ms)

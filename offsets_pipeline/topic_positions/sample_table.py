@@ -37,21 +37,21 @@ def read_samples(table: TableFolder, topics: Collection[str] | None = None) -> P
 
     Raises MalformedFile if the table lacks a column of `topic_offsets`.
     """
-    return PositionSamples(samples_of(table, topics))
+    return PositionSamples(samples_of(table, topics), newest_sample_ms(table))
 
 
-def newest_ends(table: TableFolder) -> dict[tuple[str, int], int] | None:
-    """Return the log end of each partition at its newest sample; None without samples."""
+def newest_sample_ms(table: TableFolder) -> int | None:
+    """Return the time of the newest sample of all topics; None without samples.
+
+    A partition whose last row is older has not changed since then.
+    """
     try:
         snapshot = table.snapshot()
     except NoSuchTable:
         return None
-    rows = snapshot.query(
-        "SELECT topic, partition, last_value(log_end_offset ORDER BY sampled_at) AS log_end_offset "
-        f"FROM {TOPIC_OFFSETS.name} GROUP BY topic, partition"
-    ).read_all()
-    columns = (rows[name].to_pylist() for name in ("topic", "partition", "log_end_offset"))
-    return {(topic, partition): end for topic, partition, end in zip(*columns, strict=True)} or None
+    newest = f"SELECT max(arrow_cast(sampled_at, 'Int64')) AS at FROM {TOPIC_OFFSETS.name}"
+    (at_us,) = snapshot.query(newest).read_all()["at"].to_pylist()
+    return None if at_us is None else int(at_us) // 1000
 
 
 def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.Table:
@@ -59,7 +59,7 @@ def samples_of(table: TableFolder, topics: Collection[str] | None = None) -> pa.
     try:
         snapshot = table.snapshot()
     except NoSuchTable:
-        return _READ_SCHEMA.empty_table()
+        return pa.Table.from_batches([], _READ_SCHEMA)  # `empty_table` imports pandas
     missing = [name for name in _COLUMNS if name not in snapshot.columns]
     if missing:
         raise MalformedFile(f"cannot read positions from {table.folder}: it has no column {missing[0]}")

@@ -104,6 +104,7 @@ def appended(
     backfill: bool = False,
     log_incarnation: int = 0,
     record_timestamp: int | None = 0,
+    appended_ms: int = 0,
 ) -> None:
     """Append rows to the table `log`, as an ingest does; all with one timestamp, in microseconds."""
     rows = list(rows)
@@ -112,7 +113,7 @@ def appended(
         "record_timestamp": pa.scalar(record_timestamp, pa.timestamp("us", tz="UTC")),
         "producer_epoch": pa.scalar(None, pa.int16()),
         "source": pa.scalar("a test"),
-        "appended_at": pa.scalar(0, pa.timestamp("us", tz="UTC")),
+        "appended_at": pa.scalar(appended_ms * 1000, pa.timestamp("us", tz="UTC")),
         "log_incarnation": pa.scalar(log_incarnation, pa.int32()),
         "backfill": pa.scalar(backfill),
     }

@@ -5,16 +5,17 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.clock import SystemClock
-from offsets_pipeline.lag.lag_rows import lag_rows
+from offsets_pipeline.clock import parse_time_ms
+from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.position_sources import SampledPositions
+from offsets_pipeline.query.answer_time import answer_time
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.local_sql import LocalSql
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
 from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
-from tests.spark.stores import copied
+from tests.spark.stores import CLOCK, copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,45 +23,48 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-COLUMNS = "group_id, topic, partition, committed_offset, log_start_offset, log_end_offset, lag, lag_available, method"
+COLUMNS = (
+    "group_id, topic, partition, committed_offset, log_start_offset, log_end_offset, lag, lag_available, method, "
+    "unix_millis(as_of) AS as_of, unix_millis(data_time) AS data_time, unix_millis(sampled_at) AS sampled_at"
+)
 
 
 def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path) -> None:
     store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    now_ms = CLOCK.now_ms()  # the files were read now
     samples = [
-        (("t1", 0), Sample(0, 0, 1_000)),
-        (("t1", 0), Sample(0, 500, 2_000)),
-        (("t1", 0), Sample(3, 500, 3_000)),
-        (("t1", 1), Sample(0, 90, 1_000)),  # created again after this sample
-        (("t1", 1), Sample(0, 5, 2_000)),
-        (("t1", 1), Sample(0, 1_000, 3_000)),
-        (("t1", 2), Sample(0, 10, 1_000)),
-        (("t1", 3), Sample(40, 40, 1_000)),
-        (("t2", 0), Sample(0, 700, 3_000)),
+        (("t1", 0), Sample(0, 0, now_ms - 3_000_000)),
+        (("t1", 0), Sample(0, 500, now_ms - 2_000_000)),
+        (("t1", 0), Sample(3, 500, now_ms - 1_000_000)),
+        (("t1", 1), Sample(0, 90, now_ms - 3_000_000)),  # created again after this sample
+        (("t1", 1), Sample(0, 5, now_ms - 2_000_000)),
+        (("t1", 1), Sample(0, 1_000, now_ms + 1_000_000)),  # the log end of now is less
+        (("t1", 2), Sample(0, 10, now_ms - 3_000_000)),
+        (("t1", 3), Sample(40, 40, now_ms - 3_000_000)),
+        (("t2", 0), Sample(0, 700, now_ms)),
     ]
     SampleWriter(table_of(str(store)), "a test").append(rows_of(samples, "a test"))
     register_views(spark, str(store), query="consumer_lag, topic_offsets")
-    now_ms = SystemClock().now_ms()
     reader = StateReader(str(store))
-    expected = lag_rows(describe_groups(reader), SampledPositions(read_samples(table_of(str(store))), now_ms), None)
+    positions = SampledPositions(read_samples(table_of(str(store))), now_ms + 2_000_000)
+    expected = lag_of_groups(reader, describe_groups(reader), answer_time(reader, 0), positions)
     query = f"SELECT {COLUMNS}, reason, lag_seconds FROM consumer_lag"
     found = spark.sql(query).collect()
     with closing(LocalSql([reader])) as local:
         names, rows = local.run(query)
         without_spark = list(rows)
     at = names.index("lag_seconds")
-    assert sorted(str(row[:at]) for row in without_spark) == sorted(str(list(row)[:at]) for row in found)
+    assert sorted(map(str, without_spark)) == sorted(str(list(row)) for row in found)
     assert {row[at] is None for row in without_spark} == {True, False}
-    later = {tuple(row[:3]): row[at] for row in without_spark}
-    assert all((row.lag_seconds is None) == (later[tuple(row)[:3]] is None) for row in found)
-    assert all(abs(row.lag_seconds - later[tuple(row)[:3]]) < 60 for row in found if row.lag_seconds is not None)
     samples_query = "SELECT topic, partition, log_end_offset, sampled_at FROM topic_offsets ORDER BY ALL"
     with closing(LocalSql([reader])) as local:
         assert list(map(tuple, local.run(samples_query)[1])) == list(map(tuple, spark.sql(samples_query).collect()))
-    assert {tuple(row)[:-2] for row in found} == {
+    assert {(*tuple(row)[:-2], row.lag_seconds) for row in found} == {
         (
             *(row.group, row.topic, row.partition, row.current_offset, row.log_start_offset, row.log_end_offset),
             *(row.lag, row.lag_available, row.method),
+            *(parse_time_ms(str(time)) for time in (row.as_of, row.data_time, row.sampled_at)),
+            row.lag_seconds,
         )
         for row in expected
     }
@@ -72,10 +76,19 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
         "the committed offset is older than the first sample",
         "the committed offset is above the log end",
     }
-    seconds = {(row.group, row.topic, row.partition): row.lag_seconds for row in expected}
     assert {each.method for each in expected} == {"interpolated", "none"}
-    for row in found:
-        ours = seconds[row.group_id, row.topic, row.partition]
-        assert (row.lag_seconds is None) == (ours is None), row
-        # the view's present is later
-        assert ours is None or ours == 0 or 0 <= float(row.lag_seconds) - ours < 60, row
+    assert {row.as_of for row in found} == {now_ms}
+
+
+def test_commit_after_the_newest_sample_has_no_lag_in_sql(
+    spark: SparkSession, folded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """R37: only the log tells which commit counted at the time of the sample."""
+    store = copied(folded("4.2.0-kip848"), tmp_path / "store")
+    SampleWriter(table_of(str(store)), "a test").append(rows_of([(("t1", 0), Sample(0, 1, 1_000))], "a test"))
+    register_views(spark, str(store), query="consumer_lag")
+    query = "SELECT DISTINCT lag, reason FROM consumer_lag WHERE topic = 't1' AND partition = 0"
+    expected = [(None, "the group has committed since the newest sample")]
+    assert list(map(tuple, spark.sql(query).collect())) == expected
+    with closing(LocalSql([StateReader(str(store))])) as local:
+        assert list(map(tuple, local.run(query)[1])) == expected

@@ -73,14 +73,18 @@ class TopicAppender:
         self._ends: dict[int, int] = {}
         self._number: int | None = None  # expected version of the next append, if no other writer appends
 
-    def append(self, store: Store, rows: DataFrame) -> int:
+    def append(self, store: Store, rows: DataFrame, complete_ms: int | None = None) -> int:
         """Append the records of rows of `RecordBatchSource` that the log lacks; returns how many.
+
+        ``complete_ms`` is the time as of which the log has all records with these, if that is known.
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """
-        return with_retries(lambda: self._append_once(store, rows), "an append of a topic", self._settings.fold)
+        return with_retries(
+            lambda: self._append_once(store, rows, complete_ms), "an append of a topic", self._settings.fold
+        )
 
-    def _append_once(self, store: Store, rows: DataFrame) -> int:
+    def _append_once(self, store: Store, rows: DataFrame, complete_ms: int | None) -> int:
         appender = LogAppender(store, self._settings.log.codec(COMPRESSION))
         # The appender exists before the log is read: its commit then fails if another writer appends meanwhile.
         place = appender.place(self._clock, self._log_incarnation)
@@ -101,7 +105,7 @@ class TopicAppender:
         LogMetadata(store, self._settings, self._clock, self._log_incarnation).damage(damage)
         if not files:
             return 0
-        added = appender.append_files(files)
+        added = appender.append_files(files, complete_ms)
         self._number += 1
         for each in written:
             for at, end in each.ends.items():

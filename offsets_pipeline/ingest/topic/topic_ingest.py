@@ -290,8 +290,8 @@ class TopicIngest:
         def land(rows: DataFrame, batch_id: int) -> None:
             try:
                 with gate.batch():
-                    self._prepared.begin_batch(progress, planned_ends(Path(checkpoint), batch_id))
-                    added = appender.append(self.store.in_session(rows.sparkSession), rows)
+                    complete_ms = self._prepared.begin_batch(progress, planned_ends(Path(checkpoint), batch_id))
+                    added = appender.append(self.store.in_session(rows.sparkSession), rows, complete_ms)
                     self.added += added
                     self._observer.landed(added)
             except Exception as error:

@@ -67,6 +67,7 @@ class TopicMetadata:
 
     def note(self, progress: TopicProgress) -> None:
         """Write the topic's offsets and the reading's progress; the first write makes its log incarnation count."""
+        last_ms = progress.complete.last_ms
         reads = {
             at: TopicRead(
                 min(each.start, progress.read_to[at]),  # the topic's start may have moved past unread records
@@ -74,7 +75,7 @@ class TopicMetadata:
                 each.stable,
                 max(each.end, progress.read_to[at]),
                 progress.complete.since_ms,
-                progress.complete.last_ms,
+                None if last_ms is None else max(last_ms, progress.read_at_ms.get(at, last_ms)),
                 progress.open_since_ms.get(at),
                 progress.leader_epochs.get(at),
                 *progress.open_ids.get(at, (None, None)),

@@ -20,7 +20,8 @@ class TopicProgress:
     All are by log partition. ``read_to``: the first unread record offset. ``leader_epochs``: the epoch of a leader that
     had all records before it, and all that the log holds. ``bounds``: the topic's offsets at the last look.
     ``open_since_ms``: since when a transaction is open. ``open_ids``: its producer id and transactional id, as far as
-    the cluster tells them. ``began_ms``: when the reading was planned.
+    the cluster tells them. ``began_ms``: when the reading was planned. ``read_at_ms``: the last time at which the log
+    had all records of a log partition; those that are behind may be missing.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class TopicProgress:
         self._longest_gap_ms = longest_gap_ms
         # The ends at an earlier look, and the time of that look; later looks check that the query has read up to them.
         self._asked_ms, self._asked = now_ms, _ends(bounds)
+        self._looked_ms = now_ms
+        self.read_at_ms = {at: now_ms for at, each in bounds.items() if self.read_to[at] >= each.end}
         self._still: dict[int, tuple[int, int]] = {}
 
     @property
@@ -96,12 +99,22 @@ class TopicProgress:
         )
         self.open_ids = {each.partition: (each.producer_id, each.transactional_id) for each in transactions or ()}
         ends = _ends(bounds)
+        self._looked_ms = now_ms
+        for looked_ms, looked in ((self._asked_ms, self._asked), (now_ms, ends)):
+            self.read_at_ms |= {at: looked_ms for at, end in looked.items() if self.read_to[at] >= end}
         if self._has_read(self._asked):
             self.complete = replace(self.complete, last_ms=self._asked_ms)
             self._asked_ms, self._asked = now_ms, ends
         if self._has_read(ends):
             self.complete = replace(self.complete, last_ms=now_ms)
         return True
+
+    def complete_with(self, planned: Mapping[int, Position]) -> int | None:
+        """Time as of which the log has all records once it has those up to these ends; None if that is not known."""
+        for looked_ms, ends in ((self._looked_ms, _ends(self.bounds)), (self._asked_ms, self._asked)):
+            if all(at in planned and planned[at].offset >= end for at, end in ends.items()):
+                return looked_ms
+        return None
 
     def _has_read(self, ends: Mapping[int, int]) -> bool:
         return all(self.read_to[at] >= end for at, end in ends.items())

@@ -123,14 +123,15 @@ class TopicWatch:
             self._notes.note(progress)
         return True
 
-    def begin_batch(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
+    def begin_batch(self, progress: TopicProgress, ends: Mapping[int, Position]) -> int | None:
         """Note the new leaders of a batch before its records are appended; ``ends`` are the planned ones.
 
         Else, after a kill, the log would have records that a newer leader wrote, and the noted leader would not have
-        them.
+        them. Returns the time as of which the log has all records with this batch; None if that is not known.
         """
         if progress.take_leaders(ends) and progress.counts:
             self._notes.note(progress)
+        return progress.complete_with(ends) if progress.counts else None
 
     def end(self, progress: TopicProgress, ends: Mapping[int, Position]) -> None:
         """Write the progress of a query that has ended; ``ends`` are those of its last batch."""

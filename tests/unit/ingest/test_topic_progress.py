@@ -46,6 +46,29 @@ def test_a_topic_that_always_grows_is_complete_as_of_an_earlier_look() -> None:
     assert reading.complete.last_ms == BEGAN_MS + 400
 
 
+def test_log_partitions_that_are_read_are_complete_while_others_catch_up() -> None:
+    """R36: log partition 1 has no records that the log lacks, 0 has more at each look."""
+    reading = progress()
+    assert reading.read_at_ms == {1: BEGAN_MS}
+    reading.advance(read_to(_0=4))
+    assert reading.look(BEGAN_MS + 10, bounds(12))
+    assert reading.read_at_ms == {1: BEGAN_MS + 10}
+    reading.advance(read_to(_0=10))
+    assert reading.look(BEGAN_MS + 20, bounds(14))
+    assert reading.read_at_ms == {0: BEGAN_MS, 1: BEGAN_MS + 20}
+
+
+def test_batch_completes_the_log_as_of_the_look_whose_ends_it_reaches() -> None:
+    """R36: so answers are as of the last append, not of the last note."""
+    reading = progress()
+    assert reading.complete_with(read_to(_0=9, _1=5)) is None
+    assert reading.complete_with(read_to(_0=10)) is None  # log partition 1 is not in the batch
+    assert reading.complete_with(read_to(_0=10, _1=5)) == BEGAN_MS
+    assert reading.look(BEGAN_MS + 10, bounds(12))
+    assert reading.complete_with(read_to(_0=11, _1=5)) == BEGAN_MS
+    assert reading.complete_with(read_to(_0=12, _1=5)) == BEGAN_MS + 10
+
+
 def test_records_of_an_open_transaction_are_to_be_read_too() -> None:
     reading = progress()
     reading.advance(read_to(_0=8))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 
+from offsets_pipeline.clock import SystemClock
+from offsets_pipeline.config import Settings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.log.metadata import note_topics
+from offsets_pipeline.log.metadata import LogMetadata, note_topics
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.log_row import LogRow
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-    from offsets_pipeline.config import Settings
 
 
 class TimedRow(NamedTuple):
@@ -43,17 +43,21 @@ def folded_store(
     semantics: CoordinatorSemantics = MODERN,
     topic_names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """A mirrored store with these rows in its log, folded; ``topic_names`` by topic id, as an ingest notes them."""
+    """A mirrored store with these rows in its log, read now from files, and folded.
+
+    ``topic_names`` by topic id, as an ingest notes them.
+    """
     properties = StoreProperties(MIRRORED, offsets_partitions, coordinator_semantics=semantics)
     create_tables(str(to), properties)
     log = TableFolder(f"{to}/{LOG.name}", LOG)
+    rows = list(rows)
     found = [
         {
             **each.row._asdict(),
             "record_timestamp": None if each.timestamp_ms is None else each.timestamp_ms * 1000,
             "producer_epoch": None,
             "source": "a test",
-            "appended_at": 0,
+            "appended_at": 0 if each.timestamp_ms is None else each.timestamp_ms * 1000,
             "log_incarnation": 0,
             "backfill": False,
         }
@@ -62,8 +66,17 @@ def folded_store(
     log.commit([log.write_file(pa.Table.from_pylist(found, schema=LOG.arrow_schema()))], seen=log.snapshot())
     store = Store(cast("SparkSession", None), str(to), properties)
     note_topics(store, topic_names.items(), settings)
+    note_files_read_now(store, (each.row for each in rows))
     fold_log(store, settings, CLOCK)
     return to
+
+
+def note_files_read_now(store: Store, rows: Iterable[LogRow]) -> None:
+    """Note that these rows are all that the log's files had now, as `ingest-segments` does."""
+    ends: dict[int, int] = {}
+    for row in rows:
+        ends[row.log_partition] = max(row.record_offset + 1, ends.get(row.log_partition, 0))
+    LogMetadata(store, Settings(), SystemClock()).bounds({at: (0, end) for at, end in ends.items()})
 
 
 def timed_segment_rows(folder: Path) -> Iterator[TimedRow]:

@@ -14,9 +14,9 @@ from offsets_pipeline.broker.topics_offsets import LogBounds
 from offsets_pipeline.errors import KafkaFailed
 from offsets_pipeline.lag import broker_source
 from offsets_pipeline.lag.broker_source import BrokerPositions
-from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, SampledPositions
+from offsets_pipeline.lag.position_sources import UNKNOWN_END, Places
 from offsets_pipeline.lag.time_lag import Method, TimeLag
-from offsets_pipeline.topic_positions.position_samples import PositionSamples, Sample, rows_of
+from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,50 +59,79 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def source(at_ms: int, *samples: tuple[int, int], is_past: bool = False) -> BrokerPositions:
     cluster: Any = SimpleNamespace(settings=SimpleNamespace(at="a broker"))
-    rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test")
-    return BrokerPositions(cluster, ["t"], SampledPositions(PositionSamples(rows), at_ms), is_past=is_past)
+    rows = rows_of([(T, Sample(0, end, time_ms)) for time_ms, end in samples], "a test").drop_columns(["source"])
+    return BrokerPositions(cluster, ["t"], rows, NOW_MS, at_ms if is_past else None)
+
+
+def places(*points: tuple[Place, int]) -> Places:
+    """Partitions at times in ms."""
+    times = np.array([time_ms for _, time_ms in points], dtype=np.int64)
+    return Places([place for place, _ in points], np.arange(len(points)), times)
+
+
+def bounds(positions: BrokerPositions, *points: tuple[Place, int]) -> list[tuple[int, int, str | None]]:
+    """Log start, log end and reason of partitions at times."""
+    found = positions.bounds(places(*points))
+    starts, ends = found.log_start_offset.tolist(), found.log_end_offset.tolist()
+    return [(starts[row], ends[row], found.reasons.get(row)) for row in range(len(points))]
+
+
+def time_lags(positions: BrokerPositions, at_ms: int, *offsets: int) -> list[TimeLag]:
+    return positions.time_lags(places(*((T, at_ms) for _ in offsets)), np.array(offsets))
 
 
 def test_present_is_what_the_brokers_say(asked: list[tuple[str, int]]) -> None:
     positions = source(NOW_MS)
-    assert positions.bounds(T) == Bounds(START, END)
-    assert positions.bounds(BROKEN) == Bounds(None, None, "no leader")
-    assert positions.bounds(("none", 0)) == Bounds(None, None, "a broker has no such partition")
-    found = positions.time_lags({(T, 50), (T, 60), (T, 3), (T, 100)})
-    assert found == {
-        (T, 50): TimeLag(50, Method.EXACT),
-        (T, 60): TimeLag(40, Method.EXACT),
-        (T, 3): TimeLag(90, Method.EXACT),  # the first record that the log still has
-        (T, 100): TimeLag(0, Method.EXACT),
-    }
+    assert bounds(positions, (T, NOW_MS), (BROKEN, NOW_MS), (("none", 0), NOW_MS)) == [
+        (START, END, None),
+        (UNKNOWN_END, UNKNOWN_END, "no leader"),
+        (UNKNOWN_END, UNKNOWN_END, "a broker has no such partition"),
+    ]
+    assert asked == []
+    assert time_lags(positions, NOW_MS, 50, 60, 3, 100) == [
+        TimeLag(50, Method.EXACT),
+        TimeLag(40, Method.EXACT),
+        TimeLag(90, Method.EXACT),  # the first record that the log still has
+        TimeLag(0, Method.EXACT),
+    ]
     assert asked == [("records", 1)] * 4  # a request names a partition once
 
 
-def test_log_ends_of_commits_come_from_samples_or_else_from_timestamps(asked: list[tuple[str, int]]) -> None:
+def test_a_mirror_that_is_behind_is_not_compared_with_ends_of_now(asked: list[tuple[str, int]]) -> None:
+    """R37: the broker's end is 100, and was 61 forty seconds ago."""
+    positions = source(NOW_MS)
+    assert bounds(positions, (T, 60_000), (T, NOW_MS)) == [(START, 61, None), (START, END, None)]
+    assert asked == [("offsets", 1)]
+    assert time_lags(positions, 60_000, 50) == [TimeLag(10, Method.EXACT)]
+
+
+def test_log_ends_of_commits_lie_between_samples_or_else_come_from_timestamps(asked: list[tuple[str, int]]) -> None:
     positions = source(NOW_MS, (50_000, 51), (80_000, 81))
-    ends = positions.ends_at([T, BROKEN], np.array([0, 0, 0, 1]), np.array([20_000, 60_000, 200_000, 5]))
-    assert ends.tolist() == [20, 51, 81, UNKNOWN_END]
+    # the answer of now is a sample, too: 100 at second 100
+    ends = positions.ends_at(places((T, 20_000), (T, 60_000), (T, 90_000), (BROKEN, 5)))
+    assert ends.tolist()[:-1] == [21, 61, 90.5]
+    assert np.isnan(ends[-1])
     assert asked == [("offsets", 2)]
 
 
 def test_past_is_the_log_up_to_that_time(asked: list[tuple[str, int]]) -> None:
     positions = source(70_000, (5_000, 6), (9_000, 10), (30_000, 31), is_past=True)
     # the record of second 70 was there, that of second 71 was not
-    assert positions.bounds(T) == Bounds(0, 71)
-    assert positions.bounds(BROKEN) == Bounds(None, None, "no leader")
-    found = positions.time_lags({(T, 50), (T, 71), (T, 6)})
-    assert found[T, 50] == TimeLag(20, Method.EXACT)
-    assert found[T, 71] == TimeLag(0, Method.EXACT)  # record 71 is younger
+    assert bounds(positions, (T, 70_000), (BROKEN, 70_000)) == [
+        (0, 71, None),
+        (UNKNOWN_END, UNKNOWN_END, "no leader"),
+    ]
+    found = time_lags(positions, 70_000, 50, 71, 6)
+    assert found[0] == TimeLag(20, Method.EXACT)
+    assert found[1] == TimeLag(0, Method.EXACT)  # record 71 is younger
     # the log has lost record 6: the samples tell that it came between second 5 and second 9
-    assert found[T, 6].method is Method.INTERPOLATED
-    assert found[T, 6].seconds == pytest.approx(64.5)
+    assert found[2].method is Method.INTERPOLATED
+    assert found[2].seconds == pytest.approx(64.5)
     assert ("records", 1) in asked
 
 
 def test_past_without_samples_has_no_log_start(asked: list[tuple[str, int]]) -> None:
     positions = source(70_000, is_past=True)
-    assert positions.bounds(T) == Bounds(None, 71)
-    assert positions.time_lags({(T, 6)}) == {
-        (T, 6): TimeLag(None, Method.NONE, "the partition was never sampled"),
-    }
-    assert asked == [("offsets", 2)]
+    assert bounds(positions, (T, 70_000)) == [(UNKNOWN_END, 71, None)]
+    assert time_lags(positions, 70_000, 6) == [TimeLag(None, Method.NONE, "the partition was never sampled")]
+    assert asked == [("offsets", 1)]

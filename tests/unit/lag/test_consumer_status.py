@@ -5,33 +5,43 @@ Each vector is a window of (offset, time of the commit in seconds, lag at that t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from offsets_pipeline.lag.consumer_status import UNKNOWN_LAG, CommitLags, group_status, partition_statuses
+
+if TYPE_CHECKING:
+    from offsets_pipeline.record.records import Int64s
+    from offsets_pipeline.topic_positions.position_samples import Float64s
 
 # ten commits, a minute apart
 MINUTES = range(0, 600, 60)
 NOW = 545
 
 
-Vector = tuple[list[int], list[int | None], int | None]
+Vector = tuple[list[int], list[float | None], int | None]
 
 
-def statuses(vectors: list[Vector], now: int) -> list[str | None]:
+def statuses(vectors: list[Vector], now: int) -> list[str]:
     """The statuses of partitions with these windows (offsets, lags) and lags, all at once."""
     sizes = [len(offsets) for offsets, _, _ in vectors]
 
-    def column(values: list[int | None]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([UNKNOWN_LAG if each is None else each for each in values], dtype=np.int64)
+    def column(values: list[int]) -> Int64s:
+        return np.array(values, dtype=np.int64)
+
+    def lags_of(values: list[float | None]) -> Float64s:
+        return np.array([np.nan if each is None else each for each in values], dtype=np.float64)
 
     windows = CommitLags(
         np.cumsum([0, *sizes]),
         column([each for offsets, _, _ in vectors for each in offsets]),
         column([MINUTES[number] * 1000 for size in sizes for number in range(size)]),
-        column([each for _, lags, _ in vectors for each in lags]),
+        lags_of([each for _, lags, _ in vectors for each in lags]),
     )
-    return partition_statuses(windows, column([lag for _, _, lag in vectors]), now * 1000)
+    lags = column([UNKNOWN_LAG if lag is None else lag for _, _, lag in vectors])
+    return partition_statuses(windows, lags, np.full(len(vectors), now * 1000))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +69,17 @@ def statuses(vectors: list[Vector], now: int) -> list[str | None]:
         ("REWIND before OK by a commit without lag", [30, 20], [0, 10], 10, 65, "REWIND"),
         ("one commit, and time has passed", [10], [5], 5, 1, "STOP"),
         ("no commits", [], [], 5, NOW, "OK"),
-        ("lag is not known", [10] * 10, [5] * 10, None, NOW, None),
-        ("lags of commits are not known", [10] * 10, [None] * 10, 5, NOW, None),
+        ("lag is not known", [10] * 10, [5] * 10, None, NOW, "UNKNOWN"),
+        ("lags of commits are not known", [10] * 10, [None] * 10, 5, NOW, "UNKNOWN"),
+        # log ends between samples: fractions of a record are no fall, and no lag
+        ("lag falls by less than a record", list(range(10, 110, 10)), [5.9, 5.0] * 5, 5, NOW, "WARN"),
+        ("less than a record of lag", list(range(10, 110, 10)), [0.4, *range(1, 10)], 9, NOW, "OK"),
         ("a fall of the lag is known", [10, 20, 30], [None, 9, 8], 8, 125, "OK"),
         ("a commit without lag is known", [10, 20, 30], [None, 0, 8], 8, 125, "OK"),
     ],
 )
 def test_partition_has_the_status_that_burrow_gives(
-    name: str, offsets: list[int], lags: list[int | None], lag: int | None, now: int, status: str | None
+    name: str, offsets: list[int], lags: list[float | None], lag: int | None, now: int, status: str
 ) -> None:
     between: list[Vector] = [([10, 9], [3, 3], 3), ([], [], 5), ([10], [0], 0)]
     vectors: list[Vector] = [between[0], (offsets, lags, lag), between[1], (offsets, lags, lag), between[2]]
@@ -83,10 +96,9 @@ def test_partition_has_the_status_that_burrow_gives(
         (["WARN", "STOP"], "ERR"),
         (["REWIND"], "ERR"),
         (["OK", "STALL", "WARN"], "ERR"),
-        (["OK", None], "OK"),
-        ([None], None),
-        ([], None),
+        (["OK", "UNKNOWN"], "OK"),
+        (["UNKNOWN"], "UNKNOWN"),
     ],
 )
-def test_group_has_the_status_of_its_worst_partition(partitions: list[str | None], status: str | None) -> None:
+def test_group_has_the_status_of_its_worst_partition(partitions: list[str], status: str) -> None:
     assert group_status(partitions) == status

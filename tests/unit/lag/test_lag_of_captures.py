@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.lag.commit_windows import WindowColumns
     from offsets_pipeline.query.describe import GroupAnswer
 
 #: One of each broker, and all kinds of groups.
@@ -67,7 +68,11 @@ def lags(groups: dict[str, GroupAnswer], answers: dict[str, Any]) -> list[LagRow
     }
     at_ms = answers["wall_clock_ms"]
     source = SampledPositions(PositionSamples(sample_rows(positions, at_ms, "the oracle")), at_ms)
-    return lag_rows(groups, source, None)
+    return lag_rows(groups, source, {}, nothing_read, with_status=False)
+
+
+def nothing_read(*_: object) -> WindowColumns:
+    raise AssertionError
 
 
 @pytest.mark.parametrize(

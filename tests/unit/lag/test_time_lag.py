@@ -30,7 +30,7 @@ def interpolated_lag(samples: Series, offset: int, at_ms: int) -> TimeLag:
     around = Series(*(np.concatenate([column[:1] + 1, column, column[-1:] - 1]) for column in samples))
     first = len(samples.sampled_ms[:1])
     end = first + len(samples.sampled_ms)
-    (found,) = interpolated_lags(around, np.array([first]), np.array([end]), np.array([offset]), at_ms)
+    (found,) = interpolated_lags(around, np.array([first]), np.array([end]), np.array([offset]), np.array([at_ms]))
     return found
 
 

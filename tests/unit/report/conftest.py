@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.store import Store
 from tests.folded_stores import folded_capture
+from tests.logs import capture_rows
+from tests.unit.lag.stores import note_files_read_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +27,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def store(name: str) -> Path:
         if name not in made:
             made[name] = folded_capture(tmp_path_factory.mktemp("report") / "store", name)
+            opened = Store(cast("SparkSession", None), str(made[name]), StoreProperties(MIRRORED, 1))
+            note_files_read_now(opened, (row for rows in capture_rows(name).values() for row in rows))
         return made[name]
 
     return store

@@ -54,7 +54,7 @@ def commits_of(log_partition: int, rows: list[LogRow]) -> Iterator[tuple[str, st
 def report_of(store: Path, now_ms: int, options: ReportOptions = OPTIONS, *, is_past: bool = False) -> Report:
     reader = StateReader(str(store))
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms)
-    state = state_at(str(store), now_ms) if is_past else state_now(reader)
+    state = state_at(str(store), now_ms, HOUR_MS) if is_past else state_now(reader, HOUR_MS)
     return collect_report(reader, "store", options, state, positions)
 
 

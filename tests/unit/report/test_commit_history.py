@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import floor
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from offsets_pipeline.lag.commit_windows import Commit
@@ -97,7 +99,7 @@ def test_rewinds_are_the_commits_below_the_one_before(windows: Mapping[Identity,
     assert rewinds(windows, SPAN_MS, 3).rows == found.rows[:3]
 
 
-def test_lag_at_each_time_is_the_log_end_minus_the_last_commit_before(
+def test_lag_at_each_time_is_the_log_end_between_samples_minus_the_last_commit_before(
     windows: Mapping[Identity, list[Commit]], samples: Samples
 ) -> None:
     found = lag_over_time(windows, sampled(samples), [f"group-{number}" for number in range(8)], SPAN_MS)
@@ -110,8 +112,10 @@ def test_lag_at_each_time_is_the_log_end_minus_the_last_commit_before(
             for (group, topic, partition), commits in windows.items():
                 committed = [commit.offset for commit in commits if commit.committed_ms <= at_ms]
                 if group == line.name and committed:
-                    ends = [each.log_end_offset for each in samples[topic, partition] if each.sampled_ms <= at_ms]
-                    lags.append(max(0, ends[-1] - committed[-1]) if ends else None)
+                    times = [each.sampled_ms for each in samples[topic, partition]]
+                    ends = [each.log_end_offset for each in samples[topic, partition]]
+                    end = floor(np.interp(at_ms, times, ends) + 0.5)
+                    lags.append(max(0, end - committed[-1]) if times[0] <= at_ms else None)
             unknown += None in lags
             assert value == (None if None in lags or not lags else sum(each or 0 for each in lags))
     assert unknown > 50  # before the first sample of the third partition

@@ -11,6 +11,7 @@ import pytest
 from offsets_pipeline.cli import main
 from offsets_pipeline.clock import FixedClock, SystemClock, shown_time
 from offsets_pipeline.config import Settings
+from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.metadata import LogMetadata, TopicRead
 from offsets_pipeline.query.answer_time import HELD_BACK, MIRROR_BEHIND, NOT_FOLDED, AnswerTime, Stale, answer_time
 from offsets_pipeline.query.state_reader import StateReader
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 HOME = partition_for("g", 2)
 NOW_MS = 1_795_000_100_000
 MINUTE_MS = 60_000
+OLD_MS = NOW_MS - 5 * MINUTE_MS
 
 
 def read(end: int, **fields: Any) -> TopicRead:  # noqa: ANN401 - of a TopicRead
@@ -47,7 +49,7 @@ def followed(store: Store) -> Store:
     for log in logs:
         log.commit(("g", "t", 0), 1)
         log.commit(("g", "t", 1), 2)
-    appended(store.location, [row for log in logs for row in log.rows])
+    appended(store.location, [row for log in logs for row in log.rows], record_timestamp=OLD_MS * 1000)
     LogMetadata(store, Settings(), CLOCK).read({0: read(2), 1: read(2)})
     fold_log(store, Settings(), FixedClock(NOW_MS - MINUTE_MS))
     return store
@@ -79,15 +81,49 @@ def test_an_open_transaction_holds_records_back(followed: Store) -> None:
     assert answered(followed).stale == [Stale(0, HELD_BACK, 4, shown_time(since))]
 
 
-def test_records_that_are_too_many_to_fold_make_answers_as_old_as_the_last_fold(followed: Store) -> None:
+def test_records_that_are_too_many_to_fold_make_answers_as_old_as_the_last_folded_record(followed: Store) -> None:
     log = LogPartition(0, start=2)
     for number in range(3):
         log.commit(("g", "t", number), 5)
-    appended(followed.location, log.rows)
+    appended(followed.location, log.rows, record_timestamp=NOW_MS * 1000)
     LogMetadata(followed, Settings(), CLOCK).read({0: read(5), 1: read(2)})
     assert answered(followed).stale == []
-    folded_at = shown_time(NOW_MS - MINUTE_MS)
-    assert answered(followed, at_most=2) == AnswerTime(folded_at, [Stale(0, NOT_FOLDED, 3, folded_at)])
+    folded = shown_time(OLD_MS)
+    assert answered(followed, at_most=2) == AnswerTime(folded, [Stale(0, NOT_FOLDED, 3, folded)])
+
+
+def test_a_log_partition_is_as_of_its_newest_record_while_the_mirror_catches_up(followed: Store) -> None:
+    """R36: `follow` was away for a minute; it has read log partition 1, and two of six records of 0."""
+    since, newest = NOW_MS - MINUTE_MS, NOW_MS - MINUTE_MS // 2
+    log = LogPartition(0, start=2)
+    for number in range(2):
+        log.commit(("g", "t", number), 5)
+    appended(followed.location, log.rows, record_timestamp=newest * 1000, appended_ms=NOW_MS)
+    behind = read(4, topic_end_offset=8, stable_offset=8, read_at_ms=since)
+    LogMetadata(followed, Settings(), CLOCK).read({0: behind, 1: read(2)})
+    found = answered(followed)
+    assert found == AnswerTime(shown_time(newest), [Stale(0, MIRROR_BEHIND, 4, shown_time(newest))])
+    assert found.data_ms == {0: newest, 1: NOW_MS - 1_000}
+
+
+def test_answers_are_not_as_of_a_time_before_the_records_that_they_have(followed: Store) -> None:
+    """R36: `follow` notes its progress twice a minute, and appends more often."""
+    logs = [LogPartition(at, start=2) for at in range(2)]
+    for log in logs:
+        log.commit(("g", "t", 0), 5)
+    rows = [row for log in logs for row in log.rows]
+    appended(followed.location, rows, record_timestamp=(NOW_MS - 200) * 1000, appended_ms=NOW_MS)
+    assert answered(followed) == AnswerTime(shown_time(NOW_MS - 200), [])
+
+
+def test_answers_are_as_of_the_last_append_that_had_all_records(followed: Store) -> None:
+    """R36: log partition 1 has no newer record, and an append says that there was none."""
+    log = LogPartition(0, start=2)
+    log.commit(("g", "t", 0), 5)
+    appended(followed.location, log.rows, record_timestamp=(NOW_MS - 400) * 1000, appended_ms=NOW_MS)
+    assert answered(followed).as_of == shown_time(NOW_MS - 1_000)
+    LogAppender(followed).append_files([], NOW_MS - 300)
+    assert answered(followed).as_of == shown_time(NOW_MS - 300)
 
 
 def test_segment_files_answer_as_of_when_they_were_read(store: Store) -> None:
