@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.errors import UnsafeStorage
+from offsets_pipeline.errors import ConfigError, UnsafeStorage
 from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
@@ -335,8 +335,8 @@ def _created(
 ) -> bool:
     """Write a temporary file and give it its name, which fails if the name is taken; returns whether it was given.
 
-    If the naming fails, the temporary file is removed before a look at the name: a request that comes later has
-    nothing to name. Raises NoAnswer if the storage does not tell, another OSError if the file will not appear.
+    If the naming fails, the temporary file is removed before a look at the name: a later request then has no file to
+    name. Raises NoAnswer if the storage fails again, another OSError if the file will not appear.
     """
     is_named = False
     try:
@@ -360,9 +360,13 @@ def _created(
 
 
 def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
-    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default."""
+    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default.
+
+    Raises ConfigError if an environment variable of the storage is wrong, UnsafeStorage without obstore.
+    """
     try:
-        from obstore.store import LocalStore, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.store import LocalStore, from_url  # noqa: PLC0415
     except ImportError as error:
         raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
 
@@ -371,7 +375,13 @@ def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
     scheme, _, place = folder.partition("://")
     # no client options: they would replace those of the environment, such as AWS_TIMEOUT
     options = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
-    return from_url(f"{'s3' if scheme in {'s3a', 's3n'} else scheme}://{place}", **options)  # type: ignore[call-overload,no-any-return]
+    uri = f"{'s3' if scheme in {'s3a', 's3n'} else scheme}://{place}"
+    try:
+        return from_url(uri, **options)  # type: ignore[call-overload,no-any-return]
+    except BaseError as error:
+        raise ConfigError(
+            f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"
+        ) from error
 
 
 def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:
