@@ -89,7 +89,7 @@ class StorageFailed(OffsetsError):
 
 
 class CommitUnknown(StorageFailed):
-    """The storage failed during a commit; the table may have the commit."""
+    """The storage did not answer a commit; the table may have it, or may still get it. Its files stay."""
 
     retriable = False
 

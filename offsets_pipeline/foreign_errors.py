@@ -6,7 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import OffsetsError, TaskFailed
+from offsets_pipeline.errors import CommitUnknown, OffsetsError, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,10 +59,10 @@ def raised_on_executor(error: Exception) -> OffsetsError | None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a later attempt may succeed: after a retriable error of this package, or a foreign one."""
+    """Whether a later run, which may do the same again, may succeed: always but after an error of ours that stays."""
     ours = raised_on_executor(error)
     if ours is not None:
-        return ours.retriable
+        return ours.retriable or isinstance(ours, CommitUnknown)
     return not isinstance(error, ConnectionError)  # to the JVM: it is gone for good
 
 

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.s3_access import S3_SCHEMES, connection_options, is_s3, object_store_options
-from offsets_pipeline.errors import UnsafeStorage
+from offsets_pipeline.errors import ConfigError, UnsafeStorage
 from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
@@ -336,8 +336,8 @@ def _created(
 ) -> bool:
     """Write a temporary file and give it its name, which fails if the name is taken; returns whether it was given.
 
-    If the naming fails, the temporary file is removed before a look at the name: a request that comes later has
-    nothing to name. Raises NoAnswer if the storage does not tell, another OSError if the file will not appear.
+    If the naming fails, the temporary file is removed before a look at the name: a later request then has no file to
+    name. Raises NoAnswer if the storage fails again, another OSError if the file will not appear.
     """
     is_named = False
     try:
@@ -361,19 +361,28 @@ def _created(
 
 
 def _object_store(folder: str, max_retries: int | None = None) -> ObjectStore:
-    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default."""
+    """Return the client of a folder; ``max_retries`` of a request, None: obstore's default.
+
+    Raises ConfigError if an environment variable of the storage is wrong, UnsafeStorage without obstore.
+    """
     try:
-        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.exceptions import BaseError  # noqa: PLC0415 - 20 ms, for object stores alone
+        from obstore.store import LocalStore, S3Store, from_url  # noqa: PLC0415
     except ImportError as error:
         raise UnsafeStorage(f"cannot write to {folder}: the package obstore is missing; install it") from error
 
     if "://" not in folder:
         return LocalStore(folder)
     retry = {} if max_retries is None else {"retry_config": {"max_retries": max_retries}}
-    if not is_s3(folder):
-        return from_url(folder, **retry)  # type: ignore[call-overload,no-any-return]
-    options = {"config": object_store_options(), "client_options": connection_options(), **retry}
-    return S3Store.from_url(f"s3://{folder.partition('://')[2]}", **cast("Any", options))
+    try:
+        if not is_s3(folder):
+            return from_url(folder, **retry)  # type: ignore[call-overload,no-any-return]
+        options = {"config": object_store_options(), "client_options": connection_options(), **retry}
+        return S3Store.from_url(f"s3://{folder.partition('://')[2]}", **cast("Any", options))
+    except BaseError as error:
+        raise ConfigError(
+            f"cannot open {folder}: {first_line(error)}; check the environment variables of its storage"
+        ) from error
 
 
 def _lock(file: IO[bytes], until: float, meanwhile: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ from offsets_pipeline.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import (
+    ConfigError,
     CoordinatorNotAvailable,
     RequestTimedOut,
     StorageFailed,
@@ -166,6 +167,16 @@ def test_a_request_that_fails_is_told_in_one_line(
     server.fault = lambda *_: Fault.REFUSED
     with pytest.raises(StorageFailed, match=r"^cannot read the table .* 403 Forbidden.*; check its storage and .*s$"):
         again(table).snapshot()
+
+
+def test_a_timeout_of_the_environment_that_is_no_duration_is_refused_in_one_line(
+    s3_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_TIMEOUT", "soon")
+    with pytest.raises(
+        ConfigError, match=r'^cannot open s3://.*"soon" as Duration; check the environment variables .*e$'
+    ):
+        OwnedStore.open(s3_store)
 
 
 def data_files(store: str) -> set[str]:
