@@ -75,6 +75,24 @@ def test_one_run_without_an_interval_raises_its_errors_and_leaves_signals_alone(
 
 
 @pytest.mark.usefixtures("signal_handlers")
+def test_warning_that_repeats_is_said_once_until_a_run_succeeds() -> None:
+    clock, said = FixedClock(BEGIN_MS), list[str]()
+    stopped, runs = Waits(clock), 0
+
+    def run() -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 7:
+            stopped.set()
+        elif runs != 4:
+            raise WriteConflict("overtaken")
+        return runs
+
+    assert list(repeated(run, HOUR_MS, clock, stopped, say=said.append)) == [4, 7]
+    assert said == ["overtaken; the next run tries again"] * 2
+
+
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_error_that_passes_is_warned_of_and_the_next_run_tries_again(
     number: signal.Signals, capsys: pytest.CaptureFixture[str]

@@ -73,6 +73,7 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
     }
     assert main(["delete-offsets", *at, "t", "u:5"]) == 0
     assert committed(store).keys() == {("g", "u", 0)}
+    assert main(["delete-offsets", *at, "nope", "u:5"]) == 0  # as Kafka's tool
     assert main(["commit", *at, "u:0=8", "--retention-ms", "1000"]) == 0
     assert committed(store)["g", "u", 0][3] is not None
     assert main(["commit", *at, "u:0=9", "--retention-ms", "-1"]) == 0
@@ -82,6 +83,7 @@ def test_offsets_are_committed_and_deleted(store: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == [
         f"3 offsets of group g committed in {store}",
         f"2 offsets of group g deleted from {store}",
+        f"0 offsets of group g deleted from {store}: it has no committed offset of nope, u:5",
         f"1 offsets of group g committed in {store}",
         f"1 offsets of group g committed in {store}",
         f"group g deleted from {store}",

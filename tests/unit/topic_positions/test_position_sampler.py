@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from offsets_pipeline.cli import main
 from offsets_pipeline.clock import MS_OF_HOUR, FixedClock, SystemClock
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
@@ -21,6 +22,7 @@ from tests.spark.stores import CLOCK
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
     from pyspark.sql import SparkSession
 
 
@@ -62,6 +64,21 @@ def test_sampler_that_cannot_be_made_is_made_again() -> None:
 
     SamplerThread(make, 1, SystemClock(), warnings.append).sample_once()
     assert len(warnings) == 1
+
+
+def test_sample_of_no_topic_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_tables(str(tmp_path / "store"), StoreProperties(MIRRORED, 1))
+    sampler = "offsets_pipeline.topic_positions.position_sampler"
+    monkeypatch.setattr(f"{sampler}.Cluster.topics", lambda *_: {"orders": None})
+    monkeypatch.setattr(f"{sampler}.bounds_of_topics", lambda *_: {})
+    at = ["sample-topic-offsets", "--store", str(tmp_path / "store"), "--bootstrap-server", "b:9092"]
+    assert main([*at, "--topics", "nope"]) == 1
+    assert capsys.readouterr().err == (
+        "offsets: error: no positions sampled: no topic at b:9092 matches 'nope', or no leader of its partitions "
+        "answers; check --topics\n"
+    )
 
 
 def test_upkeep_compacts_the_files_of_samples(tmp_path: Path) -> None:
