@@ -51,7 +51,7 @@ class NoSuchPath(OffsetsError):
 
 
 class TargetNotWritable(OffsetsError):
-    """The output file cannot be written."""
+    """The output file or folder cannot be written."""
 
 
 class TargetNotEmpty(OffsetsError):
