@@ -42,6 +42,10 @@ class NoSuchCheckpoint(OffsetsError):
     """There is no checkpoint of a stream at the path."""
 
 
+class DamagedCheckpoint(OffsetsError):
+    """A file of a stream's checkpoint is empty or cut off."""
+
+
 class NotAStore(OffsetsError):
     """There is no complete store of this format version at the path."""
 
@@ -63,7 +67,7 @@ class NoSuchPath(OffsetsError):
 
 
 class TargetNotWritable(OffsetsError):
-    """The output file cannot be written."""
+    """The output file or folder cannot be written."""
 
 
 class TargetNotEmpty(OffsetsError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def export_segments(store: str, settings: Settings, to: str, as_of_ms: int | None, codec: str | None) -> int:
-    """Write the log to segment files; returns the exit status. Raises TargetNotEmpty."""
+    """Write the log to segment files; returns the exit status. Raises as `segment_export`."""
     if "://" in to:
         raise TargetNotEmpty(f"cannot export to {to}: it is not a local folder; name a new or empty one")
     reader = open_reader(store, settings)

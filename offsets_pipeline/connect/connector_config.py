@@ -33,11 +33,11 @@ _SECRET_NAME = re.compile(
 #: Words of a name: `dbPass` and `DB_PASS` have the words db and pass.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _PASS = re.compile(r"(?!bypass$|compass$|encompass$)\w*pass|pw")
-_KEY = re.compile(r"(\w*?)_?keys?")
+_KEY = re.compile(r"(\w*?)keys?")
 #: Words before a last word `key` that is no secret, such as `partition.key`.
 _OPEN_KEYS = re.compile(
-    r"business|cache|column|composite|delete|document|event|field|foreign|group|hash|join|message|natural|null|object"
-    r"|order|partition|primary|range|record|row|routing|shard|sort|surrogate|unique"
+    r"business|cache|column|composite|delete|document|event|field|foreign|group|hash|index|join|kafka|message|natural"
+    r"|null|object|order|partition|primary|range|record|row|routing|shard|sort|surrogate|table|topic|unique"
 )
 #: Last words of names that say something about a secret, such as `token.endpoint.url`.
 _ABOUT_A_SECRET = re.compile(

@@ -68,26 +68,28 @@ def damage_of(folder: str, files: Iterable[StoredFile] | None = None) -> Damaged
         damage = _damaged_log(folder) or (None if files is None else _damaged_file(folder, files))
     except (OSError, pa.ArrowException):
         return None
-    return None if damage is None else DamagedTable(f"{damage}; {_recovery(folder)}")
+    return None if damage is None else DamagedTable(damage)
 
 
 def _damaged_log(folder: str) -> str | None:
-    """Return what is wrong with a table's commits and checkpoints; None if nothing is."""
+    """Return what is wrong with a table's commits and checkpoints, and the way back; None if nothing is."""
     storage = storage_of(folder)
     names = storage.names(DELTA_LOG)
     commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
     checkpoints = sorted(int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name)))
     if not commits and not checkpoints:
         if any(name.endswith(".parquet") for name in storage.names("")):
-            return f"the table {folder} is damaged: its folder {DELTA_LOG} has no commit; all rows are lost to readers"
+            return (
+                f"the table {folder} is damaged: its folder {DELTA_LOG} has no commit; all rows are lost to readers; "
+                f"{_recovery(folder)}"
+            )
         return None
     for version in reversed(checkpoints):
         for name in sorted(name for name in names if name.startswith(f"{version:020d}.checkpoint")):
             reason = _unreadable_parquet(f"{folder}/{DELTA_LOG}/{name}") if name.endswith(".parquet") else None
             if reason is None:
                 continue
-            kept = commits and set(range(version + 1)) <= set(commits)
-            lost = "nothing is lost: delete it and _last_checkpoint" if kept else f"versions up to {version} are lost"
+            lost = _lost_without_checkpoint(folder, version, commits, f"it and {DELTA_LOG}/{_LAST_CHECKPOINT}")
             return (
                 f"the checkpoint file {DELTA_LOG}/{name} (version {version}) of {folder} is corrupt ({reason}); {lost}"
             )
@@ -97,9 +99,9 @@ def _damaged_log(folder: str) -> str | None:
     except (ValueError, KeyError, TypeError):
         return f"the file {DELTA_LOG}/{_LAST_CHECKPOINT} of {folder} is corrupt; nothing is lost: delete it"
     if latest >= 0 and latest not in checkpoints:
+        lost = _lost_without_checkpoint(folder, latest, commits, f"{DELTA_LOG}/{_LAST_CHECKPOINT}")
         return (
-            f"the checkpoint file of version {latest} of {folder} is missing, but {_LAST_CHECKPOINT} names it; nothing "
-            f"is lost if the commits from version 0 are there: delete {DELTA_LOG}/{_LAST_CHECKPOINT}"
+            f"the checkpoint file of version {latest} of {folder} is missing, but {_LAST_CHECKPOINT} names it; {lost}"
         )
     first = max(checkpoints, default=-1) + 1
     for version in range(first, max(commits, default=-1) + 1):
@@ -107,17 +109,24 @@ def _damaged_log(folder: str) -> str | None:
         file = f"the commit file {DELTA_LOG}/{commit_name(version)} (version {version}) of {folder}"
         lost = f"the changes of version {version} are lost, and version {version} and later cannot be read"
         if text is None:
-            return f"{file} is missing: {lost}"
+            return f"{file} is missing: {lost}; {_recovery(folder)}"
         try:
             if not all(isinstance(action, dict) for action in parsed(text)) or not text.strip():
                 raise ValueError  # noqa: TRY301 - a file of no actions is as corrupt
         except ValueError:
-            return f"{file} is corrupt: {lost}"
+            return f"{file} is corrupt: {lost}; {_recovery(folder)}"
     return None
 
 
+def _lost_without_checkpoint(folder: str, version: int, commits: Iterable[int], removable: str) -> str:
+    """Return what is lost with the checkpoint of a version, and the way back: to delete ``removable`` may suffice."""
+    if set(range(version + 1)) <= set(commits):
+        return f"nothing is lost: delete {removable}"
+    return f"versions up to {version} are lost; {_recovery(folder)}"
+
+
 def _damaged_file(folder: str, files: Iterable[StoredFile]) -> str | None:
-    """Return what is wrong with the first damaged data file; None if all are there and have their size and footer."""
+    """Return what is wrong with the first damaged data file, and the way back; None if all can be read."""
     system, path = open_path(folder)
     for file in files:
         found = system.get_file_info(f"{path}/{file.name}")
@@ -131,7 +140,8 @@ def _damaged_file(folder: str, files: Iterable[StoredFile]) -> str | None:
         if reason:
             version = _version_of(folder, file.name)
             added = "" if version is None else f" (added by version {version})"
-            return f"the data file {file.name}{added} of {folder} is {reason}: its {file.rows} rows are lost"
+            lost = f"its {file.rows} rows are lost; {_recovery(folder)}"
+            return f"the data file {file.name}{added} of {folder} is {reason}: {lost}"
     return None
 
 

@@ -60,14 +60,20 @@ def compact(
     to new files; by default to one. Files that another writer replaced first stay as they are. Ends between two commits
     if ``is_stopping``.
 
-    Raises as `TableFolder.snapshot` and `TableFolder.commit`.
+    Raises as `TableFolder.snapshot` and `TableFolder.commit`; StorageFailed if new files cannot be written.
     """
     seen = folder.snapshot()
     replaced = 0
     for together in _bins(seen.files()):
         if is_stopping():
             break
-        added = (rewrite or partial(_as_one, folder))(together)
+        try:
+            added = (rewrite or partial(_as_one, folder))(together)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot compact {folder.folder}: {first_line(error)}; nothing was committed; check its free space and "
+                "your permissions, then try again"
+            ) from error
         try:
             folder.commit(added, together, seen=seen, is_change=False, operation="OPTIMIZE")
         except WriteConflict:

@@ -79,6 +79,7 @@ def export_segments(
 
     Raises:
         TargetNotEmpty: ``to`` has other content, or another export writes to it.
+        TargetNotWritable: ``to`` cannot be written, for a disk that is full for example.
         UnsupportedTable: the table `log` cannot be read without Spark.
         StoreMismatch: the store has the topic of Connect's configurations, whose values it does not hold.
     """

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import TargetNotEmpty
+from offsets_pipeline.errors import TargetNotEmpty, TargetNotWritable
+from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +57,20 @@ class ExportTarget:
 def target_folder(folder: Path, topic: str) -> Iterator[ExportTarget]:
     """Open an empty folder for an export of a topic. Removes the remains of a killed export of it.
 
-    If the export fails, removes all that it wrote. Raises TargetNotEmpty.
+    If the export fails, removes all that it wrote. Raises TargetNotEmpty, TargetNotWritable.
     """
+    try:
+        with _locked(folder, topic) as target:
+            yield target
+    except OSError as error:
+        raise TargetNotWritable(
+            f"cannot export to {folder}: {first_line(error)}; what was written is removed; check its free space "
+            "and your permissions, then try again"
+        ) from error
+
+
+@contextmanager
+def _locked(folder: Path, topic: str) -> Iterator[ExportTarget]:
     there = folder.exists()
     if there and not folder.is_dir():
         raise TargetNotEmpty(f"cannot export to {folder}: it is not a local folder; name a new or empty one")

@@ -22,12 +22,16 @@ _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 def rewritten(folder: TableFolder, compression: str, files: list[StoredFile]) -> list[AddFile]:
     """Write the rows of these files to new ones with this codec of Parquet; returns the new files.
 
-    Raises DamagedTable if a file is missing or corrupt, OSError.
+    Raises DamagedTable if a file is missing or corrupt, OSError if the storage fails; then no new file is left.
     """
     writer = LogFileWriter(LogFilePlace(folder.folder, 0, compression=compression))
-    for rows in gathered(_row_groups(folder, files), size_bytes=SORT_BYTES):
-        write_in_order(writer, rows)
-    return writer.close()
+    try:
+        for rows in gathered(_row_groups(folder, files), size_bytes=SORT_BYTES):
+            write_in_order(writer, rows)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def _row_groups(folder: TableFolder, files: Iterable[StoredFile]) -> Iterator[pa.Table]:

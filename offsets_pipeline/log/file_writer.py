@@ -6,6 +6,7 @@ this module enforces them.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -85,6 +86,13 @@ class LogFileWriter:
         self._end_file()
         return self._written
 
+    def discard(self) -> None:
+        """Remove all files, after a failure. A file that cannot be removed is left to a vacuum."""
+        names = [each.name for each in self._written] + ([] if self._file is None else [self._file.name])
+        for name in names:
+            with suppress(OSError):
+                self._system.delete_file(f"{self._folder}/{name}")
+
     def _end_row_group(self) -> None:
         if not self._waiting:
             return
@@ -105,8 +113,8 @@ class _OpenFile:
     """An unfinished Parquet file."""
 
     def __init__(self, system: fs.FileSystem, folder: str, compression: str) -> None:
-        self._name = new_file_name(compression)
-        self._sink = system.open_output_stream(f"{folder}/{self._name}")
+        self.name = new_file_name(compression)
+        self._sink = system.open_output_stream(f"{folder}/{self.name}")
         self._parquet = pq.ParquetWriter(
             self._sink,
             SCHEMA,
@@ -142,7 +150,7 @@ class _OpenFile:
         lowest, highest = (
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
-        return AddFile(self._name, size, self._rows, lowest, highest)
+        return AddFile(self.name, size, self._rows, lowest, highest)
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

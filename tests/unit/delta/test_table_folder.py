@@ -649,6 +649,29 @@ def read_all(folder: TableFolder, how: str) -> None:
         snapshot.query("SELECT * FROM log_partitions").read_all()
 
 
+@pytest.mark.parametrize("left", [b"", None])
+def test_a_table_with_an_empty_checkpoint_opens_again_as_the_message_says(
+    damaged: TableFolder, left: bytes | None
+) -> None:
+    held = all_rows(damaged)
+    DeltaTable(damaged.folder).create_checkpoint()
+    (path,) = (Path(damaged.folder) / "_delta_log").glob("*.checkpoint.parquet")
+    path.unlink() if left is None else path.write_bytes(left)
+    with pytest.raises(DamagedTable) as raised:
+        read_all(again(damaged), "rows")
+    said, _, removable = str(raised.value).partition("nothing is lost: delete ")
+    assert said.startswith("the checkpoint file ")
+    assert removable == ("it and " if left is not None else "") + "_delta_log/_last_checkpoint"
+    path.unlink(missing_ok=True)
+    (path.parent / "_last_checkpoint").unlink()
+    assert all_rows(again(damaged)) == held
+
+
+def all_rows(folder: TableFolder) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = folder.snapshot().rows().to_pylist()
+    return rows
+
+
 def test_missing_table_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(NoSuchTable, match="no Delta table at"):
         TableFolder(str(tmp_path / "none"), LOG_PARTITIONS).snapshot()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from offsets_pipeline.cli import main
 from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, TargetNotEmpty
 from offsets_pipeline.export import segment_writer, target
 from offsets_pipeline.export.segment_export import export_segments
@@ -137,6 +140,35 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         export_segments(StateReader(str(store)), to)
     assert to.exists() == there
     assert not there or list(to.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], there: bool
+) -> None:
+    store = log_store(tmp_path / "store", 2, [append([(0, 5), (1, 6)])])
+    to = tmp_path / "to"
+    if there:
+        to.mkdir()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    export = ["export-segments", "--store", str(store), "--to", str(to)]
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", fail)
+        assert main(export) == 1
+    assert capsys.readouterr() == (
+        "",
+        (
+            f"offsets: error: cannot export to {to}: [Errno 28] No space left on device; what was written is removed; "
+            "check its free space and your permissions, then try again\n"
+        ),
+    )
+    assert to.exists() == there
+    assert not there or list(to.iterdir()) == []
+    assert main(export) == 0
+    assert (to / MANIFEST).exists()
 
 
 def assert_lists_what_is_there(folder: Path) -> None:

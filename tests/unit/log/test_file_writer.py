@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.upkeep import compact
+from offsets_pipeline.errors import StorageFailed
 from offsets_pipeline.log import file_writer
+from offsets_pipeline.log.file_compaction import rewritten
 from offsets_pipeline.log.file_writer import LogFilePlace, LogFileWriter
+from tests.log_tables import log_store
+from tests.unit.log.test_ordered_log import append
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offsets_pipeline.delta.data_file import AddFile
 
 NOW_MS = 1_795_000_000_123
@@ -140,3 +148,25 @@ def test_rows_that_break_a_constraint_are_refused(tmp_path: Path) -> None:
     no_source = batch.set_column(8, "source", pa.nulls(2, pa.string()))
     with pytest.raises(pa.ArrowInvalid, match="'source' is declared non-nullable"):
         written(tmp_path, no_source)
+
+
+def test_a_full_disk_ends_a_compaction_in_one_line_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = log_store(tmp_path / "store", 1, [append([(0, 5)]), append([(0, 6)])])
+    folder = TableFolder(f"{store}/{LOG.name}", LOG)
+    before = sorted(Path(folder.folder).rglob("*"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("pyarrow.parquet.ParquetWriter.write_table", fail)
+        with pytest.raises(StorageFailed) as failed:
+            compact(folder, partial(rewritten, folder))
+    assert str(failed.value) == (
+        f"cannot compact {folder.folder}: [Errno 28] No space left on device; nothing was committed; check its free "
+        "space and your permissions, then try again"
+    )
+    assert sorted(Path(folder.folder).rglob("*")) == before
+    assert compact(folder, partial(rewritten, folder)) == 2

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.errors import DamagedCheckpoint
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 
 if TYPE_CHECKING:
@@ -83,3 +84,17 @@ def test_a_checkpoint_that_another_process_uses_is_left_to_it(folder: Path) -> N
     assert not checkpoint.advance(3050)
     assert files(folder) == before
     assert json.loads(before["offsets/1"].splitlines()[-1])["reservoirVersion"] == 9
+
+
+@pytest.mark.parametrize("name", ["offsets/0", "offsets/1", "commits/0", "metadata"])
+@pytest.mark.parametrize("kept", [0, -2])
+def test_a_checkpoint_with_an_empty_file_is_named_with_the_way_back(folder: Path, name: str, kept: int) -> None:
+    (folder / "metadata").write_text('{"id":"0f911507-8d97-4bb3-9e7e-bedba5fbf243"}')
+    assert StreamCheckpoint(str(folder)).unread_version() == 7
+    (folder / name).write_text((folder / name).read_text()[:kept])
+    with pytest.raises(DamagedCheckpoint) as damaged:
+        StreamCheckpoint(str(folder)).unread_version()
+    assert str(damaged.value) == (
+        f"the file {name} of the checkpoint {folder} is empty or cut off; if a fold wrote it, delete the folder of the "
+        "checkpoint: the next fold reads the log once more, and nothing is lost"
+    )
