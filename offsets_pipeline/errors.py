@@ -317,6 +317,12 @@ class InvalidGroupId(OffsetsError):
     kafka_name = "INVALID_GROUP_ID"
 
 
+class InvalidTopic(OffsetsError):
+    """Kafka does not allow a topic of this name."""
+
+    kafka_name = "INVALID_TOPIC_EXCEPTION"
+
+
 class UnknownTopicOrPartition(OffsetsError):
     """The topic or partition does not exist, or its name is not allowed."""
 

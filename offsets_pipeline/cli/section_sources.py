@@ -16,6 +16,7 @@ from offsets_pipeline.cli.values import (
     PATTERN,
     SEMANTICS_OF_NEW_STORE,
     SERVERS,
+    TOPIC_NAME,
     ZOOKEEPER,
     every_option,
     partitions_option,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     help="Segment files, folders of log partitions, or a broker's data folder.",
 )
 @partitions_option("Number of log partitions (default: number of folders, if they are numbered 0 to k-1).")
-@click.option("--topic", metavar="T", help="Topic of the segments (default: settings, __consumer_offsets).")
+@click.option(
+    "--topic", type=TOPIC_NAME, metavar="T", help="Topic of the segments (default: settings, __consumer_offsets)."
+)
 @SEMANTICS_OF_NEW_STORE
 def ingest_segments(
     store: str,
@@ -86,7 +89,9 @@ def _topic_options(run: Callable[..., int]) -> Callable[..., int]:
                 metavar="HOST:PORT",
                 help="Brokers, separated by commas.",
             ),
-            click.option("--topic", metavar="T", help="Topic (default: settings, __consumer_offsets)."),
+            click.option(
+                "--topic", type=TOPIC_NAME, metavar="T", help="Topic (default: settings, __consumer_offsets)."
+            ),
             SEMANTICS_OF_NEW_STORE,
             KAFKA_OPTION,
             click.option("--available-now", is_flag=True, help="End when all records up to now are read."),

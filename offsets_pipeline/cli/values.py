@@ -15,6 +15,7 @@ from offsets_pipeline.input_text import INT32_MAX, shown, whole_number
 from offsets_pipeline.lag.starting_offset import parse_reset
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.topic_names import validated_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +171,7 @@ COMMIT = Written("commit", read_commit)
 POSITIONS = Written("positions", read_positions)
 PLACE = Written("place", read_place)
 TOPIC = Written("topic", read_topic)
+TOPIC_NAME = Written("topic", validated_topic)
 HOURS = Written("hours", read_hours)
 ADDRESS = Written("address", read_address)
 TIME = Written("time", parse_time_ms)

@@ -17,6 +17,7 @@ from offsets_pipeline.config.allowed_values import (
     setting,
 )
 from offsets_pipeline.errors import ConfigError
+from offsets_pipeline.topic_names import TOPIC_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -224,7 +225,7 @@ class TopicSettings(Section):
         ConfigError: a value is of the wrong type or not allowed.
     """
 
-    name: str = setting("__consumer_offsets", Text(r"[a-zA-Z0-9._-]{1,249}", "the name of a topic"))
+    name: str = setting("__consumer_offsets", Text(TOPIC_NAME, "the name of a topic"))
     """The topic to follow."""
 
     trigger_interval_ms: int = setting(500, WholeNumber(0, _INT32_MAX))

@@ -17,6 +17,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import json_text
+from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,9 +114,11 @@ def written_file(
     """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
 
     ``bounded`` names columns without nulls to keep statistics of. With ``few_rows`` the file takes the least time to
-    write. Raises OSError.
+    write. Raises OSError, UnsupportedTable for a partition that is no single folder.
     """
     system, path = open_path(folder)
+    if any("/" in value for value in (partition or {}).values()):
+        raise UnsupportedTable(f"cannot write to {folder}: a value of a partition column has a /, as in a path")
     place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
     if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from offsets_pipeline.errors import NotAStore, StoreMismatch
+from offsets_pipeline.errors import InvalidTopic, NotAStore, StoreMismatch
 from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.topic_names import validated_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ FORMAT_VERSION = "5"  # raise it with each change that older programs cannot rea
 
 _PROPERTY = "offsets."
 _FORMAT = f"{_PROPERTY}format.version"
+_TOPIC = f"{_PROPERTY}topic.name"
 _UNKNOWN = ""  # a table property cannot be null
 #: Log table property with the process that created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
@@ -78,6 +80,11 @@ class StoreProperties:
     topic_kind: TopicKind = TopicKind.CONSUMER_OFFSETS
     cluster_name: str | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        """Raise InvalidTopic for a name that no topic has: exports name folders after it."""
+        if self.topic_name is not None:
+            validated_topic(self.topic_name)
+
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
         return {
@@ -86,7 +93,7 @@ class StoreProperties:
             f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
             f"{_PROPERTY}topic.id": self.topic_id or _UNKNOWN,
-            f"{_PROPERTY}topic.name": self.topic_name or _UNKNOWN,
+            _TOPIC: self.topic_name or _UNKNOWN,
             f"{_PROPERTY}coordinator.semantics": self.coordinator_semantics.value,
             f"{_PROPERTY}topic.kind": self.topic_kind.value,
             CLUSTER_NAME: self.cluster_name or _UNKNOWN,
@@ -94,9 +101,17 @@ class StoreProperties:
 
     @classmethod
     def from_table_properties(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
-        """Read the properties of the log table. Raises NotAStore for another program's table or another format."""
+        """Read the properties of the log table.
+
+        Raises NotAStore for another program's table, another format, or a name that no topic has.
+        """
         require_format(properties, location)
-        return cls.of_any_format(properties)
+        try:
+            return cls.of_any_format(properties)
+        except InvalidTopic as error:
+            raise NotAStore(
+                f"cannot open store {location}: {error}; correct the property {_TOPIC} of its table log"
+            ) from None
 
     @classmethod
     def of_any_format(cls, properties: Mapping[str, str]) -> StoreProperties:
@@ -106,7 +121,7 @@ class StoreProperties:
             offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
             cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
             topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-            topic_name=properties.get(f"{_PROPERTY}topic.name") or None,
+            topic_name=properties.get(_TOPIC) or None,
             coordinator_semantics=CoordinatorSemantics(properties.get(f"{_PROPERTY}coordinator.semantics", MODERN)),
             topic_kind=TopicKind(properties.get(f"{_PROPERTY}topic.kind", TopicKind.CONSUMER_OFFSETS)),
             cluster_name=properties.get(CLUSTER_NAME) or None,

@@ -10,6 +10,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import absolute_path, open_path
 from offsets_pipeline.errors import NoSegments, NoSuchPath, StoreMismatch
+from offsets_pipeline.topic_names import validated_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +65,7 @@ def find_log(paths: Iterable[str], topic: str = OFFSETS_TOPIC) -> FoundLog:
     """Find every segment file of the topic below these paths.
 
     Raises:
+        InvalidTopic: Kafka does not allow the topic's name.
         NoSuchPath: a path does not exist.
         NoSegments: a path holds no segment of the log.
         StoreMismatch: the paths belong to different clusters or topics.
@@ -90,7 +92,7 @@ class _Finder:
         self._files = files
         self._path = path
         self._topic = topic
-        self._log_folder = re.compile(rf"{re.escape(topic)}-(\d+)")
+        self._log_folder = re.compile(rf"{re.escape(validated_topic(topic))}-(\d{{1,9}})")
 
     def look_at(self, info: fs.FileInfo) -> None:
         if info.type == fs.FileType.File:

@@ -26,6 +26,12 @@ SAID = {
     "ingest-segments|--store|{store}|segments|--coordinator-semantics|auto": (
         "invalid value for '--coordinator-semantics': 'auto' is not one of 'modern', 'classic'"
     ),
+    "ingest-segments|--store|{store}|segments|--topic|../../pwn": (
+        "invalid value for '--topic': '../../pwn' is not a topic name: it has 1 to 249 letters, digits, dots, _ and -"
+    ),
+    "follow|--store|{store}|--bootstrap-server|127.0.0.1:1|--topic|..": (
+        "invalid value for '--topic': '..' is not a topic name"
+    ),
     "reload|--store|{store}|--partition|1|--coordinator-semantics|classic": (
         "--coordinator-semantics is not allowed with --partition"
     ),

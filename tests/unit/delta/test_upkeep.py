@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,12 +15,10 @@ from offsets_pipeline.delta.schemas import LOG_PARTITIONS
 from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
-from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from tests.unit.delta.test_table_folder import append, numbers, rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.reader import StoredFile
 
@@ -146,3 +145,10 @@ def test_overtaken_write_waits_longer_each_time_up_to_a_bound_and_ends_with_a_co
     ] * 4
     writes = 0
     assert with_retries(lambda: overtaken(4), "a note", settings, waits.append) == 5
+
+
+def test_a_partition_value_that_is_a_path_writes_no_file(folder: TableFolder) -> None:
+    before = sorted(Path(folder.folder).parent.rglob("*"))
+    with pytest.raises(UnsupportedTable, match="a value of a partition column has a /, as in a path"):
+        folder.write_file(rows(1), {"incarnation": "../../../pwn"})
+    assert sorted(Path(folder.folder).parent.rglob("*")) == before

@@ -18,7 +18,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from offsets_pipeline.cli import main
-from offsets_pipeline.errors import InvalidPartitionCount, NoSegments, NoSuchPath, TargetNotEmpty
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
+from offsets_pipeline.errors import InvalidPartitionCount, InvalidTopic, NoSegments, NoSuchPath, TargetNotEmpty
 from offsets_pipeline.export import segment_writer, target
 from offsets_pipeline.export.segment_export import export_segments
 from offsets_pipeline.export.target import MANIFEST
@@ -26,6 +27,7 @@ from offsets_pipeline.ingest.segments.segment_files import find_log
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.compression import Codec
 from offsets_pipeline.record.segment import read_segment
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from tests.log_tables import capture_log, capture_records, log_store, segment_records
 from tests.logs import CAPTURE_NAMES, capture_partitions
 from tests.unit.log.test_ordered_log import append
@@ -317,3 +319,24 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TargetNotEmpty, match=said):
             export_segments(StateReader(str(store)), place)
     assert sorted(child.name for child in tmp_path.iterdir()) == ["a file", "store"]
+
+
+@pytest.mark.parametrize("topic", ["../../../pwn", "..", ".", "a/b", "a" * 250, "\u00fc", "a\0"])
+def test_a_topic_name_that_is_a_path_makes_no_store_and_is_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topic: str
+) -> None:
+    with pytest.raises(InvalidTopic, match="is not a topic name"):
+        StoreProperties(MIRRORED, 1, topic_name=topic, topic_kind=TopicKind.CONNECT_OFFSETS)
+    with pytest.raises(InvalidTopic, match="is not a topic name"):
+        find_log([str(tmp_path)], topic)
+    store = log_store(tmp_path / "a" / "b" / "c" / "store", 1, [], topic_kind=TopicKind.CONNECT_OFFSETS)
+    DeltaTable(store / "log").alter.set_table_properties({"offsets.topic.name": topic}, raise_if_not_exists=False)
+    before = files(tmp_path)
+    to = tmp_path / "a" / "b" / "c" / "to"
+    assert main(["export-segments", "--store", str(store), "--to", str(to)]) == 1
+    assert files(tmp_path) == before
+    assert not to.exists()
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "is not a topic name" in err
+    assert "correct the property offsets.topic.name of its table log" in err
