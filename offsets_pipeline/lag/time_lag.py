@@ -59,16 +59,17 @@ def exact_lag(found: FoundRecord, at_ms: int) -> TimeLag:
 
 
 def interpolated_lags(samples: Series, first: Int64s, end: Int64s, offsets: Int64s, times_ms: Int64s) -> list[TimeLag]:
-    """Lag of committed offsets, each by the samples up to its time.
+    """Lag of committed offsets, each at a time, by the samples before and after it.
 
     ``first`` and ``end`` say where in ``samples`` those of the offset's partition are.
     """
-    first, end = newest_incarnations(samples, first, end, times_ms)
-    is_sampled = end > first
+    first, until, end = incarnations_at(samples, first, end, times_ms)
+    is_sampled = until > first
     if not len(samples.sampled_ms):
         return [_NEVER_SAMPLED] * len(offsets)
     ends, times, last = samples.log_end_offset, samples.sampled_ms, np.maximum(end - 1, 0)
-    position = np.maximum(offsets, samples.log_start_offset[last])  # the log has no record before its start
+    starts = samples.log_start_offset[np.maximum(until - 1, 0)]
+    position = np.maximum(offsets, starts)  # the log has no record before its start
     above = first_above(ends, first, end, position)
     is_at_end = is_sampled & (position >= ends[last])
     is_between = is_sampled & ~is_at_end & (above > first)
@@ -104,7 +105,8 @@ def interpolated_ends(
     ``first`` and ``end`` are as of `interpolated_lags`. Between two samples records are spread evenly. After the last
     sample of a partition its log end stays as it is up to ``known_to_ms``: a sample without a row found no change.
     """
-    first, _ = newest_incarnations(samples, first, end, np.full(len(first), at_ms))
+    last = end
+    first, _, end = incarnations_at(samples, first, end, np.full(len(first), at_ms))
     after = first_above(samples.sampled_ms, first, end, times_ms)
     before = np.where(after > first, after - 1, -1)
     after = np.where(after < end, after, -1)
@@ -112,23 +114,26 @@ def interpolated_ends(
         return EndsBetween(np.full(len(first), np.nan), before, after)
     ends, times = samples.log_end_offset, samples.sampled_ms
     grown = ends[after] - ends[before]
-    is_exact = (before >= 0) & (times[before] == times_ms)
-    after = np.where((before >= 0) & (grown < 0), -1, after)  # created again since
     is_between = (before >= 0) & (after >= 0)
     share = (times_ms - times[before]) / np.where(is_between, times[after] - times[before], 1)
-    is_still = (after < 0) & (before >= 0) & (grown >= 0) & (times_ms <= (-1 if known_to_ms is None else known_to_ms))
-    found = np.where(is_between, ends[before] + share * grown, np.where(is_exact | is_still, ends[before], np.nan))
+    # an incarnation that has ended may have ended at any time after its last sample
+    is_still = (before >= 0) & (after < 0) & (times_ms <= np.where(end == last, known_to_ms or 0, times[before]))
+    found = np.where(is_between, ends[before] + share * grown, np.where(is_still, ends[before], np.nan))
     return EndsBetween(found, before, after)
 
 
-def newest_incarnations(samples: Series, first: Int64s, end: Int64s, times_ms: Int64s) -> tuple[Int64s, Int64s]:
-    """Cut each slice of samples off after its time, and before the topic was last created: a log end only grows."""
-    end = first_above(samples.sampled_ms, first, end, times_ms)
+def incarnations_at(samples: Series, first: Int64s, end: Int64s, times_ms: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Cut each slice of samples to the incarnation of the topic at its time: a log end only grows.
+
+    Returns where it begins, where its samples up to the time end, and where it ends.
+    """
+    until = first_above(samples.sampled_ms, first, end, times_ms)
     if not len(samples.log_end_offset):
-        return first, end
-    falls = np.diff(samples.log_end_offset, prepend=samples.log_end_offset[:1]) < 0
-    created = np.maximum.accumulate(np.where(falls, np.arange(len(falls)), 0))
-    return np.where(end > first, np.maximum(first, created[np.maximum(end - 1, 0)]), first), end
+        return first, until, end
+    falls = np.flatnonzero(np.diff(samples.log_end_offset, prepend=samples.log_end_offset[:1]) < 0)
+    number = np.searchsorted(falls, np.maximum(until - 1, first), side="right")
+    created, next_created = np.append(0, falls)[number], np.append(falls, len(samples.log_end_offset))[number]
+    return np.where(until > first, np.maximum(first, created), first), until, np.minimum(end, next_created)
 
 
 def _seconds(at_ms: int, appended_ms: float) -> float:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TYPE_CHECKING
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,17 +19,28 @@ from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.kafka_options import KafkaOptions
 from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics
 from offsets_pipeline.cli import main
+from offsets_pipeline.cli.lag_command import PositionOptions
+from offsets_pipeline.cli.report_command import CoverageOptions, collected
 from offsets_pipeline.clock import FixedClock, SystemClock, parse_time_ms
+from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.errors import OffsetsError
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.query.local_sql import LocalSql
+from offsets_pipeline.query.state_reader import StateReader
+from offsets_pipeline.store import Store
 from offsets_pipeline.topic_positions.position_sampler import PositionSampler
-from offsets_pipeline.topic_positions.sample_table import read_samples, table_of
+from offsets_pipeline.topic_positions.position_samples import Sample, rows_of
+from offsets_pipeline.topic_positions.sample_table import SampleWriter, read_samples, table_of
 from tests.kafka.live import LiveBroker, live_broker
-from tests.spark.stores import CLOCK
+from tests.kafka.live_clients import wait_until
+from tests.spark.stores import CLOCK, table
 from tests.unit.lag.stores import folded_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
     from tests.kafka.brokers import KafkaJvm
@@ -246,3 +259,95 @@ def test_samples_of_a_broker_are_what_it_answers(broker: LiveBroker, store: Path
     # at the end it writes the last sample of those that stayed as they were
     assert found.series(("plain", 1)).log_end_offset.tolist() == [5, 5]
     assert found.series(("trimmed", 0)).log_start_offset.tolist() == [4, 4]
+
+
+COVERAGE = CoverageOptions(100, 1, 1, 1, None, PositionOptions(None, None, ()))
+
+
+def note_follow(store: Path, settings: Settings, read_at_ms: int, topic_ends: Mapping[int, int]) -> None:
+    """Note what `follow` notes of a log that it has read to the end at this time; the topic may have more by now."""
+    ends = {row["log_partition"]: row["end_offset"] for row in table(store, "log_partitions").to_pylist()}
+    reads = {}
+    for at in range(5):
+        end = ends.get(at, 0)
+        topic_end = topic_ends.get(at, end)
+        reads[at] = TopicRead(0, end, topic_end, topic_end, read_at_ms - DAY_MS, read_at_ms, None, None)
+    opened = Store(cast("SparkSession", None), str(store), StoreProperties(MIRRORED, 5))
+    LogMetadata(opened, settings, SystemClock()).read(reads)
+
+
+def shown_by_all(
+    store: Path, broker: LiveBroker, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> set[tuple[str, int | None, int]]:
+    """Group, lag and time that each command shows of the topic `paced`: all commands show the same."""
+    at, live = ["--store", str(store)], ["--bootstrap-server", broker.address]
+    named = ["--group", "healthy", "--group", "slow"]
+    found: dict[str, set[tuple[str, int | None, int]]] = {}
+    for with_broker in (live, []):
+        name = " ".join(with_broker[:1])
+        found[f"lag {name}"] = {
+            (str(row["group"]), cast("int", row["lag"]), parse_time_ms(str(row["as_of"])))
+            for row in rows(capsys, *at, *named, *with_broker)
+        }
+        found[f"lag --summary {name}"] = {
+            (str(row["group"]), cast("int", row["lag"]), parse_time_ms(str(row["as_of"])))
+            for row in rows(capsys, *at, *named, *with_broker, "--summary")
+        }
+        assert main(["groups", *at, *named, *with_broker, "--format", "json"]) == 0
+        listed = json.loads(capsys.readouterr().out)["groups"]
+        found[f"groups {name}"] = {(each["group"], each["lag"], parse_time_ms(each["lag_as_of"])) for each in listed}
+        assert main(["top", *at, *named, *with_broker, "--rounds", "1"]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+        found[f"top {name}"] = {(line[0], int(line[-2]), parse_time_ms(line[-1])) for line in lines}
+        where = PositionOptions(with_broker[1] if with_broker else None, None, ())
+        report = collected(str(store), settings, SystemClock().now_ms(), replace(COVERAGE, positions=where))
+        found[f"report {name}"] = {
+            (row.group, row.lag, parse_time_ms(str(row.lag_as_of)))
+            for row in report.groups.rows
+            if row.group in ("healthy", "slow")
+        }
+    assert main(["describe", *at, *named, *live, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (time_ms,) = {time_ms for _, _, time_ms in found["lag "]}
+    found["describe"] = {(name, group["offsets"][0]["lag"], time_ms) for name, group in document["groups"].items()}
+    query = "SELECT group_id, lag, unix_millis(as_of) FROM consumer_lag WHERE topic = 'paced'"
+    with closing(LocalSql([StateReader(str(store))])) as local:
+        found["sql"] = {(row[0], row[1], row[2]) for row in local.run(query)[1]}
+    (shown, *others) = found.values()
+    assert [name for name, each in found.items() if each != shown] == [], found
+    assert others
+    return shown
+
+
+def test_all_commands_show_one_lag_while_a_mirror_is_behind_and_catches_up(
+    broker: LiveBroker, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R37: `follow` has died; then the broker gets 1,000 records, and the healthy group reads them all."""
+    broker.create_topic("paced", 1)
+    broker.produce("paced", 0, 20)
+    broker.commit("healthy", {("paced", 0): 20})
+    broker.commit("slow", {("paced", 0): 5})
+    broker.wait_for_markers()
+    behind = folded_segments(broker.folder, tmp_path / "behind", 5, settings)
+    died_ms = SystemClock().now_ms()
+    wait_until(lambda: SystemClock().now_ms() > died_ms, "the clock stands still")
+    broker.produce("paced", 0, 1_000)
+    broker.commit("healthy", {("paced", 0): 1_020})
+    caught_up_ms = SystemClock().now_ms()
+    note_follow(behind, settings, died_ms, topic_ends={})
+    samples = [(("paced", 0), Sample(0, end, at_ms)) for end, at_ms in ((20, died_ms), (1_020, caught_up_ms))]
+    SampleWriter(table_of(str(behind)), "a test").append(rows_of(samples, "a test"))
+    assert shown_by_all(behind, broker, settings, capsys) == {("healthy", 0, died_ms), ("slow", 15, died_ms)}
+    # what the broker has by now is the answer once the log has it, too
+    current = folded_segments(broker.folder, tmp_path / "current", 5, settings)
+    note_follow(current, settings, caught_up_ms, topic_ends={})
+    SampleWriter(table_of(str(current)), "a test").append(rows_of(samples, "a test"))
+    assert shown_by_all(current, broker, settings, capsys) == {
+        ("healthy", 0, caught_up_ms),
+        ("slow", 1_015, caught_up_ms),
+    }
+    # while it catches up, the report is not as of now, and says so
+    note_follow(current, settings, died_ms, topic_ends=dict.fromkeys(range(5), 1_000_000))
+    report = collected(str(current), settings, SystemClock().now_ms(), COVERAGE)
+    assert report.until_ms < report.made_ms
+    assert any("lack " in each and "records of its topic" in each for each in report.warnings)

@@ -122,7 +122,8 @@ def test_lag_is_never_extrapolated(samples: list[tuple[int, int]], offset: int, 
     assert lag.reason.startswith(said)
 
 
-def test_samples_after_the_time_do_not_count() -> None:
+def test_time_between_two_samples_is_interpolated_from_both() -> None:
     found = series([(1000, 10), (2000, 20), (3000, 30)])
-    assert interpolated_lag(found, 20, 2500).seconds == 0
+    assert interpolated_lag(found, 20, 2500).seconds == pytest.approx(0.45)  # record 20 came at 2050
+    assert interpolated_lag(found, 25, 2500).seconds == 0
     assert interpolated_lag(found, 15, 2500).seconds == pytest.approx(1.0, abs=0.1)
