@@ -269,6 +269,7 @@ def test_no_acknowledged_commit_is_lost_or_stands_twice_after_many_faults(
         for each in coordinators:
             each.close()
 
+    monkeypatch.setenv("AWS_TIMEOUT", "60s")  # a read of every row may take its time
     assert set(network.seen) == set(FAULTS)
     found = numbers(rows)
     assert len(found) == len(set(found))
