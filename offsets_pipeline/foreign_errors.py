@@ -59,7 +59,7 @@ def raised_on_executor(error: Exception) -> OffsetsError | None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a later run, which may do the same again, may succeed: always but after an error of ours that stays."""
+    """Whether a later run may succeed. It may write again what the failed run wrote."""
     ours = raised_on_executor(error)
     if ours is not None:
         return ours.retriable or isinstance(ours, CommitUnknown)

@@ -457,6 +457,14 @@ def test_a_commit_without_an_answer_is_put_again_until_its_version_has_an_owner(
     assert append(folder, 2) == 2
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_commit_whose_first_request_took_all_the_time_is_put_again(
+    folder: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(folder, monkeypatch, LOST)
+    assert append(folder, 1) == 1
+
+
 @pytest.mark.parametrize("then", [LOST, REFUSED, False])
 @pytest.mark.usefixtures("impatient")
 def test_a_commit_that_stays_unknown_keeps_its_files(
