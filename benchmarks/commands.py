@@ -1,4 +1,6 @@
-"""Measures commands that start no Spark: `python -m benchmarks.commands STORE...` prints seconds of wall and processor time.
+"""Measures commands that start no Spark, in seconds of wall and processor time.
+
+    python -m benchmarks.commands STORE...
 
 Each run is a process of its own, from its start to its end, with warm files. It prints the medians.
 """
