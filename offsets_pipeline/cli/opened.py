@@ -41,11 +41,6 @@ def spark_when_needed(settings: Settings) -> Callable[[], SparkSession]:
 
 def open_store(location: str, settings: Settings) -> Store:
     """Open a store; starts Spark when it is first needed, at once for a schema. Raises NoSuchStore, NotAStore."""
-    from offsets_pipeline.delta.filesystems import arrow_folder
-    from offsets_pipeline.delta.store_folder import properties_of
-
-    if not location.startswith(SCHEMA_PREFIX):
-        properties_of(arrow_folder(location))  # before the import of pyspark
     from offsets_pipeline.store import Store
 
     return Store.open(spark_when_needed(settings), location)
