@@ -50,11 +50,6 @@ def open_store(location: str, settings: Settings) -> Store:
 
     Raises NoSuchStore, NotAStore, JarsMissing.
     """
-    from offsets_pipeline.delta.filesystems import arrow_folder
-    from offsets_pipeline.delta.store_folder import properties_of
-
-    if not location.startswith(SCHEMA_PREFIX):
-        properties_of(arrow_folder(location))  # before the import of pyspark
     from offsets_pipeline.store import Store
 
     return Store.open(spark_when_needed(settings, location), location)
