@@ -30,7 +30,7 @@ from offsets_pipeline.delta.protocol import (
     schema_fields,
     write_actions,
 )
-from offsets_pipeline.delta.put_if_absent import put_if_absent
+from offsets_pipeline.delta.put_if_absent import answered, put_if_absent
 from offsets_pipeline.delta.reader import table_as_of
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
@@ -212,8 +212,8 @@ class TableFolder:
         except OSError as error:
             raise self._not_written(error) from error
         try:
-            is_unsafe = isinstance(self.storage, ObjectStorage) and self.storage.create(
-                commit_path(0), text, durable=True
+            is_unsafe = isinstance(self.storage, ObjectStorage) and answered(
+                lambda: self.storage.create(commit_path(0), text, durable=True)
             )
         except OSError as error:
             raise self._unknown(0, error) from error

@@ -157,6 +157,12 @@ def test_a_restarted_coordinator_takes_the_version_of_a_request_that_is_on_its_w
     assert sum(map(len, log_of(s3_store).values())) == 2
 
 
+def test_a_table_is_created_although_answers_are_lost(server: FaultyS3, s3_store: str) -> None:
+    first_commits(server, Fault.ERROR_500, Fault.ERROR_503)
+    assert TableFolder(f"{s3_store}/made", LOG_PARTITIONS).create()
+    assert_first_took_the_version(server.commits)
+
+
 def test_a_refused_commit_leaves_no_file(server: FaultyS3, s3_store: str) -> None:
     with patient(s3_store) as coordinator:
         first_commits(server, Fault.REFUSED)
