@@ -44,8 +44,8 @@ SAID = {
     "clean-log|--store|{store}|--every|0": ("invalid value for '--every': '0' is not a duration: write seconds, or"),
     "clean-log|--store|{store}|--dry-run|--every|5": ("--every is not allowed with --dry-run"),
     "maintain|--store|{store}|--every": ("option '--every' requires an argument"),
-    "export-segments|--store|{store}|--to|{store}|--codec|gzip": (
-        "invalid value for '--codec': 'gzip' is not one of 'none', 'zstd'"
+    "export-segments|--store|{store}|--to|{store}|--codec|brotli": (
+        "invalid value for '--codec': 'brotli' is not one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'"
     ),
     "export-segments|--store|{store}": ("missing option '--to'"),
     "describe|--store|{store}": ("one of --group, --all-groups, --list is required"),
