@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable, unwritable
+from offsets_pipeline.delta.protocol import DELETION_VECTORS, UNDO, unreadable
 from offsets_pipeline.delta.s3_access import connection_options, is_s3, object_store_options
 from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.input_text import is_utf8, shown
@@ -23,7 +23,6 @@ from offsets_pipeline.input_text import is_utf8, shown
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from offsets_pipeline.delta.schemas import Table
 
 _BATCH_ROWS = 65_536
 _ALL_ROWS = 2**63 - 1
@@ -118,11 +117,6 @@ def with_deletion_vectors(folder: str) -> UnsupportedTable:
         f"cannot read the table {folder} without Spark: its files have deleted rows that were not rewritten "
         f"(deletion vectors); run REORG TABLE delta.`{folder}` APPLY (PURGE)"
     )
-
-
-def unmet_by_writer(table: DeltaTable, made_as: Table) -> str | None:
-    """Return the requirement of a table that this program's appends do not meet; None: it may append."""
-    return unwritable(protocol_of(table), metadata_of(table), made_as)
 
 
 def metadata_of(table: DeltaTable) -> dict[str, Any]:
