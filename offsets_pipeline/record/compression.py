@@ -175,6 +175,12 @@ def _compress_snappy(data: bytes) -> bytes:
     return bytes(out)
 
 
+def _compress_lz4(data: bytes) -> bytes:
+    frame = cramjam.lz4.Compressor(block_linked=False)  # Kafka's client refuses blocks that depend on earlier ones
+    frame.compress(data)
+    return bytes(frame.finish())
+
+
 def _with_lz4_header_checksum(data: bytes) -> bytes:
     size = _LZ4_DESCRIPTOR_BYTES
     start = len(_LZ4_MAGIC)
@@ -206,6 +212,6 @@ def _xxh32_short(data: bytes) -> int:
 _COMPRESS: dict[Codec, Callable[[bytes], bytes]] = {
     Codec.GZIP: lambda data: zlib.compress(data, wbits=_GZIP_WBITS),
     Codec.SNAPPY: _compress_snappy,
-    Codec.LZ4: lambda data: bytes(cramjam.lz4.compress(data)),
+    Codec.LZ4: _compress_lz4,
     Codec.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
 }

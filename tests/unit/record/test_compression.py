@@ -75,6 +75,11 @@ def test_a_snappy_block_cannot_claim_more_than_its_bytes_can_hold() -> None:
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\x00\x00\x00")
 
 
+def test_blocks_of_an_lz4_frame_do_not_depend_on_each_other() -> None:
+    """Kafka's client says "Dependent block stream is unsupported"; bit 5 of the flags says that they do not."""
+    assert compress(Codec.LZ4, bytes(200_000))[4] & 0x20
+
+
 @pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"no frame at all"])
 def test_bad_legacy_lz4_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptRecord, match="lz4"):
