@@ -50,7 +50,7 @@ class LogAppender:
     def append_files(self, files: Sequence[AddFile], complete_ms: int | None = None) -> int:
         """Append the files that tasks wrote at `place`, in one commit; returns how many records.
 
-        ``complete_ms`` is the time as of which the log has all records with these, if that is known.
+        ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
         Raises WriteConflict if another append was committed first; then nothing is written and the files are removed.
         Raises as `TableFolder.commit`.

@@ -76,7 +76,7 @@ class TopicAppender:
     def append(self, store: Store, rows: DataFrame, complete_ms: int | None = None) -> int:
         """Append the records of rows of `RecordBatchSource` that the log lacks; returns how many.
 
-        ``complete_ms`` is the time as of which the log has all records with these, if that is known.
+        ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
 
         Raises WriteConflict if other writers appended first too often, and the exceptions of ``confirm``.
         """

@@ -110,7 +110,7 @@ class TopicProgress:
         return True
 
     def complete_with(self, planned: Mapping[int, Position]) -> int | None:
-        """Time as of which the log has all records once it has those up to these ends; None if that is not known."""
+        """Time up to which the log is complete when it has the records up to these ends; None: unknown (R36)."""
         for looked_ms, ends in ((self._looked_ms, _ends(self.bounds)), (self._asked_ms, self._asked)):
             if all(at in planned and planned[at].offset >= end for at, end in ends.items()):
                 return looked_ms

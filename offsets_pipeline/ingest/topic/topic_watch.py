@@ -127,7 +127,7 @@ class TopicWatch:
         """Note the new leaders of a batch before its records are appended; ``ends`` are the planned ones.
 
         Else, after a kill, the log would have records that a newer leader wrote, and the noted leader would not have
-        them. Returns the time as of which the log has all records with this batch; None if that is not known.
+        them. Returns the time up to which this batch completes the log; None if unknown (R36).
         """
         if progress.take_leaders(ends) and progress.counts:
             self._notes.note(progress)
