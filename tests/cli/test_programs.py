@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
+from offsets_pipeline.delta.schemas import LEASES
 from tests.compare import compare
 from tests.logs import capture_rows, oracle
 from tests.programs import (
@@ -107,10 +108,19 @@ def test_each_job_is_a_command_with_the_same_options(path: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith(f"Usage: offsets {named[1]} ")
 
 
+def files_of(store: Path) -> set[Path]:
+    """The files of a store but for those of its leases."""
+    return {path for path in store.rglob("*") if LEASES.name not in path.parts}
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("command", [("fold", "--available-now"), ("verify",), ("sql", "--spark", "SELECT 1")])
-def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
-    tools = tmp_path / "bin"
+def test_missing_java_is_named_in_the_error(
+    folded: Callable[[str], Path], root: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    store, tools = tmp_path / "s", tmp_path / "bin"
+    copied(folded(CAPTURE), store)
+    there = files_of(store)
     tools.mkdir()
     for name in ("bash", "env", "dirname", "basename"):
         (tools / name).symlink_to(shutil.which(name) or name)
@@ -118,7 +128,7 @@ def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command:
     name, *rest = command
 
     def run() -> subprocess.CompletedProcess[str]:
-        words: list[str | Path] = [OFFSETS, name, "--store", tmp_path / "s", *rest]
+        words: list[str | Path] = [OFFSETS, name, "--store", store, *rest]
         return subprocess.run(
             words, cwd=root, capture_output=True, text=True, check=False, timeout=100, env=environment
         )
@@ -126,7 +136,7 @@ def test_missing_java_is_named_in_the_error(root: Path, tmp_path: Path, command:
     assert_refused(
         run(), "no Java in PATH: Spark needs Java 17 or newer; install one, and put it in PATH or set JAVA_HOME"
     )
-    assert not (tmp_path / "s").exists()
+    assert files_of(store) == there
     environment["JAVA_HOME"] = str(tmp_path / "jdk")
     assert_refused(run(), f"no Java in JAVA_HOME, which is {tmp_path / 'jdk'}: Spark needs Java 17")
 
