@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from offsets_pipeline.store import Store
 
 
-def start_spark(settings: Settings, *locations: str | None) -> SparkSession:
-    """Start Spark, which is to open these stores and checkpoints. Raises JavaMissing, JarsMissing."""
+def start_spark(settings: Settings) -> SparkSession:
+    """Start Spark. Raises JavaMissing."""
     from pyspark.logger import PySparkLogger
 
-    from offsets_pipeline.session import build_session, check_s3
+    from offsets_pipeline.session import build_session
 
-    if any(location and is_s3(location) for location in locations):
-        check_s3()
     show_status("starting Spark ...")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # they print errors that the command prints too
@@ -42,7 +40,11 @@ def spark_when_needed(settings: Settings, *locations: str | None) -> Callable[[]
 
     ``locations`` are the stores and checkpoints that Spark is to open. Raises JarsMissing.
     """
-    return cache(partial(start_spark, settings, *locations))
+    if any(location and is_s3(location) for location in locations):
+        from offsets_pipeline.session import check_s3
+
+        check_s3()
+    return cache(partial(start_spark, settings))
 
 
 def open_store(location: str, settings: Settings) -> Store:

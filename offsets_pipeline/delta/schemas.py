@@ -443,3 +443,8 @@ TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *LAT
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The tables of a store with a topic of this kind, in the order in which it is created."""
     return _CONNECT_TABLES if kind.is_connect else TABLES
+
+
+def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
+    """The tables that a store with a topic of this kind gets when they are first written."""
+    return (LEASES,) if kind.is_connect else LATER_TABLES

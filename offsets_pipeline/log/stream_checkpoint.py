@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from offsets_pipeline.delta.filesystems import arrow_folder, children, read_text
-from offsets_pipeline.delta.put_if_absent import put_if_absent
 from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import DamagedCheckpoint
 
@@ -58,7 +57,8 @@ class StreamCheckpoint:
         storage = storage_of(arrow_folder(self._folder))
         files = [(f"commits/{at}", commit) for at in self._planned if at > self._ended[-1]]
         files += [(f"offsets/{number}", "\n".join(lines)), (f"commits/{number}", commit)]
-        return all(put_if_absent(storage, name, text.encode(), durable=True) for name, text in files)
+        # not `put_if_absent`: another process that has the name may have written the same text
+        return all(storage.create(name, text.encode(), durable=True) for name, text in files)
 
     def _text(self, name: str) -> str:
         """The text of a file. Spark gives a file its name once it is complete, so a crash of the machine cut it off."""

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.data_file import COMPLETE
-from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.delta.reader import timestamp_of
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.topic_positions.sample_table import newest_sample_ms, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,7 @@ def answer_time(reader: StateReader, mirror_interval_ms: int) -> AnswerTime:
     current = reader.current
     log = reader.table(LOG.name)
     notes = notes_of(reader.table(LOG_PARTITIONS.name).rows(), current.log_incarnation)
-    data_ms = _data_ms(notes, log, current.log_incarnation, reader.opened_ms, reader.properties.kind)
+    data_ms = _data_ms(notes, log, current.log_incarnation, reader)
     ends = {at: each.folded_to for at, each in current.progress.items()}
     stale = list(_missing(notes, ends, data_ms, reader.opened_ms - mirror_interval_ms))
     folded = {at: current.stored[at] for at in current.unfolded if at in current.stored}
@@ -112,12 +113,12 @@ def log_answer_time(history: LogHistory, mirror_interval_ms: int, until_ms: int 
 
     Nothing is stale at a time up to which the log has all records. ``mirror_interval_ms`` as of `answer_time`.
     """
-    notes, kind = notes_of(history.notes, history.current.number), history.properties.kind
-    data_ms = _data_ms(notes, history.log, history.current.number, history.opened_ms, kind)
+    notes = notes_of(history.notes, history.current.number)
+    data_ms = _data_ms(notes, history.log, history.current.number, history)
     stale = list(_missing(notes, {}, data_ms, history.opened_ms - mirror_interval_ms, until_ms))
     if until_ms is not None:
         data_ms = {at: min(each, until_ms) for at, each in data_ms.items()}
-    return _answered(data_ms, stale, history.opened_ms if until_ms is None else until_ms, kind)
+    return _answered(data_ms, stale, history.opened_ms if until_ms is None else until_ms, history.properties.kind)
 
 
 def log_answer_at(history: LogHistory, positions: Mapping[int, int]) -> AnswerTime:
@@ -138,10 +139,14 @@ def _answered(data_ms: dict[int, int], stale: list[Stale], at_most_ms: int, kind
     return AnswerTime(shown_time(min(known)) if known else None, _in_order(stale), data_ms)
 
 
-def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, opened_ms: int, kind: str) -> dict[int, int]:
+def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, of: StateReader | LogHistory) -> dict[int, int]:
     """The data time of each log partition (R36); none of an owned log, which is as of the time of the question."""
-    if kind == OWNED:
+    if of.properties.kind == OWNED:
         return {}
+    if of.properties.kind == SNAPSHOT:  # each one looks at all groups, and samples all topics
+        newest = _newest_records(log, ["TRUE"])
+        at_ms = max(newest.values(), default=0)
+        return dict.fromkeys(newest, min(max(at_ms, newest_sample_ms(table_of(of.location)) or 0), of.opened_ms))
     read_at = {at: each["read_at"] for at, each in notes.items() if each["read_at"] is not None}
     if not read_at and notes:  # segment files
         files_ms = max(each["updated_at"] or 0 for each in notes.values())
@@ -152,7 +157,7 @@ def _data_ms(notes: Notes, log: Snapshot, log_incarnation: int, opened_ms: int, 
     newest = _newest_records(log, [where])
     appended_ms = log.transaction(COMPLETE) if read_at else 0
     times = {at: max(newest.get(at, 0), read_at.get(at, 0), appended_ms) for at in {*newest, *read_at}}
-    return {at: min(each, opened_ms) for at, each in times.items()}
+    return {at: min(each, of.opened_ms) for at, each in times.items()}
 
 
 def _newest_records(log: Snapshot, conditions: Sequence[str]) -> dict[int, int]:

@@ -6,14 +6,6 @@ A status takes the log, too: `offsets lag` computes it.
 
 from __future__ import annotations
 
-#: `topic_offsets` of a store that has no samples.
-NO_SAMPLES = """
-    SELECT cast(NULL AS STRING) AS topic, cast(NULL AS INT) AS partition, cast(NULL AS BIGINT) AS log_start_offset,
-           cast(NULL AS BIGINT) AS log_end_offset, cast(NULL AS TIMESTAMP) AS sampled_at,
-           cast(NULL AS STRING) AS source
-    WHERE FALSE
-"""
-
 #: Placeholders: the views `current_offsets` and `group_members`, the tables `groups` and `topic_offsets`, and the data
 #: times of log partitions. Commit and log end are those of `as_of` (R37). A commit after it has no lag, for only the
 #: log tells the commit that it replaced.

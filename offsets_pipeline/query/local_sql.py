@@ -20,7 +20,15 @@ import pyarrow as pa
 
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS, tables_of
+from offsets_pipeline.delta.schemas import (
+    FOLD_PROGRESS,
+    LATER_TABLES,
+    LOG_PARTITIONS,
+    TOPIC_OFFSETS,
+    TOPICS,
+    later_tables_of,
+    tables_of,
+)
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
 from offsets_pipeline.query.filters import Filters, filters_of
@@ -303,7 +311,7 @@ def _views_of(kind: TopicKind) -> Mapping[str, str]:
 
 
 def _tables_of(kind: TopicKind) -> tuple[Table, ...]:
-    return (*tables_of(kind), *(() if kind.is_connect else LATER_TABLES))
+    return (*tables_of(kind), *later_tables_of(kind))
 
 
 def _values(column: pa.Array, type_: str) -> list[Any]:

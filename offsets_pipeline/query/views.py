@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.properties import OWNED, require_different_clusters
+from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS, later_tables_of
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
-from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, NO_SAMPLES, STEPS
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
 from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import SparkSource
 
 
@@ -43,7 +45,7 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
     The views of history then have only the groups and log partitions that its conditions allow, and read no others.
     """
     opened = open_stores(spark, stores)
-    queries = _queries(opened) | _sample_queries(opened)
+    queries = _queries(opened) | _later_queries(opened)
     names = {table.name for store in opened for table in store.tables} | HISTORY_VIEWS.keys() | queries.keys()
     wanted = names & set(re.findall(r"\w+", query.lower())) or names
     filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
@@ -113,10 +115,13 @@ def _queries(stores: Sequence[Store]) -> dict[str, str]:
     return {name: " UNION ALL ".join(each) for name, each in parts.items()}
 
 
-def _sample_queries(stores: Sequence[Store]) -> dict[str, str]:
-    """The query of the table `topic_offsets`, which a store may lack, over all stores of consumer groups."""
-    parts = [_with_cluster(each, _samples(each)) for each in stores if not each.properties.topic_kind.is_connect]
-    return {TOPIC_OFFSETS.name: " UNION ALL ".join(parts)} if parts else {}
+def _later_queries(stores: Sequence[Store]) -> dict[str, str]:
+    """The queries of the tables that a store may lack, by name, over all stores that may have them."""
+    parts: dict[str, list[str]] = {}
+    for store in stores:
+        for table in later_tables_of(store.properties.topic_kind):
+            parts.setdefault(table.name, []).append(_with_cluster(store, _later(store, table)))
+    return {name: " UNION ALL ".join(each) for name, each in parts.items()}
 
 
 def _with_cluster(store: Store, source: str) -> str:
@@ -137,12 +142,15 @@ def _queries_of(store: Store) -> dict[str, str]:
     names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
     names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
-    names["steps"] = f"({STEPS.format(topic_offsets=_samples(store))})"
+    names["steps"] = f"({STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS))})"
     names["is_mirrored"] = "FALSE" if store.properties.kind == OWNED else "TRUE"
     names["data_times"] = f"({DATA_TIMES.format(**names)})"
     return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}
 
 
-def _samples(store: Store) -> str:
-    """The table `topic_offsets` in SQL; without it, an empty one."""
-    return sql_name(store.folder(), TOPIC_OFFSETS.name) if store.has_later(TOPIC_OFFSETS) else f"({NO_SAMPLES})"
+def _later(store: Store, table: Table) -> str:
+    """A table that the store may lack in SQL; without it, an empty one."""
+    if store.has_later(table):
+        return sql_name(store.folder(), table.name)
+    columns = ", ".join(f"cast(NULL AS {delta_type(each.type)}) AS {each.name}" for each in table.columns)
+    return f"(SELECT {columns} WHERE FALSE)"

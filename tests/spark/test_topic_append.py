@@ -77,8 +77,8 @@ def test_a_batch_that_was_appended_although_its_append_failed_is_not_appended_ag
 ) -> None:
     append = LogAppender.append_files
 
-    def commit_and_fail(self: LogAppender, files: Sequence[AddFile]) -> int:
-        append(self, files)
+    def commit_and_fail(self: LogAppender, files: Sequence[AddFile], complete_ms: int | None) -> int:
+        append(self, files, complete_ms)
         raise OSError("the answer of the storage is lost")
 
     one, opened = appender(workbench), workbench.open(store)

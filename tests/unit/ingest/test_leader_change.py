@@ -67,6 +67,9 @@ class Stored:
         )
         self.store = SimpleNamespace(properties=properties, location="store", in_session=lambda _: None)
 
+    def refresh(self) -> None:
+        """Its properties are those of the topic."""
+
     def note(self, progress: TopicProgress) -> None:
         self.noted += 1
         epochs = {at: epoch for at, epoch in progress.leader_epochs.items() if epoch is not None}

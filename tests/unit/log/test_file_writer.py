@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta import TableFolder
+from offsets_pipeline.delta import COMPRESSION, TableFolder
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import StorageFailed
@@ -163,10 +163,10 @@ def test_a_full_disk_ends_a_compaction_in_one_line_and_leaves_no_file(
     with monkeypatch.context() as full:
         full.setattr("pyarrow.parquet.ParquetWriter.write_table", fail)
         with pytest.raises(StorageFailed) as failed:
-            compact(folder, partial(rewritten, folder))
+            compact(folder, partial(rewritten, folder, COMPRESSION))
     assert str(failed.value) == (
         f"cannot compact {folder.folder}: [Errno 28] No space left on device; nothing was committed; check its free "
         "space and your permissions, then try again"
     )
     assert sorted(Path(folder.folder).rglob("*")) == before
-    assert compact(folder, partial(rewritten, folder)) == 2
+    assert compact(folder, partial(rewritten, folder, COMPRESSION)) == 2
