@@ -101,3 +101,16 @@ def by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
 def _epoch(metadata: Mapping[str, TopicMetadata], topic: str, partition: int) -> int:
     epoch = metadata[topic].partitions[partition].epoch
     return NONE if epoch is None else epoch
+
+
+def rounds_of(points: Iterable[tuple[Place, int]]) -> list[dict[Place, int]]:
+    """The points in as few parts as possible, each with one point of a partition: a request names it once."""
+    rounds: list[dict[Place, int]] = []
+    used: dict[Place, int] = {}
+    for place, number in dict.fromkeys(points):
+        index = used.get(place, 0)
+        used[place] = index + 1
+        if index == len(rounds):
+            rounds.append({})
+        rounds[index][place] = number
+    return rounds

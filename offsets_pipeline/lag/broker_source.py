@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from offsets_pipeline.broker.first_records import first_records
-from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics
+from offsets_pipeline.broker.topics_offsets import LogBounds, bounds_of_topics, offsets_of_topics, rounds_of
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
 from offsets_pipeline.lag.position_sources import UNKNOWN_END, Bounds, Places, SampledPositions
@@ -16,7 +16,7 @@ from offsets_pipeline.lag.time_lag import Method, TimeLag, exact_lag
 from offsets_pipeline.topic_positions.position_samples import PositionSamples, sample_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsets_pipeline.broker.cluster import Cluster
     from offsets_pipeline.broker.first_records import FoundRecord
@@ -87,7 +87,7 @@ class BrokerPositions:
         names = map(places.names.__getitem__, places.at.tolist())
         points: list[Point] = list(zip(names, offsets.tolist(), strict=True))
         records: dict[Point, FoundRecord] = {}
-        for some in _rounds(point for point in points if not self._is_gone(point)):
+        for some in rounds_of(point for point in points if not self._is_gone(point)):
             for place, record in first_records(self._cluster, dict(some)).items():
                 records[place, some[place]] = record
         gone = np.array([row for row, point in enumerate(points) if self._is_gone(point)], dtype=np.int64)
@@ -118,7 +118,7 @@ class BrokerPositions:
     def _ends_of(self, points: Iterable[Point]) -> dict[Point, int]:
         """Log end at each time: the offset of the first record after it, or else the log end."""
         found: dict[Point, int] = {}
-        for some in _rounds(points):
+        for some in rounds_of(points):
             after = {place: at_ms + 1 for place, at_ms in some.items()}
             for place, offset in offsets_of_topics(self._cluster, after).items():
                 bounds = self._bounds.get(place)
@@ -126,16 +126,3 @@ class BrokerPositions:
                     continue
                 found[place, some[place]] = bounds.end if offset is None else offset
         return found
-
-
-def _rounds(points: Iterable[Point]) -> Sequence[dict[Place, int]]:
-    """The points in as few parts as possible, each with one point of a partition: a request names it once."""
-    rounds: list[dict[Place, int]] = []
-    used: dict[Place, int] = {}
-    for place, number in dict.fromkeys(points):
-        index = used.get(place, 0)
-        used[place] = index + 1
-        if index == len(rounds):
-            rounds.append({})
-        rounds[index][place] = number
-    return rounds

@@ -12,7 +12,7 @@ import numpy as np
 
 from offsets_pipeline.broker.first_records import FirstRecord, first_records
 from offsets_pipeline.broker.log_offsets import LATEST
-from offsets_pipeline.broker.topics_offsets import offsets_of_topics
+from offsets_pipeline.broker.topics_offsets import offsets_of_topics, rounds_of
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.errors import OffsetsError
 from offsets_pipeline.foreign_errors import first_line
@@ -42,7 +42,7 @@ class TranslatedOffsets:
         self._moments = moments
         self._offsets: dict[tuple[Place, int], int | OffsetsError | None] = {}
         wanted = {(place, moment[0]) for (place, _), moment in moments.items() if not isinstance(moment, str)}
-        for some in _rounds(wanted):
+        for some in rounds_of(wanted):
             found = offsets_of_topics(live, some)
             self._offsets |= {(place, some[place]): offset for place, offset in found.items()}
         self._ends = offsets_of_topics(live, dict.fromkeys({place for place, _ in wanted}, LATEST))
@@ -74,7 +74,7 @@ def moments_by_records(source: Cluster, points: Collection[Point]) -> dict[Point
     """
     moments: dict[Point, Moment | str] = {}
     at_end: list[Point] = []
-    for some in _rounds(points):
+    for some in rounds_of(points):
         for place, record in first_records(source, some).items():
             point = place, some[place]
             if record is None:
@@ -127,16 +127,3 @@ def moments_by_samples(samples: PositionSamples, points: Iterable[Point]) -> dic
                 "the store has no sample from before the record; add --source-bootstrap-server, brokers of its cluster"
             )
     return moments
-
-
-def _rounds(points: Iterable[tuple[Place, int]]) -> list[dict[Place, int]]:
-    """The points in as few parts as possible, each with one point of a partition: a request names it once."""
-    rounds: list[dict[Place, int]] = []
-    used: dict[Place, int] = {}
-    for place, number in dict.fromkeys(points):
-        index = used.get(place, 0)
-        used[place] = index + 1
-        if index == len(rounds):
-            rounds.append({})
-        rounds[index][place] = number
-    return rounds
