@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.delta import COMPRESSION
-from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TOPIC_OFFSETS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
 from offsets_pipeline.delta.upkeep import compact, kept_ms, live, mend_statistics, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint, WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
 from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import state_tables_of
-from offsets_pipeline.state.table_compaction import compact as compact_state
-from offsets_pipeline.state.table_compaction import sizes_of
+from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
 from offsets_pipeline.store import absolute
 from offsets_pipeline.topic_positions.sample_table import remove_old_samples
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
     from offsets_pipeline.delta import TableFolder
     from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 _MARGIN_MS = 60_000  # clocks of several machines differ
@@ -68,23 +67,21 @@ def maintain_store(
     """
     store.require_format()
     unread = _first_unread_version([*store.checkpoints(), *map(absolute, checkpoints)], required=checkpoints)
-    state_tables = {each.name: each for each in state_tables_of(store.properties.topic_kind)}
+    before = {table.name: live(store.table(table.name)) for table in _tables(store)}
+    _publish(store, clock)
     compression = COMPRESSION if settings is None else settings.log.codec(COMPRESSION)
     done = []
     for table in _tables(store):
         folder = store.table(table.name)
-        before = live(folder)
         if table is LOG:
             _clean(store, clock, settings)
         elif table is TOPIC_OFFSETS:
             _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
         mend_statistics(folder)
-        if table.name in state_tables:
-            _compact_state(store, state_tables[table.name])
-        else:
+        if table.name not in STATE:
             _compact(folder, compression, never)
         removed = _vacuum(folder, clock, unread if table is LOG else None, never)
-        done.append(Upkeep(table.name, *before, *live(folder), removed))
+        done.append(Upkeep(table.name, *before[table.name], *live(folder), removed))
     return done
 
 
@@ -97,7 +94,7 @@ def maintain_beside_fold(
     sample_retention_hours: int = 0,
     compression: str = COMPRESSION,
 ) -> list[Upkeep]:
-    """Do `maintain_store` without the state tables, which the stream's `Compactor` compacts; returns the upkeep.
+    """Do `maintain_store` without publishing, which the stream does; returns the upkeep.
 
     ``checkpoint`` is that of the stream, if it is outside of the store. Ends early if ``is_stopping``. With
     ``settings`` it cleans the log if `history_hours` is set. Only that starts Spark jobs. Keeps samples of positions
@@ -109,7 +106,6 @@ def maintain_beside_fold(
     store.require_format()
     own = [] if checkpoint is None else [absolute(checkpoint)]
     unread = _first_unread_version([*store.checkpoints(), *own])
-    compacted_by_fold = {each.name for each in state_tables_of(store.properties.topic_kind)}
     done = []
     for table in _tables(store):
         if is_stopping():
@@ -120,7 +116,7 @@ def maintain_beside_fold(
             table is TOPIC_OFFSETS and _expire_samples(folder, clock, sample_retention_hours)
         )
         replaced = mend_statistics(folder)
-        replaced += 0 if table.name in compacted_by_fold else _compact(folder, compression, is_stopping)
+        replaced += 0 if table.name in STATE else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))
@@ -154,14 +150,17 @@ def _compact(folder: TableFolder, compression: str, is_stopping: Callable[[], bo
     return compact(folder, partial(rewritten, folder, compression) if folder.table is LOG else None, is_stopping)
 
 
-def _compact_state(store: Store, table: StateTable) -> None:
-    """Compact a state table if it has delta files, or files of dropped incarnations.
+def _publish(store: Store, clock: Clock) -> None:
+    """Publish what is folded, compact the other facts, and drop those of replaced incarnations.
 
-    If a stream compacts the table at the same time, the next run compacts the rest.
+    If a stream does so at the same time, it or the next run does the rest.
     """
-    sizes = sizes_of(store, table)
-    if sizes.delta_files or sizes.dropped_files:
-        compact_state(store, table)
+    publish(store, clock)
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    for table in state_tables_of(store.properties.topic_kind):
+        if table.published is None:
+            compact_facts(store, table, progress)
+    drop_replaced(store, progress)
 
 
 def _vacuum(folder: TableFolder, clock: Clock, unread: int | None, is_stopping: Callable[[], bool]) -> int:

@@ -20,7 +20,7 @@ from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
 from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties, require_format
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, tables_of
+from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
@@ -212,7 +212,7 @@ class Store:
 
     def table_name(self, name: str) -> str:
         """The table's name in SQL."""
-        return sql_name(self.location, name)
+        return sql_name(self.location, catalog_name(name) if self.is_schema else name)
 
     def read(self, name: str) -> DataFrame:
         """The table as a DataFrame; each action reads the newest version."""
@@ -233,7 +233,7 @@ class Store:
         if name in {table.name for table in LATER_TABLES}:  # no catalog has these
             return f"{arrow_folder(self.folder())}/{name}"
         if self.is_schema:
-            return _arrow_folder(_in_catalog(self.spark, self.location, name))
+            return _arrow_folder(_in_catalog(self.spark, self.location, catalog_name(name)))
         return f"{arrow_folder(self.location)}/{name}"
 
     def read_stream(self, name: str, options: dict[str, str]) -> DataFrame:
@@ -405,7 +405,7 @@ def _is_empty(spark: SparkSession, location: str) -> bool:
 def _is_half_made(spark: SparkSession, location: str) -> bool:
     """Whether the schema has only tables of a store, and no log: an unfinished creation."""
     names = {table.name for table in spark.catalog.listTables(location.removeprefix(SCHEMA_PREFIX))}
-    return names <= TABLE_BY_NAME.keys() - {LOG.name}
+    return names <= {catalog_name(name) for name in TABLE_BY_NAME.keys() - {LOG.name}}
 
 
 def timestamp_of(clock: Clock) -> Column:

@@ -15,6 +15,7 @@ from offsets_pipeline.errors import StateDiffers
 from offsets_pipeline.lease import END, FOLD, WAIT, Lease
 from offsets_pipeline.observability.warnings import warn
 from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.state.verify import verify_store
 from offsets_pipeline.stream.fold_stream import start_fold
 
@@ -76,6 +77,7 @@ def reload(location: str, settings: Settings, partitions: Sequence[int], semanti
     store = open_store(location, settings)
     with progress_bar("replaying", tasks_of(lambda: store.spark)):
         records = reload_partitions(store, list(partitions) or None, settings, SystemClock(), semantics)
+        Publisher(store, settings.fold, SystemClock(), warn).finish()
     sys.stdout.write(f"{records} records replayed in {location}\n")
     return 0
 

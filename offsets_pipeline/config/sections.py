@@ -95,14 +95,14 @@ class FoldSettings(Section):
     driver_rows: int = setting(50_000, WholeNumber(0, _INT32_MAX))
     """Largest batch, in rows, that is folded in the driver instead of Spark tasks; 0 folds all batches in tasks."""
 
-    compact_rows: int = setting(100_000, WholeNumber(1, _INT32_MAX))
-    """Number of delta rows at which a stream compacts a state table; a compaction rewrites the table."""
+    publish_within_ms: int = setting(15_000, WholeNumber(1, _INT32_MAX))
+    """Milliseconds from a fold until the published tables have it, beside a stream, with up to a million offsets."""
 
-    compact_percent: int = setting(5, WholeNumber(0, 100))
-    """Delta rows as a percentage of the base rows: the larger of this and `compact_rows` counts."""
+    publish_large_within_ms: int = setting(60_000, WholeNumber(1, _INT32_MAX))
+    """The same with more offsets, as long as publishing takes no more than a fifth of a core."""
 
     compact_files: int = setting(30, WholeNumber(1, _INT32_MAX))
-    """Number of delta files at which a stream compacts a state table, independent of `compact_rows`."""
+    """Number of small files at which a stream compacts facts that are not published, such as `group_records`."""
 
     upkeep_interval_ms: int = setting(600_000, WholeNumber(0, _INT32_MAX))
     """Milliseconds between two runs of upkeep beside a stream that folds; 0 turns it off."""

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, CONNECT_RECORDS, FOLD_PROGRESS, GROUP_RECORDS, GROUPS
+from offsets_pipeline.delta.schemas import STATE
 from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
 from offsets_pipeline.foreign_errors import first_line
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _LAST_CHECKPOINT = "_last_checkpoint"
-_STATE = {table.name for table in (COMMITTED_OFFSETS, CONNECT_RECORDS, GROUP_RECORDS, GROUPS, FOLD_PROGRESS)}
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
         return damaged
     if isinstance(error, TableNotFoundError) or (isinstance(error, FileNotFoundError) and files is None):
         store, _, table = folder.rpartition("/")
-        if table in _STATE:
+        if table in STATE:
             return NoSuchTable(
                 f"no table at {folder}; make the state again from the log: offsets reload --store {store}"
             )
@@ -170,7 +169,7 @@ def _version_of(folder: str, name: str) -> int | None:
 
 def _recovery(folder: str) -> str:
     store, _, table = folder.rpartition("/")
-    if table in _STATE:
+    if table in STATE:
         return (
             "restore the file from a backup of the store; without one, move the folder of this table away and make the "
             f"state again from the log: offsets reload --store {store}"

@@ -215,6 +215,13 @@ def delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
         return f"decimal({arrow_type.precision},{arrow_type.scale})"
     if pa.types.is_list(arrow_type):
         return {"type": "array", "elementType": delta_type(arrow_type.value_type), "containsNull": True}
+    if pa.types.is_map(arrow_type):
+        return {
+            "type": "map",
+            "keyType": delta_type(arrow_type.key_type),
+            "valueType": delta_type(arrow_type.item_type),
+            "valueContainsNull": True,
+        }
     if pa.types.is_struct(arrow_type):
         return {
             "type": "struct",
@@ -238,6 +245,16 @@ def takes_rows(actions: Sequence[Action]) -> bool:
         or ("add" in action and action["add"].get("deletionVector") is not None)
         for action in actions
     )
+
+
+def changes_rows(actions: Sequence[Action]) -> bool:
+    """Whether a commit adds, changes or takes rows; rearranging them does not."""
+    return takes_rows(actions) or any("add" in action and action["add"]["dataChange"] for action in actions)
+
+
+def is_own(actions: Sequence[Action]) -> bool:
+    """Whether this program made a commit."""
+    return any(action.get("commitInfo", {}).get("engineInfo") == _ENGINE for action in actions)
 
 
 def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) -> str | None:

@@ -1,22 +1,24 @@
 """The tables of a store: columns, comments, constraints and properties, all said before the first write.
 
-======================  =============================================================================================
-log                     the records as they came, raw: the truth that everything else can be made from again
-log_partitions          where each log partition starts and ends
-committed_offsets       the highest visible record of each identity, tombstones included (R10, R15)
-group_records           the last value and the last tombstone of each key of a group's records (R14)
-groups                  one row per group, described from its records (R33, R34)
-topics                  names of topic ids that the sources had (R35)
-connect_records         in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
-quarantine              what did not decode, with the reason and the raw bytes (R6)
-topic_offsets           positions of topics at many times, from which lag is computed; made with the first sample
-fold_progress           how far each log partition is folded, and its transactional commits without a marker (R11)
-======================  =============================================================================================
+=================  ==================================================================================================
+log                the records as they came, raw: the truth that everything else can be made from again
+log_partitions     where each log partition starts and ends
+offset_facts       what folds found about offsets since the last publishing, and what is not answered (R10, R15)
+group_facts        the same for groups, described from their records (R33, R34)
+group_records      the last value and the last tombstone of each key of a group's records (R14)
+connect_records    in place of the three above: the last record of each key of a topic of Kafka Connect (R30)
+topics             names of topic ids that the sources had (R35)
+quarantine         what did not decode, with the reason and the raw bytes (R6)
+topic_offsets      positions of topics at many times, from which lag is computed; made with the first sample
+fold_progress      how far each log partition is folded, its transactional commits without a marker (R11), and which
+                   version of each table belongs to it
+leases             which process works on the store; made with the first lease
+=================  ==================================================================================================
 
-The tables with the columns `base` and `incarnation` are merged on read (state/merge_on_read.py): query them
-through the views. A reader without the views finds each key once, as of the last compaction, with
-
-    SELECT ... FROM committed_offsets JOIN fold_progress USING (log_partition, incarnation) WHERE base
+The published tables have one row a key, and any reader of Delta tables may read them (docs/adr/0037):
+`current_offsets`, `consumer_groups`, `group_members` and `unstable_offsets`; in a store with a topic of Kafka Connect
+`connector_offsets` and `connectors`. `published_as_of` says how far each reaches. The tables of facts are merged with
+them on read (state/merge_on_read.py): query them through the views.
 """
 
 from __future__ import annotations
@@ -100,18 +102,17 @@ _MISPLACED = Column(
     "misplaced", _BOOLEAN, "in another log partition than by R1; readers do not return it", nullable=False
 )
 
-_INCARNATION = Column(
-    "incarnation",
-    _INT,
-    "state incarnation; a row counts if fold_progress names it for the log partition",
-    nullable=False,
+#: What a fact says about itself: a replay from the start writes a new incarnation of the state of its log partitions.
+_OF_FACT = (
+    Column("folded_to", _LONG, "end of its log partition for the fold that wrote the row", nullable=False),
+    Column(
+        "incarnation",
+        _INT,
+        "state incarnation; a row counts if fold_progress names it for the log partition",
+        nullable=False,
+    ),
 )
-_BASE = Column("base", _BOOLEAN, "in a file with each key once; else of a later fold", nullable=False)
-#: What a file of a state table has beside the columns of its rows: 128 bits by which Spark joins base and delta.
-KEY_HASH = (
-    Column("key_hash_high", _LONG, "high half of the hash of the row's key (state/key_hash.py)", nullable=False),
-    Column("key_hash_low", _LONG, "low half of this hash", nullable=False),
-)
+_BY_INCARNATION = ("incarnation",)
 
 _COMMIT_VALUE = (
     Column("committed_offset", _LONG, "what the consumer stored; null: deleted by a tombstone"),
@@ -197,9 +198,10 @@ LOG_PARTITIONS = Table(
     _STATE_PROPERTIES | {"delta.constraints.start_is_not_behind_end": "start_offset <= end_offset"},
 )
 
-COMMITTED_OFFSETS = Table(
-    "committed_offsets",
-    "The visible record with the highest record offset of each (group, topic, partition), tombstones included.",
+OFFSET_FACTS = Table(
+    "offset_facts",
+    "Visible records of (group, topic, partition): changes since the last publishing, and what is not answered, such "
+    "as tombstones. The record with the highest record offset counts.",
     (
         _LOG_PARTITION,
         _GROUP_ID,
@@ -215,12 +217,10 @@ COMMITTED_OFFSETS = Table(
             nullable=False,
         ),
         _MISPLACED,
-        *KEY_HASH,
-        _BASE,
-        _INCARNATION,
+        *_OF_FACT,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,record_offset"},
-    partitioned_by=("base", "incarnation"),
+    partitioned_by=_BY_INCARNATION,
 )
 
 GROUP_RECORDS = Table(
@@ -234,12 +234,10 @@ GROUP_RECORDS = Table(
         Column("value_offset", _LONG, "record offset of the last value"),
         Column("value", _BINARY, "the last value, raw"),
         Column("tombstone_offset", _LONG, "record offset of the last tombstone"),
-        *KEY_HASH,
-        _BASE,
-        _INCARNATION,
+        *_OF_FACT,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id"},
-    partitioned_by=("base", "incarnation"),
+    partitioned_by=_BY_INCARNATION,
 )
 
 _MEMBER = pa.struct(
@@ -258,9 +256,10 @@ _MEMBER = pa.struct(
     ]
 )
 
-GROUPS = Table(
-    "groups",
-    "One row a group, as its coordinator describes it; a group that was removed stays as Dead.",
+GROUP_FACTS = Table(
+    "group_facts",
+    "Groups as their coordinator describes them: changes since the last publishing, and what is not answered, such as "
+    "removed groups, which stay as Dead. The row with the highest record offset counts.",
     (
         _LOG_PARTITION,
         _GROUP_ID,
@@ -276,12 +275,10 @@ GROUPS = Table(
         Column("members", pa.list_(_MEMBER), "its members, by member id"),
         Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
         _MISPLACED,
-        *KEY_HASH,
-        _BASE,
-        _INCARNATION,
+        *_OF_FACT,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,group_id,state"},
-    partitioned_by=("base", "incarnation"),
+    partitioned_by=_BY_INCARNATION,
 )
 
 TOPICS = Table(
@@ -343,16 +340,140 @@ CONNECT_RECORDS = Table(
         Column("value", _STRING, "the record's value, JSON; null: deleted by a tombstone"),
         Column("record_timestamp", _TIMESTAMP, "the record's own timestamp"),
         _RECORD_OFFSET,
-        *KEY_HASH,
-        _BASE,
-        _INCARNATION,
+        *_OF_FACT,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition,connector,record_offset"},
-    partitioned_by=("base", "incarnation"),
+    partitioned_by=_BY_INCARNATION,
 )
 
-_ENDS = pa.struct(
-    [pa.field(each.name, _LONG, nullable=False) for each in (COMMITTED_OFFSETS, GROUP_RECORDS, GROUPS, CONNECT_RECORDS)]
+CURRENT_OFFSETS = Table(
+    "current_offsets",
+    "Each committed offset that a fetch answers, once, as of published_as_of.",
+    (
+        _GROUP_ID,
+        Column("topic", _STRING, "the topic", nullable=False),
+        Column("partition", _INT, "the topic's partition", nullable=False),
+        Column("committed_offset", _LONG, "what the consumer stored", nullable=False),
+        *_COMMIT_VALUE[1:],
+        _LOG_PARTITION,
+        _RECORD_OFFSET,
+    ),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,log_partition,record_offset"},
+)
+
+CONSUMER_GROUPS = Table(
+    "consumer_groups",
+    "Each group that a coordinator lists, once, as of published_as_of. A misplaced group has few columns (R1).",
+    (
+        _GROUP_ID,
+        Column("group_type", _STRING, "Classic, Consumer, Share or Streams"),
+        Column("state", _STRING, "as the coordinator derives it (R33)", nullable=False),
+        Column("protocol_type", _STRING, "R34"),
+        Column("assignor", _STRING, "a classic group's protocol, a consumer group's server assignor, or empty (R34)"),
+        Column("generation", _INT, "of a classic group"),
+        Column("group_epoch", _INT, "of any other group"),
+        Column("assignment_epoch", _INT, "of any other group"),
+        Column("leader", _STRING, "member id of a classic group's leader"),
+        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
+        Column("member_count", _INT, "number of its members", nullable=False),
+        Column("members", pa.list_(_MEMBER), "its members, by member id"),
+        _LOG_PARTITION,
+        Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
+        _MISPLACED,
+    ),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,state,log_partition"},
+)
+
+GROUP_MEMBERS = Table(
+    "group_members",
+    "One row per member and assigned partition, as of published_as_of; null topic if a member has no assignment.",
+    (
+        _GROUP_ID,
+        Column("member_id", _STRING, "the member"),
+        Column("instance_id", _STRING, "group.instance.id of a static member"),
+        Column("client_id", _STRING, "client.id"),
+        Column("client_host", _STRING, "the client's address"),
+        Column("session_timeout_ms", _INT, "session timeout in milliseconds"),
+        Column("rebalance_timeout_ms", _INT, "rebalance timeout in milliseconds"),
+        Column("member_epoch", _INT, "epoch of a member of any but a classic group"),
+        Column("subscribed_topics", pa.list_(_STRING), "topics that the member subscribes"),
+        Column("subscribed_regex", _STRING, "regular expression of topics that the member subscribes"),
+        Column("topic", _STRING, "an assigned topic; its id if the name is not known (R35)"),
+        Column("partition", _INT, "the assigned partition of this topic"),
+    ),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id"},
+)
+
+UNSTABLE_OFFSETS = Table(
+    "unstable_offsets",
+    "Pending commits that a read of stable offsets has to wait for (R17), as of published_as_of.",
+    (
+        _GROUP_ID,
+        Column("topic", _STRING, "the topic", nullable=False),
+        Column("partition", _INT, "the topic's partition", nullable=False),
+        Column("producer_id", _LONG, "producer of the open transaction", nullable=False),
+        Column("pending_offset", _LONG, "the offset that its commit would make current"),
+        _LOG_PARTITION,
+        _RECORD_OFFSET,
+    ),
+    _STATE_PROPERTIES,
+)
+
+_TEXTS = pa.map_(_STRING, _STRING)
+
+CONNECTOR_OFFSETS = Table(
+    "connector_offsets",
+    "Each source partition with an offset, once, as of published_as_of (R30).",
+    (
+        Column("connector", _STRING, "the connector"),
+        Column("source_partition", _STRING, "the source partition as JSON with sorted members"),
+        Column("source_offset", _STRING, "its offset as JSON"),
+        Column("source_partition_map", _TEXTS, "the source partition's members as texts"),
+        Column("source_offset_map", _TEXTS, "the offset's members as texts"),
+        Column("raw_keys", pa.list_(_STRING), "keys of the records that hold an offset of it"),
+        Column("record_timestamp", _TIMESTAMP, "timestamp of the record that answers"),
+        _LOG_PARTITION,
+        _RECORD_OFFSET,
+    ),
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "log_partition"},
+)
+
+CONNECTORS = Table(
+    "connectors",
+    "Each connector, once, as of published_as_of. Its state is null without the store of states beside this one, its "
+    "type and group without that of configurations (R30).",
+    (
+        Column("name", _STRING, "the connector", nullable=False),
+        Column("state", _STRING, "its state"),
+        Column("worker_id", _STRING, "the worker that told the state"),
+        Column("task_count", _LONG, "number of tasks with a state", nullable=False),
+        Column("target_state", _STRING, "the state that was asked for"),
+        Column("type", _STRING, "source or sink"),
+        Column("group_id", _STRING, "the consumer group of a sink"),
+        Column("connector_class", _STRING, "its class"),
+    ),
+    _STATE_PROPERTIES,
+)
+
+PUBLISHED_AS_OF = Table(
+    "published_as_of",
+    "How far each published table reaches in each log partition, and as of when.",
+    (
+        Column("table_name", _STRING, "the published table", nullable=False),
+        _LOG_PARTITION,
+        Column("record_offset", _LONG, "it has all records before this one", nullable=False),
+        Column("data_time", _TIMESTAMP, "time up to which it has all records (R36); null before the first one"),
+        Column("published_at", _TIMESTAMP, "when it was published", nullable=False),
+    ),
+    _STATE_PROPERTIES,
+)
+
+#: The published tables by the kind of store: of consumer groups, and of a topic of Kafka Connect.
+_PUBLISHED_GROUPS = (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, UNSTABLE_OFFSETS)
+_PUBLISHED_CONNECT = (CONNECTOR_OFFSETS, CONNECTORS)
+_FACTS = (OFFSET_FACTS, GROUP_FACTS, GROUP_RECORDS)
+_VERSIONS = pa.struct(
+    [(each.name, _LONG) for each in (*_FACTS, CONNECT_RECORDS, *_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT)]
 )
 
 FOLD_PROGRESS = Table(
@@ -364,13 +485,12 @@ FOLD_PROGRESS = Table(
         Column("incarnation", _INT, "incarnation of the state of this log partition", nullable=False),
         Column("coordinator_semantics", _STRING, "modern or classic: how the state was replayed", nullable=False),
         Column("folded_to", _LONG, "the first record offset that is not folded yet", nullable=False),
-        Column(
-            "compacted_to", _ENDS, "for each state table: its base rows are of records before this one", nullable=False
-        ),
+        Column("published_to", _LONG, "the published tables have all records before this one", nullable=False),
         Column("records", _LONG, "records folded", nullable=False),
         Column("unknown_records", _LONG, "of these, records of unknown types (R6)", nullable=False),
         Column("pending", pa.list_(_PENDING), "transactional commits without a marker (R11)"),
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
+        Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
     ),
     _STATE_PROPERTIES
     | {
@@ -424,9 +544,9 @@ LEASES = Table(
 #: In the order in which a store is created: the log last.
 TABLES = (
     LOG_PARTITIONS,
-    COMMITTED_OFFSETS,
-    GROUP_RECORDS,
-    GROUPS,
+    *_FACTS,
+    *_PUBLISHED_GROUPS,
+    PUBLISHED_AS_OF,
     TOPICS,
     QUARANTINE,
     FOLD_PROGRESS,
@@ -434,10 +554,21 @@ TABLES = (
 )
 #: Tables that a store gets when they are first written.
 LATER_TABLES = (TOPIC_OFFSETS, LEASES)
-_CONNECT_TABLES = (LOG_PARTITIONS, CONNECT_RECORDS, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
+_CONNECT_TABLES = (
+    LOG_PARTITIONS,
+    CONNECT_RECORDS,
+    *_PUBLISHED_CONNECT,
+    PUBLISHED_AS_OF,
+    TOPICS,
+    QUARANTINE,
+    FOLD_PROGRESS,
+    LOG,
+)
 
 #: The tables of stores of every kind.
 TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *LATER_TABLES)}
+#: What a reload makes again from the log.
+STATE = frozenset({*_VERSIONS.names, PUBLISHED_AS_OF.name, FOLD_PROGRESS.name})
 
 
 def tables_of(kind: TopicKind) -> tuple[Table, ...]:
@@ -445,6 +576,16 @@ def tables_of(kind: TopicKind) -> tuple[Table, ...]:
     return _CONNECT_TABLES if kind.is_connect else TABLES
 
 
+def published_tables_of(kind: TopicKind) -> tuple[Table, ...]:
+    """The published tables of a store with a topic of this kind."""
+    return _PUBLISHED_CONNECT if kind.is_connect else _PUBLISHED_GROUPS
+
+
 def later_tables_of(kind: TopicKind) -> tuple[Table, ...]:
     """The tables that a store with a topic of this kind gets when they are first written."""
     return (LEASES,) if kind.is_connect else LATER_TABLES
+
+
+def catalog_name(name: str) -> str:
+    """The name of a table in a schema of a catalog, where the views have the names of the published tables."""
+    return f"published_{name}" if TABLE_BY_NAME[name] in (*_PUBLISHED_GROUPS, *_PUBLISHED_CONNECT) else name

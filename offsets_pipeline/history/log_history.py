@@ -11,8 +11,9 @@ from offsets_pipeline.delta.filesystems import arrow_folder
 from offsets_pipeline.delta.properties import OWNED, StoreProperties
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import (
+    CONSUMER_GROUPS,
     FOLD_PROGRESS,
-    GROUPS,
+    GROUP_FACTS,
     LOG,
     LOG_INCARNATION,
     LOG_PARTITIONS,
@@ -116,8 +117,9 @@ class LogHistory:
             if not self._is_folded(incarnation):
                 return None
             named = ", ".join(map(quoted, group_ids))
-            known = self._select(GROUPS, "log_partition", where=f"group_id IN ({named})")
-            homes |= {row["log_partition"] for row in known}
+            for table in (GROUP_FACTS, CONSUMER_GROUPS):
+                known = self._select(table, "log_partition", where=f"group_id IN ({named})")
+                homes |= {row["log_partition"] for row in known}
         return sorted(homes)
 
     def read(

@@ -214,20 +214,19 @@ class StateMetrics:
         self._metrics.set_all("offsets_fold_behind_log_records", "log_partition", behind)
 
     def _count_groups(self, tables: StateReader) -> None:
-        named = tables.named("groups", "committed_offsets")
-        groups = f"({tables.newest(DESCRIBED, named)})"
-        offsets = f"({tables.newest(OFFSETS, named)})"
+        groups = f"({tables.newest(DESCRIBED)})"
+        offsets = f"({tables.newest(OFFSETS)})"
         (alive,) = tables.rows(
             f"SELECT count(*) AS n FROM {groups} g WHERE {ANSWERS}",
-            "groups",
+            DESCRIBED.name,
         )
         self._metrics.set("offsets_groups", alive["n"])
         (live,) = tables.rows(
             f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "
             f"WHERE {HIDES_OFFSETS}) d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
             "WHERE committed_offset >= 0 AND NOT misplaced",
-            "committed_offsets",
-            "groups",
+            OFFSETS.name,
+            DESCRIBED.name,
         )
         self._metrics.set("offsets_committed_offsets", live["n"])
 

@@ -210,11 +210,11 @@ def _labels(**labels: str) -> Labels:
 
 def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dict[tuple[str, str], float]:
     """Time of the last commit of each group and topic, in seconds since 1970."""
-    newest = reader.newest(OFFSETS, reader.named())
+    newest = reader.newest(OFFSETS)
     table = reader.select(
         f"SELECT group_id, topic, max(commit_timestamp) AS at FROM ({newest}) o "
         "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id, topic",
-        "committed_offsets",
+        OFFSETS.name,
     )
     times = table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from offsets_pipeline.delta.properties import beside
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.query.view_queries import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.state.merge_on_read import CONNECT, compacted_to_by, named_by
+from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.store import Store
 
 
@@ -23,7 +23,4 @@ def connect_views(store: Store) -> dict[str, str]:
 
 def _rows(store: Store) -> str:
     """SQL of the rows of `connect_records` that count."""
-    progress = store.table_name(FOLD_PROGRESS.name)
-    return CONNECT.newest_in_spark(
-        store.table_name(CONNECT.name), named_by(progress), compacted_to_by(progress, CONNECT)
-    )
+    return CONNECT.newest_in_spark(store.table_name(CONNECT.name), None, store.table_name(FOLD_PROGRESS.name))

@@ -151,13 +151,12 @@ def _is_in_owned_log(reader: StateReader, connector: str) -> bool:
     """Whether a connector of an owned store exists, by a record of any type."""
     if reader.properties.topic_kind is not TopicKind.CONNECT:
         return False
-    only = f"{reader.named(CONNECT.name)} AND connector = {quoted(connector)}"
+    only = f"connector = {quoted(connector)}"
     return bool(reader.rows(f"SELECT 1 FROM ({reader.newest(CONNECT, only)}) r LIMIT 1", CONNECT.name))
 
 
 def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, list[ConnectorOffset]]:
-    named = reader.named(CONNECT.name)
-    only = named if connector is None else f"{named} AND connector = {quoted(connector)}"
+    only = "TRUE" if connector is None else f"connector = {quoted(connector)}"
     # no timestamps: Arrow imports pandas to convert one
     columns = ", ".join(
         f"arrow_cast(record_timestamp, 'Int64') AS {name}" if name == "record_timestamp_us" else name
@@ -171,7 +170,7 @@ def _live_rows(reader: StateReader) -> list[dict[str, Any]]:
     types = (_TYPE.CONNECTOR_STATUS, _TYPE.TASK_STATUS, _TYPE.CONNECTOR_CONFIG, _TYPE.TARGET_STATE)
     return reader.rows(
         "SELECT connector, record_type, value "
-        f"FROM ({reader.newest(CONNECT, reader.named(CONNECT.name))}) r "
+        f"FROM ({reader.newest(CONNECT)}) r "
         f"WHERE value IS NOT NULL AND record_type IN ({', '.join(map(quoted, types))}) "
         "ORDER BY record_timestamp NULLS FIRST, record_offset",
         CONNECT.name,

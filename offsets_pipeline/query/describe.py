@@ -91,10 +91,10 @@ def describe_groups(
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     if group_ids is not None and not group_ids:
         return {}
-    only = reader.named()
+    only = "TRUE"
     offsets_partitions = reader.current.offsets_partitions
     if group_ids is not None:
-        only += f" AND group_id IN ({', '.join(map(quoted, group_ids))})"
+        only = f"group_id IN ({', '.join(map(quoted, group_ids))})"
         if not reader.current.semantics.is_classic:  # R1: rows in other log partitions answer nothing
             homes = sorted({partition_for(group_id, offsets_partitions) for group_id in group_ids})
             only += f" AND log_partition IN ({', '.join(map(str, homes))})"
@@ -102,7 +102,7 @@ def describe_groups(
         f"SELECT {_GROUP_COLUMNS}, {ANSWERS} AS answers, {HIDES_OFFSETS} AS hides_offsets "
         f"FROM ({reader.newest(DESCRIBED, only)}) g "
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
-        "groups",
+        DESCRIBED.name,
     )
     offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
     names = reader.topic_names()
@@ -148,7 +148,7 @@ def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
         f"FROM ({reader.newest(OFFSETS, only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
         "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
-        "committed_offsets",
+        OFFSETS.name,
     )
     found: dict[Group, list[Offset]] = defaultdict(list)
     for log_partition, group_id, *offset in zip(*(column.to_pylist() for column in table.columns), strict=True):

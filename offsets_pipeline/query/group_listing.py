@@ -74,7 +74,7 @@ def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 def group_names(reader: StateReader) -> list[str]:
     """Return the ids of all listed groups, in order."""
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    query = f"SELECT DISTINCT group_id FROM ({reader.newest(DESCRIBED, reader.named())}) g WHERE {IS_LISTED}"
+    query = f"SELECT DISTINCT group_id FROM ({reader.newest(DESCRIBED)}) g WHERE {IS_LISTED}"
     return sorted(reader.select(query, DESCRIBED.name)["group_id"].to_pylist())
 
 
@@ -95,7 +95,7 @@ def list_groups(reader: StateReader) -> list[GroupListing]:
     groups = reader.rows(
         "SELECT log_partition, group_id, group_type, state, protocol_type, misplaced, "
         "cardinality(members) AS members, group_type = 'Share' AS hides_offsets "
-        f"FROM ({reader.newest(DESCRIBED, reader.named())}) g WHERE {IS_LISTED} ORDER BY group_id, log_partition",
+        f"FROM ({reader.newest(DESCRIBED)}) g WHERE {IS_LISTED} ORDER BY group_id, log_partition",
         DESCRIBED.name,
     )
     figures = _figures(reader)
@@ -125,7 +125,7 @@ def _figures(reader: StateReader) -> dict[tuple[int, str], list[int]]:
     rows = reader.select(
         "SELECT log_partition, group_id, count(*) AS offsets, count(DISTINCT topic) AS topics, "
         "max(arrow_cast(commit_timestamp, 'Int64')) AS last_us "
-        f"FROM ({reader.newest(OFFSETS, reader.named())}) o WHERE committed_offset >= 0 AND NOT misplaced "
+        f"FROM ({reader.newest(OFFSETS)}) o WHERE committed_offset >= 0 AND NOT misplaced "
         "GROUP BY log_partition, group_id",
         OFFSETS.name,
     )
@@ -136,7 +136,7 @@ def _figures(reader: StateReader) -> dict[tuple[int, str], list[int]]:
 def groups_with_topics(reader: StateReader, topics: Sequence[str]) -> set[str]:
     """Return the ids of groups that have an offset of one of the topics."""
     query = (
-        f"SELECT DISTINCT group_id FROM ({reader.newest(OFFSETS, reader.named())}) o "
+        f"SELECT DISTINCT group_id FROM ({reader.newest(OFFSETS)}) o "
         f"WHERE committed_offset >= 0 AND NOT misplaced AND topic IN ({', '.join(map(quoted, topics))})"
     )
     return set(reader.select(query, OFFSETS.name)["group_id"].to_pylist())

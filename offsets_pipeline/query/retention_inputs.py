@@ -45,23 +45,22 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     Raises StoreMismatch for a store with a topic of Kafka Connect.
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    named = reader.named()
     offsets = reader.stream(
         f"""
             SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
-            FROM ({reader.newest(OFFSETS, named)}) o
+            FROM ({reader.newest(OFFSETS)}) o
             WHERE committed_offset IS NOT NULL AND NOT misplaced
             ORDER BY log_partition, group_id
             """,
-        "committed_offsets",
+        OFFSETS.name,
     )
     records = reader.stream(
         f"""
             SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
-            FROM ({reader.newest(RECORDS, named)}) r
+            FROM ({reader.newest(RECORDS)}) r
             ORDER BY log_partition, group_id
             """,
-        "group_records",
+        RECORDS.name,
     )
     of_log = reader.current.offsets_partitions, reader.current.semantics
     yield from _inputs(offsets, records, pending_by_group(reader), *of_log)

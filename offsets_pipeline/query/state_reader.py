@@ -15,7 +15,9 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, T
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.current import CurrentState, current_state
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class StateReader:
     def offsets_partitions(self) -> int:
         """The number of log partitions of the state, R1's n; without a state, that of the store."""
         try:
-            return len(self._incarnations()) or self.properties.offsets_partitions
+            return len(self._progress().partitions) or self.properties.offsets_partitions
         except NoSuchTable:
             return self.properties.offsets_partitions
 
@@ -73,13 +75,14 @@ class StateReader:
     def table(self, name: str) -> Snapshot:
         """Return one table, as of the version of its first read."""
         if name not in self._tables:
-            self._tables[name] = TableFolder(f"{self._folder}/{name}", TABLE_BY_NAME[name]).snapshot()
+            self._tables[name] = self._folder_of(name).snapshot()
         return self._tables[name]
 
     def stream(self, query: str, *names: str) -> pa.RecordBatchReader:
         """Return the result of a query over these tables as a stream of batches."""
         unfolded = self.current.tables(*names) if "current" in self.__dict__ else []
-        return query_tables(query, *map(self.table, names), *unfolded)
+        published = [each.published.name for each in self._state_tables if each.name in names and each.published]
+        return query_tables(query, *map(self.table, [*names, *published]), *unfolded)
 
     def select(self, query: str, *names: str) -> pa.Table:
         """Return the result of a query over these tables as one Arrow table."""
@@ -96,26 +99,25 @@ class StateReader:
 
         Raises NoSuchTable for a store without state tables.
         """
-        names = [LOG.name, LOG_PARTITIONS.name, *(each.name for each in state_tables_of(self.properties.topic_kind))]
+        facts = [each.name for each in self._state_tables]
+        published = [each.published.name for each in self._state_tables if each.published is not None]
         while True:
-            incarnations = self._incarnations()
-            for name in names:
+            progress = self._progress()
+            for name in (LOG.name, LOG_PARTITIONS.name):
                 self.table(name)
-            kept = self._tables.pop(FOLD_PROGRESS.name)
-            if self._incarnations() == incarnations:  # so no compaction has dropped their rows meanwhile
-                self._tables[FOLD_PROGRESS.name] = kept
+            # facts first: those that are gone meanwhile are published by then
+            for name in (*facts, *published):
+                self._tables[name] = belonging(self._folder_of(name), progress)
+            if self._progress().says_same(progress):  # so no reload has dropped their rows meanwhile
+                self._tables[FOLD_PROGRESS.name] = progress.snapshot
                 return current_state(self.table, self.properties, self._at_most)
-            for name in names:
+            for name in (LOG.name, LOG_PARTITIONS.name):
                 del self._tables[name]
 
-    def named(self, *_: str) -> str:
-        """Return the SQL condition for the rows of the incarnations that count (state/merge_on_read.py)."""
-        return self.current.named
+    def newest(self, table: StateTable, where: str = "TRUE") -> str:
+        """Return SQL for the rows of a state table that count, as of the end of the log; ``where`` restricts the key.
 
-    def newest(self, table: StateTable, where: str) -> str:
-        """Return SQL for the rows of a state table that count, as of the end of the log.
-
-        ``where`` is `named`, and maybe more about the key.
+        A query gets the published table with the table of facts.
         """
         return self.current.newest(table, where)
 
@@ -125,9 +127,15 @@ class StateReader:
         told = self.current.topics.items()
         return stored | {topic_id: min(name, stored.get(topic_id, name)) for topic_id, name in told}
 
-    def _incarnations(self) -> dict[int, int]:
-        rows = self.rows("SELECT log_partition, incarnation FROM fold_progress", "fold_progress")
-        return {row["log_partition"]: row["incarnation"] for row in rows}
+    @property
+    def _state_tables(self) -> tuple[StateTable, ...]:
+        return state_tables_of(self.properties.topic_kind)
+
+    def _folder_of(self, name: str) -> TableFolder:
+        return TableFolder(f"{self._folder}/{name}", TABLE_BY_NAME[name])
+
+    def _progress(self) -> FoldProgress:
+        return FoldProgress.read(self._folder_of(FOLD_PROGRESS.name))
 
     def _log(self) -> Snapshot:
         try:

@@ -29,21 +29,15 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Placeholders are tables, with `all_groups` for rows of all versions, and the conditions of semantics/answering.py.
+#: Placeholders: `offsets` and `groups` that are answered or listed, groups that hide their offsets, tables, and the
+#: conditions of semantics/answering.py.
 VIEWS = {
-    # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset. coalesce keeps this
-    # filter out of the Parquet reader, in which it takes as long as all the rest of an aggregate.
+    # R14: a fetch does not answer the offsets of a dead group, nor a negative committed offset.
     "current_offsets": """
         SELECT /*+ BROADCAST(g) */ o.group_id, o.topic, o.partition, o.committed_offset, o.leader_epoch, o.metadata,
                o.commit_timestamp, o.expire_timestamp, o.topic_id, o.log_partition, o.record_offset
-        FROM {committed_offsets} o
-        LEFT ANTI JOIN (
-            SELECT /*+ BROADCAST(h) */ log_partition, group_id FROM {all_groups}
-            LEFT SEMI JOIN (SELECT log_partition, group_id FROM {all_groups} WHERE {hides_offsets}) h
-              USING (log_partition, group_id)
-            WHERE {named} GROUP BY log_partition, group_id HAVING max_by({hides_offsets}, record_offset)
-        ) g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
-        WHERE coalesce(o.committed_offset, -1) >= 0 AND NOT coalesce(o.misplaced, FALSE)
+        FROM {offsets} o
+        LEFT ANTI JOIN {hiding_groups} g ON g.group_id = o.group_id AND g.log_partition = o.log_partition
     """,
     "unstable_offsets": """
         SELECT p.group_id, p.topic, p.partition, p.producer_id, p.committed_offset AS pending_offset, f.log_partition,
@@ -56,13 +50,13 @@ VIEWS = {
     "consumer_groups": """
         SELECT group_id, group_type, state, protocol_type, coalesce(answer.protocol, '') AS assignor,
                answer.generation, answer.group_epoch, answer.assignment_epoch, answer.leader, answer.state_timestamp,
-               coalesce(size(answer.members), 0) AS member_count, log_partition, record_offset, misplaced
+               coalesce(size(answer.members), 0) AS member_count, answer.members, log_partition, record_offset,
+               misplaced
         FROM (
             SELECT *, CASE WHEN {answers} THEN struct(
                 protocol, generation, group_epoch, assignment_epoch, leader, state_timestamp, members
             ) END AS answer
             FROM {groups} g
-            WHERE {is_listed}
         ) l
     """,
     "group_members": """

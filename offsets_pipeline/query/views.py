@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from offsets_pipeline.delta.properties import OWNED, require_different_clusters
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS, later_tables_of
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS, later_tables_of, published_tables_of
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.query.connect_views import connect_views
@@ -21,8 +21,8 @@ from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
 from offsets_pipeline.query.spark_dialect import parsed
 from offsets_pipeline.query.view_queries import VIEWS
-from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, compacted_to_by, named_by
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 from offsets_pipeline.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
     """
     opened = open_stores(spark, stores)
     queries = _queries(opened) | _later_queries(opened)
-    names = {table.name for store in opened for table in store.tables} | HISTORY_VIEWS.keys() | queries.keys()
+    names = {name for store in opened for name in _read_as_tables(store)} | HISTORY_VIEWS.keys() | queries.keys()
     wanted = names & set(re.findall(r"\w+", query.lower())) or names
     filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
     parts: dict[str, list[DataFrame]] = {}
@@ -72,10 +72,16 @@ def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
 
 def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping[str, Filters]) -> dict[str, DataFrame]:
     """The tables of a store and its views of history, by name."""
-    found = {table.name: store.read(table.name) for table in store.tables if table.name in wanted}
+    found = {name: store.read(name) for name in _read_as_tables(store) if name in wanted}
     if not store.properties.topic_kind.is_connect and wanted & HISTORY_VIEWS.keys():
         found |= {name: rows for name, rows in history_views(store, filters=filters).items() if name in wanted}
     return found
+
+
+def _read_as_tables(store: Store) -> list[str]:
+    """The tables of a store that have no view of their name."""
+    published = {table.name for table in published_tables_of(store.properties.topic_kind)}
+    return [table.name for table in store.tables if table.name not in published]
 
 
 def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
@@ -134,12 +140,15 @@ def _queries_of(store: Store) -> dict[str, str]:
         return connect_views(store)
     names = {table.name: store.table_name(table.name) for table in TABLES}
     progress = names[FOLD_PROGRESS.name]
-    named = named_by(progress)
-    names |= {"named": named, "all_groups": names[DESCRIBED.name]}
-    for table in (OFFSETS, DESCRIBED):
-        newest = table.newest_in_spark(names[table.name], named, compacted_to_by(progress, table))
-        names[table.name] = f"({newest})"
-    names |= {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
+    offsets = names[OFFSETS.names[0]], names[OFFSETS.names[1]], progress
+    groups = names[DESCRIBED.names[0]], names[DESCRIBED.names[1]], progress
+    names |= {
+        "offsets": f"({OFFSETS.newest_in_spark(*offsets)})",
+        "groups": f"({DESCRIBED.newest_in_spark(*groups)})",
+        "hiding_groups": f"({DESCRIBED.facts_in_spark(*groups, HIDES_OFFSETS)})",
+        "answers": ANSWERS,
+        "hides_offsets": HIDES_OFFSETS,
+    }
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
     names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
     names["steps"] = f"({STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS))})"

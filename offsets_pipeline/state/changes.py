@@ -30,8 +30,8 @@ from offsets_pipeline.semantics.effects import (
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.log_row import of_partitions
-from offsets_pipeline.state.key_hash import with_key_hash
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
+from offsets_pipeline.state.published_rows import Groups, divided, ended, hiding, write_facts, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     Group = tuple[int, str]
     Record = Mapping[str, Any]  # a row of `group_records`
 
-_FILE_ROWS = 1_000_000
 _PENDING_FIELDS = [each.name for each in FOLD_PROGRESS.arrow_schema().field("pending").type.value_type]
 _CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
 _QUARANTINE_FIELDS = ["log_partition", "record_offset", "reason", "key", "value"]
@@ -117,7 +116,7 @@ class StateFolders:
     """Where the files of the state go, and the semantics of the replay; picklable.
 
     ``incarnations`` are those of the state by log partition. ``known`` is the state that the replay continues;
-    None if it starts at the start of its log partitions. Then each key comes once, and the files are base files.
+    None if it starts at the start of its log partitions: then each key comes once, and what is answered is published.
     """
 
     tables: Mapping[str, TableFolder]
@@ -126,19 +125,17 @@ class StateFolders:
     incarnations: Mapping[int, int]
     known: KnownGroups | None = None
 
-    def write(self, table: StateTable, rows: pa.Table) -> list[AddFile]:
-        """Write rows with the table's columns to files, sorted by their key."""
-        return [
-            file
-            for incarnation, partitions in by_incarnation(self.incarnations).items()
-            for file in write_files(
-                self.tables[table.name],
-                table,
-                in_key_order(table, of_partitions(rows, partitions)),
-                is_base=self.known is None,
-                incarnation=incarnation,
-            )
-        ]
+    def write(self, changes: Changes, table: StateTable, rows: pa.Table, hidden: Groups = frozenset()) -> None:
+        """Write rows with the table's columns to files, sorted by their key; ``hidden`` are groups of `hiding`."""
+        rows = in_key_order(table, rows)
+        if self.known is None and table.published is not None:
+            published, rows = divided(table, rows, hidden)
+            changes.files[table.published.name] += write_published(self.tables[table.published.name], published)
+        ends = {at: each.folded_to for at, each in changes.partitions.items()}
+        for incarnation, partitions in by_incarnation(self.incarnations).items():
+            facts = of_partitions(rows, partitions)
+            facts = facts.append_column("folded_to", ended(facts, ends))
+            changes.files[table.name] += write_facts(self.tables[table.name], facts, incarnation)
 
 
 def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
@@ -148,38 +145,23 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
         effects: Batches of EFFECT_SCHEMA, each of one kind.
         folders: Target folders, and the known state.
     """
-    changes = Changes()
-    by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-    deleted = [OFFSETS.file_schema().empty_table()]
-
-    def write(table: StateTable, rows: pa.Table) -> None:
-        changes.files[table.name] += folders.write(table, rows)
-
-    def write_offsets() -> None:
-        rows = state_rows(OFFSETS, by_kind.pop(OFFSET))
-        if folders.semantics.is_classic and folders.known is not None:
-            deleted.append(rows.filter(rows["committed_offset"].is_null()))
-        write(OFFSETS, rows)
-
-    for batch in effects:
-        if batch.num_rows:
-            kind = batch["kind"][0].as_py()
-            by_kind[kind].append(batch)
-            if kind == OFFSET and sum(each.num_rows for each in by_kind[OFFSET]) >= _FILE_ROWS:
-                write_offsets()
-    if OFFSET in by_kind:
-        write_offsets()
+    by_kind = effects_by_kind(effects)
+    changes = Changes(partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]))
+    offsets = state_rows(OFFSETS, by_kind[OFFSET])
     news, whole = _group_records(
         state_rows(RECORDS, by_kind[GROUP_RECORD]),
         state_rows(RECORDS, by_kind[GROUP_COMMIT]),
         folders.known,
-        pa.concat_tables(deleted),
+        offsets.filter(offsets["committed_offset"].is_null()) if folders.semantics.is_classic else offsets.slice(0, 0),
     )
+    hidden: Groups = frozenset()
     if whole.num_rows:
-        write(RECORDS, news)
+        folders.write(changes, RECORDS, news)
         in_order = in_key_order(RECORDS, whole).to_batches()
-        write(DESCRIBED, pa.Table.from_batches(described(in_order, folders.offsets_partitions, folders.semantics)))
-    changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
+        groups = pa.Table.from_batches(described(in_order, folders.offsets_partitions, folders.semantics))
+        folders.write(changes, DESCRIBED, groups)
+        hidden = hiding(groups)
+    folders.write(changes, OFFSETS, offsets, hidden)
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     changes.quarantine = _quarantined(by_kind[QUARANTINE])
@@ -188,30 +170,15 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
 
 def write_topic_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
     """Write the files with the changes of a replay of a Kafka Connect topic; like `write_changes`."""
-    by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-    for batch in effects:
-        if batch.num_rows:
-            by_kind[batch["kind"][0].as_py()].append(batch)
-    changes = Changes()
-    changes.files[CONNECT.name] += folders.write(CONNECT, state_rows(CONNECT, by_kind[RECORD]))
-    changes.partitions = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
+    by_kind = effects_by_kind(effects)
+    changes = Changes(partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]))
+    folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
     changes.quarantine = _quarantined(by_kind[QUARANTINE])
     return changes
 
 
 def _quarantined(effects: Iterable[pa.RecordBatch]) -> list[pa.Table]:
     return [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in effects]
-
-
-def write_files(
-    folder: TableFolder, table: StateTable, rows: pa.Table, *, is_base: bool, incarnation: int
-) -> list[AddFile]:
-    """Write rows, sorted by their key, to files of a state table, with the hashes of the keys; none for no rows."""
-    partition = {"base": str(is_base).lower(), "incarnation": str(incarnation)}
-    rows = with_key_hash(rows, table.key)
-    return [
-        folder.write_file(rows.slice(start, _FILE_ROWS), partition) for start in range(0, rows.num_rows, _FILE_ROWS)
-    ]
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
@@ -291,7 +258,7 @@ def _key(row: Record) -> tuple[Any, ...]:
 
 
 def _table(rows: Iterable[Record]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=RECORDS.file_schema())
+    return pa.Table.from_pylist(list(rows), schema=RECORDS.row_schema())
 
 
 def _offset(offset: int | None) -> int:
@@ -321,7 +288,7 @@ def effects_by_kind(effects: Iterable[pa.RecordBatch]) -> defaultdict[str, list[
 
 def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
     """Effects as rows of a state table."""
-    schema = table.file_schema()
+    schema = table.row_schema()
     if not effects:
         return schema.empty_table()
     found = pa.Table.from_batches(effects).select(schema.names)

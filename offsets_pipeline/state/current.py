@@ -50,11 +50,6 @@ class CurrentState:
         return len(self.progress) or self.properties.offsets_partitions
 
     @property
-    def named(self) -> str:
-        """SQL condition for the rows of the incarnations that count."""
-        return named_rows({at: each.incarnation for at, each in self.progress.items()})
-
-    @property
     def topics(self) -> Mapping[str, str]:
         """The names of topic ids that records tell which are not folded yet (R35)."""
         return {} if self.rest is None else self.rest.topics
@@ -63,11 +58,28 @@ class CurrentState:
         """The tables with the rows that the question folded, of those named that are state tables."""
         return [] if self.rest is None else [self.rest.tables[name] for name in names if name in self.rest.tables]
 
-    def newest(self, table: StateTable, where: str) -> str:
-        """SQL of DataFusion for the rows of a table that count; ``where`` is `named`, and maybe more."""
+    def facts(self, where: str = "TRUE") -> str:
+        """SQL condition for the facts of the incarnations that count; ``where`` is more about their key."""
+        return f"{named_rows({at: each.incarnation for at, each in self.progress.items()})} AND {where}"
+
+    def published(self, where: str = "TRUE") -> str | None:
+        """SQL condition for the published rows that count, likewise; None: none of them does.
+
+        They are of the stored incarnations, not of log partitions that the question replays from their start.
+        """
+        counting = [at for at, each in self.progress.items() if each.incarnation != UNSTORED_INCARNATION]
+        if len(counting) == len(self.progress):
+            return where
+        return f"log_partition IN ({', '.join(map(str, counting))}) AND {where}" if counting else None
+
+    def newest(self, table: StateTable, where: str = "TRUE") -> str:
+        """SQL of DataFusion for the rows of a table that count; ``where`` restricts their key."""
         names = [table.name, *(each.table.name for each in self.tables(table.name))]
-        both = " UNION ALL ".join(f"SELECT * FROM {name}" for name in names)
-        return table.newest(f"({both})" if len(names) > 1 else table.name, where)
+        facts = " UNION ALL ".join(f"SELECT * FROM {name} WHERE {self.facts(where)}" for name in names)
+        published = None if table.published is None else self.published(where)
+        if table.published is not None and published is not None:
+            published = f"(SELECT * FROM {table.published.name} WHERE {published})"
+        return table.newest(f"({facts})", published)
 
 
 def current_state(table: Callable[[str], Snapshot], properties: StoreProperties, at_most: int) -> CurrentState:

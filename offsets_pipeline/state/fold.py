@@ -1,13 +1,14 @@
 """Folding the log into the state: the batch of a stream, and the replay of log partitions from their start.
 
-Both replay rows, append what these change to the state tables, and then swap `fold_progress`; only the swap competes
-with other folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and rows that were
-appended twice change nothing (R15).
+Both replay rows, append what these change as facts, and then swap `fold_progress`; only the swap competes with other
+folds. The order makes a fold safe to kill anywhere: until the swap nothing is folded, and facts that were appended
+twice change nothing (R15).
 
-A replay from the start writes a new incarnation of its log partitions, and the swap names it. Readers see the old
-incarnation until then, and the new one from then on. So a reload is safe beside a running stream, and the switch to a
-new log incarnation of a topic is a reload of all log partitions (docs/adr/0014). So is a change of the coordinator
-semantics: the swap names them, too, and each fold goes on with those of the state that it found (docs/adr/0017).
+A replay from the start writes a new incarnation of its log partitions: facts, and published rows in place of the old
+ones. Then the swap names it, and the versions of the published tables. Readers see the old incarnation until then, and
+the new one from then on. So a reload is safe beside a running stream, and the switch to a new log incarnation of a
+topic is a reload of all log partitions (docs/adr/0014). So is a change of the coordinator semantics: the swap names
+them, too, and each fold goes on with those of the state that it found (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from offsets_pipeline.delta.retry import with_retries
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, TOPICS
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, QUARANTINE, STATE, TOPICS
 from offsets_pipeline.errors import InvalidPartitionCount, UndecodableRecord, WriteConflict
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
+from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import (
     NO_INCARNATION,
     FoldProgress,
     PartitionProgress,
-    compacted_to,
     progressed,
 )
-from offsets_pipeline.state.known import KnownGroups
+from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.publishing import ReplayedRows
 from offsets_pipeline.state.replay_job import replay_batch, replay_log
 
 if TYPE_CHECKING:
@@ -45,13 +47,10 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
-#: Delta application whose transactions number the incarnations of the state.
-INCARNATION = "offsets-incarnation"
 _SWAPS = 20  # attempts of a replay to catch up with a stream
 
 
@@ -104,9 +103,9 @@ def reload_partitions(
             raise InvalidPartitionCount(
                 f"no log partition {partition} in {store.location}: its log has {count}, 0 to {count - 1}"
             )
-    for table in (*(each.table for each in _state_tables(store)), QUARANTINE, TOPICS, FOLD_PROGRESS):
-        if not store.table(table.name).exists():
-            store.table(table.name).create()
+    for name in (*(each.name for each in store.tables if each.name in STATE), QUARANTINE.name, TOPICS.name):
+        if not store.table(name).exists():
+            store.table(name).create()
     return with_retries(
         lambda: _Rebuild(store, settings, clock, semantics).run(chosen).records, "a reload", settings.fold
     )
@@ -150,7 +149,8 @@ def _fold_rows(
 ) -> Changes:
     """Fold these rows; None: those in the files of the log."""
     semantics = progress.semantics or store.properties.coordinator_semantics
-    known = KnownGroups.read(_tables(store), progress.incarnations, semantics)
+    names = names_of_known(store.properties.topic_kind, semantics)
+    known = KnownGroups.of((belonging(store.table(name), progress) for name in names), progress.incarnations)
     folders = _folders(store, len(progress.partitions), semantics, progress.incarnations, known)
     if rows is None:
         changes = _replayed_log(store, progress.partitions, progress.log_incarnation, folders, settings)
@@ -160,10 +160,11 @@ def _fold_rows(
         found = replay_batch(counted, start, settings.fold.driver_rows, writer(store.properties, folders))
         changes = _added(found, settings)
     if changes.records:
-        _append(store, changes)
+        versions = _append(store, changes, progress)
         note_quarantine(store, changes.quarantine, progress.log_incarnation, settings, clock)
         note_topics(store, changes.topics, settings)
-        progress.swap(progress.partitions | progressed(progress.partitions, changes.partitions, clock.now_ms()))
+        moved = progressed(progress.partitions, changes.partitions, clock.now_ms())
+        progress.swap(progress.partitions | moved, versions)
     return changes
 
 
@@ -200,13 +201,19 @@ class _Rebuild:
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
+        known_versions: dict[str, int] = {}
+        if replayed.keys() != start.keys():  # the others stay as they are
+            known_versions = self._progress.versions
+            for name in known_versions:
+                belonging(self._store.table(name), self._progress)
         changes = self._replay(replayed, None)
-        _append(self._store, changes)
+        versions = known_versions | _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
-        moved = unknown | {at: replace(each, compacted_to=compacted_to(each.folded_to)) for at, each in written.items()}
+        moved = unknown | {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
-        self._swap(moved, incarnation)
+        published = ReplayedRows(self._store, changes.files, set(replayed), incarnation)
+        self._swap(moved, versions, published)
         return changes
 
     def _note(self, changes: Changes, replayed_to: Mapping[int, int] = MappingProxyType({})) -> None:
@@ -234,43 +241,63 @@ class _Rebuild:
 
         return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
 
-    def _swap(self, moved: dict[int, PartitionProgress], incarnation: int) -> None:
+    def _swap(
+        self,
+        moved: dict[int, PartitionProgress],
+        versions: dict[str, int],
+        published: ReplayedRows,
+    ) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
+
+        Its rows are published before each swap, so that no reader that sees the new progress finds older ones
+        (docs/adr/0037).
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         for _ in range(_SWAPS):
+            versions |= published.publish(self._progress)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 known = self._progress.partitions.get(at)
                 if known is not None and known.log_incarnation == self._log_incarnation:
                     moved[at] = replace(each, folded_to=max(known.folded_to, each.folded_to))
             try:
                 known_partitions = self._progress.partitions | moved
-                return self._progress.swap(
-                    {at: each for at, each in known_partitions.items() if each.log_incarnation == self._log_incarnation}
+                return self._progress.replace(
+                    {
+                        at: each
+                        for at, each in known_partitions.items()
+                        if each.log_incarnation == self._log_incarnation
+                    },
+                    versions,
                 )
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
                 # a compaction may have dropped rows of older state incarnations
-                if self._progress.log_incarnation > self._log_incarnation or self._progress.incarnation > incarnation:
+                if self._progress.log_incarnation > self._log_incarnation:
+                    raise
+                if self._progress.incarnation > published.incarnation:
                     raise
                 if self._progress.semantics not in (self._found, self._semantics):
                     raise
-                moved |= self._catch_up(moved)
+                moved |= self._catch_up(moved, versions)
         raise WriteConflict(
             f"cannot finish the reload of {self._store.location}: a stream folds faster; "
             "stop the stream, or run the reload again"
         )
 
-    def _catch_up(self, moved: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
+    def _catch_up(
+        self, moved: Mapping[int, PartitionProgress], versions: dict[str, int]
+    ) -> dict[int, PartitionProgress]:
         """Fold what another fold has folded since the log was read, into this incarnation."""
         known = self._progress.partitions
         late = {at: each for at, each in moved.items() if at in known and known[at].folded_to > each.folded_to}
         if not late:
             return {}
         incarnations = {at: each.incarnation for at, each in moved.items()}
-        changes = self._replay(late, KnownGroups.read(_tables(self._store), incarnations, self._semantics))
-        _append(self._store, changes)
+        names = names_of_known(self._store.properties.topic_kind, self._semantics)
+        known_groups = KnownGroups.of((self._store.table(name).snapshot() for name in names), incarnations)
+        changes = self._replay(late, known_groups)
+        versions |= _append(self._store, changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())
 
@@ -299,20 +326,22 @@ def _replayed_log(
     return _added(found, settings)
 
 
-def _append(store: Store, changes: Changes) -> None:
-    """Append the files to the state tables, which other folds may do at the same time."""
+def _append(store: Store, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
+    """Append the facts, which other folds may do at the same time; returns the versions of their tables.
+
+    Raises DamagedTable if a table does not belong to ``progress``; None: of another incarnation.
+    """
+    found = {}
     for table in _state_tables(store):
-        if changes.files[table.name]:
-            folder = store.table(table.name)
-            folder.commit(add=changes.files[table.name], seen=folder.snapshot())
+        folder = store.table(table.name)
+        seen = folder.snapshot() if progress is None else belonging(folder, progress)
+        facts = changes.files[table.name]
+        found[table.name] = folder.commit(add=facts, seen=seen) if facts else seen.version
+    return found
 
 
 def _state_tables(store: Store) -> tuple[StateTable, ...]:
     return state_tables_of(store.properties.topic_kind)
-
-
-def _tables(store: Store) -> dict[str, TableFolder]:
-    return {table.name: store.table(table.name) for table in _state_tables(store)}
 
 
 def _folders(
@@ -322,7 +351,8 @@ def _folders(
     incarnations: Mapping[int, int],
     known: KnownGroups | None,
 ) -> StateFolders:
-    return StateFolders(_tables(store), offsets_partitions, semantics, incarnations, known)
+    tables = {name: store.table(name) for table in _state_tables(store) for name in table.names}
+    return StateFolders(tables, offsets_partitions, semantics, incarnations, known)
 
 
 def _added(changes: Iterable[Changes], settings: Settings) -> Changes:

@@ -30,7 +30,7 @@ _SCHEMA = FOLD_PROGRESS.arrow_schema()
 NO_INCARNATION = 0
 #: Incarnation of log partitions that a question replays from their start. No table of a store has it.
 UNSTORED_INCARNATION = 2**31 - 1
-_SWAPS = 20  # attempts of a compaction beside folds
+_SWAPS = 20  # attempts of a publishing beside folds
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PartitionProgress:
     """A row of `fold_progress`.
 
     ``incarnation`` is the state's, ``log_incarnation`` the log's. ``folded_to`` is the first record offset that is not
-    folded yet. ``compacted_to``, by state table: its base rows are of records before this one. ``pending`` are the
+    folded yet. ``published_to``: the published tables have all records before this one. ``pending`` are the
     transactional commits without a marker (R11). ``folded_at_us`` is the time of the last fold in microseconds since
     1970.
     """
@@ -48,7 +48,7 @@ class PartitionProgress:
     incarnation: int = NO_INCARNATION
     semantics: CoordinatorSemantics = MODERN
     folded_to: int = 0
-    compacted_to: Mapping[str, int] = field(default_factory=lambda: compacted_to(0))
+    published_to: int = 0
     records: int = 0
     unknown_records: int = 0
     folded_at_us: int = 0
@@ -56,18 +56,33 @@ class PartitionProgress:
 
 
 class FoldProgress:
-    """The table `fold_progress` as of one version. `swap` replaces it, unless another fold was first."""
+    """The table `fold_progress` as of one version. `swap` replaces it, unless another fold was first.
 
-    def __init__(self, table: TableFolder, snapshot: Snapshot, partitions: Mapping[int, PartitionProgress]) -> None:
+    ``snapshot`` is that version. ``versions`` are those of the other tables of the state that belong to it, by name.
+    """
+
+    def __init__(
+        self,
+        table: TableFolder,
+        snapshot: Snapshot,
+        partitions: Mapping[int, PartitionProgress],
+        versions: Mapping[str, int],
+    ) -> None:
         self._table = table
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self.partitions = dict(partitions)
+        self.versions = dict(versions)
 
     @classmethod
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
         snapshot = table.snapshot()
-        return cls(table, snapshot, progress_of(snapshot))
+        return cls(table, snapshot, progress_of(snapshot), versions_of(snapshot))
+
+    def says_same(self, other: FoldProgress) -> bool:
+        """Whether another progress names the same incarnations, published as far: so the same facts are there."""
+        ends = [{at: each.published_to for at, each in one.partitions.items()} for one in (self, other)]
+        return self.incarnations == other.incarnations and ends[0] == ends[1]
 
     @property
     def log_incarnation(self) -> int:
@@ -94,41 +109,43 @@ class FoldProgress:
         """The first record offset of each log partition that is not folded yet."""
         return {at: each.folded_to for at, each in self.partitions.items()}
 
-    def swap(self, partitions: Mapping[int, PartitionProgress]) -> None:
-        """Commit these rows in place of all.
+    def swap(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
+        """Commit these rows in place of all; ``versions`` are those of the tables that the fold has written.
 
-        Raises WriteConflict if another fold has swapped since this was read. A compaction is not in the way.
+        Raises WriteConflict if another fold has swapped since this was read. A publishing is not in the way.
         """
         try:
-            self._commit(partitions)
+            self.replace(partitions, {**self.versions, **versions})
         except WriteConflict:
             newest = FoldProgress.read(self._table)
-            if _compacted(self.partitions, newest.partitions) != newest.partitions:
+            if _published(self.partitions, newest.partitions) != newest.partitions:
                 raise
-            newest.swap(_compacted(partitions, newest.partitions))
+            newest.swap(_published(partitions, newest.partitions), versions)
 
-    def compact_to(self, table: str, ends: Mapping[int, int]) -> None:
-        """Raise `compacted_to` of a state table in these log partitions, before it gets base files with later rows.
+    def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
+        """Note that tables of these versions have all that is folded as of this progress; returns the newest progress.
 
-        A log partition with a newer incarnation keeps its own: the base files are not of that. Raises WriteConflict if
-        folds came first too often.
+        A log partition with another incarnation keeps its own end. Raises WriteConflict if folds came first too often.
         """
-        raised = {
-            at: replace(each, compacted_to=compacted_to(0) | {table: ends.get(at, 0)})
-            for at, each in self.partitions.items()
-        }
-        for attempt in range(_SWAPS):
-            newest = FoldProgress.read(self._table)
-            moved = _compacted(newest.partitions, raised)
+        ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
+        newest = FoldProgress.read(self._table)
+        for _ in range(_SWAPS):
+            if newest.incarnations != self.incarnations:
+                break
             try:
-                if moved != newest.partitions:
-                    newest.swap(moved)
+                newest.replace(_published(newest.partitions, ends), {**newest.versions, **versions})
                 break
             except WriteConflict:
-                if attempt == _SWAPS - 1:
-                    raise
+                newest = FoldProgress.read(self._table)
+        else:
+            raise WriteConflict(f"cannot write {self._table.folder}: other writers came first {_SWAPS} times")
+        return newest
 
-    def _commit(self, partitions: Mapping[int, PartitionProgress]) -> None:
+    def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
+        """Commit these rows, and the versions of all tables, in place of all.
+
+        Raises WriteConflict if another process has replaced them since this was read.
+        """
         rows = [
             {
                 "log_partition": at,
@@ -136,19 +153,20 @@ class FoldProgress:
                 "incarnation": each.incarnation,
                 "coordinator_semantics": each.semantics.value,
                 "folded_to": each.folded_to,
-                "compacted_to": dict(each.compacted_to),
+                "published_to": each.published_to,
                 "records": each.records,
                 "unknown_records": each.unknown_records,
                 "pending": each.pending,
                 "folded_at": each.folded_at_us,
+                "versions": versions,
             }
             for at, each in sorted(partitions.items())
         ]
         self._table.commit(
             add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))],
-            remove=self._snapshot.files(),
-            seen=self._snapshot,
-            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},
+            remove=self.snapshot.files(),
+            seen=self.snapshot,
+            advance={APPLICATION: self.snapshot.transaction(APPLICATION) + 1},
         )
 
 
@@ -156,7 +174,7 @@ def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
     rows = snapshot.rows()
     folded_at = rows["folded_at"].cast(pa.int64()).to_pylist()
-    rows = rows.drop_columns(["folded_at"])
+    rows = rows.drop_columns(["folded_at", "versions"])
     if not any(pc.list_value_length(rows["pending"]).to_pylist()):
         rows = rows.drop_columns(["pending"])  # they have times, and Arrow imports pandas to convert one
     found = zip(rows.to_pylist(), folded_at, strict=True)
@@ -181,20 +199,21 @@ def progressed(
     return moved
 
 
-def compacted_to(record_offset: int) -> dict[str, int]:
-    """`compacted_to` of a log partition in which this is the end of the base rows of every state table."""
-    return {each.name: record_offset for each in _SCHEMA.field("compacted_to").type}
+def versions_of(snapshot: Snapshot) -> dict[str, int]:
+    """The versions of other tables that a version of `fold_progress` names."""
+    found: list[dict[str, int | None]] = snapshot.rows()["versions"].slice(0, 1).to_pylist()
+    return {name: version for each in found for name, version in each.items() if version is not None}
 
 
-def _compacted(
+def _published(
     partitions: Mapping[int, PartitionProgress], others: Mapping[int, PartitionProgress]
 ) -> dict[int, PartitionProgress]:
-    """These partitions with the higher `compacted_to` of both; an incarnation takes none from another one."""
+    """These partitions with the higher `published_to` of both; an incarnation takes none from another one."""
     found = dict(partitions)
     for at in partitions.keys() & others.keys():
         if partitions[at].incarnation == others[at].incarnation:
-            one, other = partitions[at].compacted_to, others[at].compacted_to
-            found[at] = replace(partitions[at], compacted_to={name: max(one[name], other[name]) for name in one})
+            end = max(partitions[at].published_to, others[at].published_to)
+            found[at] = replace(partitions[at], published_to=end)
     return found
 
 
@@ -205,7 +224,7 @@ def _partition(row: Mapping[str, Any], folded_at_us: int) -> PartitionProgress:
         incarnation=row["incarnation"],
         semantics=CoordinatorSemantics(row["coordinator_semantics"]),
         folded_to=row["folded_to"],
-        compacted_to=row["compacted_to"],
+        published_to=row["published_to"],
         records=row["records"],
         unknown_records=row["unknown_records"],
         folded_at_us=folded_at_us,

@@ -16,7 +16,7 @@ from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, progressed
-from offsets_pipeline.state.known import KnownGroups
+from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def fold_rest(
         if not part:
             continue
         incarnations = {at: each.incarnation for at, each in part.items()}
-        known = None if from_start else KnownGroups.of(map(table, tables), incarnations)
+        names = [] if from_start else names_of_known(properties.topic_kind, semantics)
+        known = KnownGroups.of(map(table, names), incarnations)
         folders = StateFolders(tables, log.offsets_partitions, semantics, incarnations, known)
         replay = replay_start(properties, log.offsets_partitions, semantics, part)
         reader = LogReader(log.folder, log.range(part), replay.schema, replay.compact)

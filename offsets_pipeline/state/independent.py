@@ -78,7 +78,7 @@ class Specified:
                 for group_id, offsets in state.offsets.items()
                 for where, offset in offsets.items()
             ],
-            schema=OFFSETS.file_schema(),
+            schema=OFFSETS.row_schema(),
         )
 
     def groups(self) -> pa.Table:
@@ -95,7 +95,7 @@ class Specified:
                 for at, state in self.states.items()
                 for group_id, group in state.groups.items()
             ],
-            schema=DESCRIBED.file_schema(),
+            schema=DESCRIBED.row_schema(),
         )
 
     @staticmethod

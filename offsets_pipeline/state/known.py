@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
     Group = tuple[int, str]
 
@@ -28,30 +29,23 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of the state tables with the incarnations that a fold continues; picklable."""
+    """Files of the state with the incarnations that a fold continues, and of the published rows; picklable."""
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[StoredFile]]
     partitions: Mapping[int, Sequence[int]]
 
     @classmethod
-    def read(
-        cls, tables: Mapping[str, TableFolder], incarnations: Mapping[int, int], semantics: CoordinatorSemantics
-    ) -> KnownGroups:
-        """Look at the newest version of the tables, for these incarnations by log partition."""
-        needed = (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ()))
-        # a topic of Kafka Connect has no groups
-        return cls.of((tables[each.name].snapshot() for each in needed if each.name in tables), incarnations)
-
-    @classmethod
     def of(cls, snapshots: Iterable[Snapshot], incarnations: Mapping[int, int]) -> KnownGroups:
-        """Look at these versions of the tables."""
+        """Look at these versions of the tables that `names_of_known` names; without them nothing is known."""
         partitions = by_incarnation(incarnations)
         tables: dict[str, TableFolder] = {}
         files: dict[str, list[StoredFile]] = {}
         for each in snapshots:
             tables[each.table.name] = TableFolder(each.folder, each.table)
-            files[each.table.name] = [file for file in each.files() if _incarnation(file) in partitions]
+            files[each.table.name] = [
+                file for file in each.files() if not file.partition or _incarnation(file) in partitions
+            ]
         return cls(tables, files, partitions)
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
@@ -82,19 +76,28 @@ class KnownGroups:
         return {group for group in groups if group in visible}
 
     def _rows(self, table: StateTable, groups: Collection[Group], columns: list[str]) -> pa.Table:
-        """Rows of these groups. A group of that name in another of their log partitions may come with them."""
-        schema = pa.schema([table.file_schema().field(name) for name in [*_GROUP, *columns]])
+        """Facts and published rows of these groups; a group of that name in another log partition may be with them."""
+        schema = pa.schema([table.row_schema().field(name) for name in [*_GROUP, *columns]])
         if not groups:
             return schema.empty_table()
         partitions = {partition for partition, _ in groups}
         names = pa.array(sorted({group_id for _, group_id in groups}), pa.string())
         found = [schema.empty_table()]
-        for file in self.files[table.name]:
-            if _may_hold(file, names[0].as_py(), names[-1].as_py()):
-                named = pa.array(sorted(partitions & set(self.partitions[_incarnation(file)])), pa.int32())
-                with self.tables[table.name].open_file(file) as parquet:
-                    found += _rows_of(parquet, named, names, schema)
+        for name in table.names:
+            for file in self.files.get(name, ()):
+                if _may_hold(file, names[0].as_py(), names[-1].as_py()):
+                    own = self.partitions[_incarnation(file)] if file.partition else partitions
+                    named = pa.array(sorted(partitions & set(own)), pa.int32())
+                    with self.tables[name].open_file(file) as parquet:
+                        found += _rows_of(parquet, named, names, schema)
         return pa.concat_tables(found)
+
+
+def names_of_known(kind: TopicKind, semantics: CoordinatorSemantics) -> list[str]:
+    """The tables that a fold looks up groups in; a topic of Kafka Connect has no groups."""
+    if kind.is_connect:
+        return []
+    return [name for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ())) for name in each.names]
 
 
 def _incarnation(file: StoredFile) -> int:
@@ -116,4 +119,6 @@ def _rows_of(parquet: pq.ParquetFile, partitions: pa.Array, names: pa.Array, sch
         )
         if pc.any(wanted).as_py():
             rows = parquet.read_row_group(number, columns=schema.names, use_threads=False)
+            if "position" in schema.names and "position" not in rows.column_names:
+                rows = rows.append_column("position", rows["record_offset"])  # of a published row
             yield rows.select(schema.names).filter(wanted).cast(schema)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.delta.snapshot import query
 from offsets_pipeline.state.changes import in_key_order
 from offsets_pipeline.state.merge_on_read import StateTable, named_rows
 
@@ -88,13 +89,15 @@ class StateRows:
 
     def state(self, table: StateTable, partitions: set[int]) -> pa.Table:
         """The rows of the state of these log partitions that count."""
-        schema = table.file_schema()
+        schema = table.row_schema()
         if not partitions:
             return schema.empty_table()
-        folder, version = self.tables[table.name]
+        where = f"log_partition IN ({', '.join(map(str, sorted(partitions)))})"
         named = named_rows({at: self.progress[at].incarnation for at in partitions})
-        where = f"{named} AND log_partition IN ({', '.join(map(str, sorted(partitions)))})"
-        return folder.snapshot(version).query(table.newest(table.name, where)).read_all().cast(schema)
+        facts = f"(SELECT * FROM {table.name} WHERE {named} AND {where})"
+        published = None if table.published is None else f"(SELECT * FROM {table.published.name} WHERE {where})"
+        snapshots = [folder.snapshot(version) for folder, version in map(self.tables.__getitem__, table.names)]
+        return query(table.newest(facts, published), *snapshots).read_all().cast(schema)
 
 
 def place(folded_to: int, pending: object) -> dict[str, object]:

@@ -22,6 +22,7 @@ from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
+from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.by_topic_kind import replay_start
 from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
@@ -96,7 +97,7 @@ class _Comparison(StateRows):
         result.compare(RECORDS.name, RECORDS.key, *(known(ordered(RECORDS, each)) for each in (records, of_state)))
         groups = pa.Table.from_batches(
             described(ordered(RECORDS, records).to_batches(), self.offsets_partitions, self.semantics),
-            DESCRIBED.file_schema(),
+            DESCRIBED.row_schema(),
         )
         expected, found = (_existing(ordered(DESCRIBED, each)) for each in (groups, self.state(DESCRIBED, partitions)))
         result.groups = expected.num_rows
@@ -105,7 +106,7 @@ class _Comparison(StateRows):
 
     def without_records(self, partitions: set[int]) -> Verification:
         """Compare log partitions that have no records with the state, which should have no rows of them."""
-        return self.compare(partitions, OFFSETS.file_schema().empty_table(), RECORDS.file_schema().empty_table())
+        return self.compare(partitions, OFFSETS.row_schema().empty_table(), RECORDS.row_schema().empty_table())
 
     def _kept(self, offsets: pa.Table) -> pa.Table:
         """The offsets without tombstones that a cleaning of the log may have removed (R23)."""
@@ -133,8 +134,8 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     start = replay_start(store.properties, count, semantics, starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    folders = {each.name: store.table(each.name) for each in state_tables_of(store.properties.topic_kind)}
-    tables = {name: (folder, folder.snapshot().version) for name, folder in folders.items()}
+    names = [name for each in state_tables_of(store.properties.topic_kind) for name in each.names]
+    tables = {name: (store.table(name), belonging(store.table(name), progress).version) for name in names}
     cleaned = cleaned_to(store, progress.log_incarnation)
     comparison: _Comparison | TopicComparison
     if store.properties.topic_kind.is_connect:
@@ -169,7 +170,10 @@ def _pending_places(progress: PartitionProgress) -> set[tuple[object, ...]]:
 
 
 def _existing(groups: pa.Table) -> pa.Table:
-    return groups.filter(pc.not_equal(groups["state"], DEAD)).drop_columns(["record_offset"])
+    """The groups that exist; a published one says nothing by an empty protocol, as a broker does (R34)."""
+    existing = groups.filter(pc.not_equal(groups["state"], DEAD)).drop_columns(["record_offset"])
+    protocol = pc.fill_null(existing["protocol"], "")
+    return existing.set_column(existing.schema.get_field_index("protocol"), "protocol", protocol)
 
 
 def _but_commits(records: pa.Table) -> pa.Table:

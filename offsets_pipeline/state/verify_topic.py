@@ -57,7 +57,7 @@ class TopicComparison(StateRows):
 
     def without_records(self, partitions: set[int]) -> Verification:
         """Compare log partitions that have no records with the state, which should have no rows of them."""
-        return self.compare(partitions, CONNECT.file_schema().empty_table())
+        return self.compare(partitions, CONNECT.row_schema().empty_table())
 
     def compare(self, partitions: set[int], records: pa.Table) -> Verification:
         """Compare the replayed rows of these log partitions with the state."""
@@ -98,5 +98,5 @@ def specified_rows(states: Iterable[TopicPartitionState]) -> pa.Table:
             for state in states
             for raw_key, record in state.records.items()
         ],
-        schema=CONNECT.file_schema(),
+        schema=CONNECT.row_schema(),
     )

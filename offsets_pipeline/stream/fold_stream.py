@@ -17,7 +17,7 @@ from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
-from offsets_pipeline.state.table_compaction import Compactor
+from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.store import absolute
 from offsets_pipeline.stream.catch_up import catch_up
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
@@ -82,7 +82,7 @@ class FoldStream:
         query: StreamingQuery,
         failures: list[OffsetsError],
         gate: BatchBarrier,
-        compactor: Compactor,
+        publisher: Publisher,
         watch: IncarnationWatch,
         beside: Sequence[StreamExpiry | StreamUpkeep],
         at_end: Callable[[], object],
@@ -90,7 +90,7 @@ class FoldStream:
         self._query = query
         self._failures = failures
         self._gate = gate
-        self._compactor = compactor
+        self._publisher = publisher
         self._watch = watch
         self._beside = beside
         self._at_end = at_end
@@ -105,6 +105,7 @@ class FoldStream:
         try:
             self._gate.close()
             self._query.stop()
+            self._publisher.finish()
         finally:
             self._close()
 
@@ -116,6 +117,7 @@ class FoldStream:
             self._at_end()
             if self._failures:  # of the switch to another log incarnation; a failed batch raises an exception
                 raise self._failures[-1]
+            self._publisher.finish()
         except StreamingQueryException as exception:
             if self._failures:
                 raise self._failures[-1] from None
@@ -130,7 +132,7 @@ class FoldStream:
         for each in self._beside:
             each.close()
         self._watch.close()
-        self._compactor.close()
+        self._publisher.close()
 
 
 def start_fold(
@@ -171,9 +173,9 @@ def start_fold(
     expiry = _expiry(store, settings, clock, on_expiry, warn)
     if expiry is not None and available_now:
         expiry.run_once()
-    compactor = Compactor(store, settings.fold, warn)
+    publisher = Publisher(store, settings.fold, clock, warn)
     folder = _checkpoint(store, checkpoint)
-    catch_up(store, folder, settings, clock, [compactor.after_fold, partial(after_batch, -1)], warn)
+    catch_up(store, folder, settings, clock, [publisher.after_fold, partial(after_batch, -1)], warn)
     upkeep = _upkeep(store, settings, clock, checkpoint, on_upkeep or _nothing, warn)
     beside = [each for each in (expiry, upkeep) if each is not None]
     gate = BatchBarrier()  # shared with `switch`, so that only one of them folds a new log incarnation
@@ -183,7 +185,7 @@ def start_fold(
         try:
             with gate.batch():
                 folded = fold_batch(here, rows, settings, clock, warn)
-                compactor.after_fold(folded)
+                publisher.after_fold(folded)
         except Exception as error:
             ours = raised_on_executor(error)
             if ours is not None:
@@ -197,7 +199,7 @@ def start_fold(
             with gate.batch():
                 folded = switch_log_incarnation_if_due(store, settings, clock)
                 if folded is not None:
-                    compactor.after_fold(folded)
+                    publisher.after_fold(folded)
         except BarrierClosedError:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the stream as it would end a batch
@@ -210,10 +212,11 @@ def start_fold(
     query = _writer(store, settings, folder, available_now=available_now).foreachBatch(fold_rows).start()
     watch = IncarnationWatch(query, switch, settings.fold.trigger_interval_ms / 1000 + _LOOK_SECONDS)
     if not available_now:
+        publisher.start()
         watch.start(store)
         for each in beside:
             each.start()
-    return FoldStream(query, failures, gate, compactor, watch, beside, switch if available_now else _nothing)
+    return FoldStream(query, failures, gate, publisher, watch, beside, switch if available_now else _nothing)
 
 
 def _expiry(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from offsets_pipeline.state.table_compaction import Compactor
 
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.log.metadata import LogMetadata
@@ -12,7 +13,6 @@ from offsets_pipeline.observability.collectors import StateMetrics
 from offsets_pipeline.observability.metrics import Metrics
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.segment import Damage
-from offsets_pipeline.state.table_compaction import Compactor
 from tests.figures import by_partition, extents, figures_of
 from tests.logs import capture_rows, oracle
 from tests.spark.stores import CLOCK, appended, copied, log_of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.reader import answer
@@ -16,7 +17,6 @@ from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import table_compaction as compact_module
 from offsets_pipeline.state.fold import fold_batch
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES, StateTable
-from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 from tests.logs import LogPartition
 from tests.spark.stores import (
     CLOCK,

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from offsets_pipeline.state.table_compaction import compact
 
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
@@ -16,7 +17,6 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.table_compaction import compact
 from offsets_pipeline.store import Store
 from tests.conftest import SEED, USUAL_SEED
 from tests.logs import LogPartition

@@ -6,7 +6,6 @@ import hashlib
 
 import pyarrow as pa
 import pytest
-
 from offsets_pipeline.state.key_hash import with_key_hash
 
 MASK = 2**64 - 1

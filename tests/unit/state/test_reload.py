@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from offsets_pipeline.state.table_compaction import compact
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
@@ -13,7 +14,6 @@ from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.state.fold import fold_batch, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.table_compaction import compact
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from offsets_pipeline.state.table_compaction import Compactor, Sizes, compact, sizes_of
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -15,7 +16,6 @@ from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
 from offsets_pipeline.state import table_compaction
 from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
-from offsets_pipeline.state.table_compaction import Compactor, Sizes, compact, sizes_of
 from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
 
 if TYPE_CHECKING:

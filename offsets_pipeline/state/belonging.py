@@ -1,0 +1,64 @@
+"""The version of a table of the state that belongs to the progress of a fold.
+
+`fold_progress` names it. A table that is older was restored alone, lost a commit file, or was copied while it was
+written. A later commit is a fold's that has not swapped the progress yet, a publishing's, or one that only rearranges
+files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) is none of these (docs/adr/0037).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offsets_pipeline.delta.protocol import changes_rows, is_own, parsed
+from offsets_pipeline.errors import DamagedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from offsets_pipeline.delta.protocol import Action
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.state.fold_progress import FoldProgress
+
+#: Delta application whose transactions in published tables are the state incarnation that their rows are of.
+INCARNATION = "offsets-incarnation"
+
+
+def belonging(table: TableFolder, progress: FoldProgress) -> Snapshot:
+    """The version of a table that belongs to a progress: the newest one, unless it has rows of another incarnation.
+
+    A reload replaces published rows before its progress is swapped: until then those of the named version belong to it.
+
+    Raises DamagedTable for a table that is older than the named version, or that another program has changed.
+    """
+    newest, version = table.snapshot(), progress.versions.get(table.table.name)
+    if version is None or newest.version == version:
+        return newest
+    if newest.version < version:
+        raise _not_belonging(
+            table.folder,
+            f"is at version {newest.version}, and the progress of its fold belongs to version {version}: it was "
+            "restored or copied alone, or lost a commit",
+        )
+    for later in range(version + 1, newest.version + 1):
+        actions = parsed(table.commit_file(later) or b"")
+        if not changes_rows(actions):
+            continue
+        if not is_own(actions):
+            raise _not_belonging(
+                table.folder, f"was changed by another program: version {later}, {_operation_of(actions)}"
+            )
+        written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
+        if written and written != [progress.incarnation]:
+            return table.snapshot(version)
+    return newest
+
+
+def _not_belonging(folder: str, what: str) -> DamagedTable:
+    store, _, _ = folder.rpartition("/")
+    return DamagedTable(f"the table {folder} {what}; make the state again from the log: offsets reload --store {store}")
+
+
+def _operation_of(actions: Sequence[Action]) -> str:
+    found: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return str(found.get("operation", "an unknown operation"))

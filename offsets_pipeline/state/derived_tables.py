@@ -1,0 +1,186 @@
+"""Published tables that are made as a whole: members, pending commits, connectors, and how far all tables reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.delta.schemas import (
+    CONSUMER_GROUPS,
+    CURRENT_OFFSETS,
+    GROUP_MEMBERS,
+    LOG,
+    LOG_PARTITIONS,
+    PUBLISHED_AS_OF,
+    TOPICS,
+    UNSTABLE_OFFSETS,
+    published_tables_of,
+)
+from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.state.belonging import INCARNATION
+from offsets_pipeline.state.published_rows import published_members
+from offsets_pipeline.state.unfolded import UnfoldedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.state.fold_progress import FoldProgress
+    from offsets_pipeline.store import Store
+
+#: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
+_TOPICS = "offsets-topics"
+
+
+def write_derived(store: Store, progress: FoldProgress, *, groups_changed: bool) -> dict[str, int]:
+    """Write the tables that are made from the published groups, or from connect records; returns their versions."""
+    if store.properties.topic_kind.is_connect:
+        return {}
+    return {
+        GROUP_MEMBERS.name: _write_members(store, progress, groups_changed=groups_changed),
+        UNSTABLE_OFFSETS.name: _write_unstable(store, progress),
+    }
+
+
+def _write_members(store: Store, progress: FoldProgress, *, groups_changed: bool) -> int:
+    names = store.table(TOPICS.name).snapshot()
+    seen = store.table(GROUP_MEMBERS.name).snapshot()
+    made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
+    if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
+        return seen.version
+    folder = store.table(CONSUMER_GROUPS.name)
+    found = [CONSUMER_GROUPS.arrow_schema().empty_table().select(["group_id", "members"])]
+    for file in folder.snapshot().files():
+        with folder.open_file(file) as parquet:
+            found.append(parquet.read(found[0].column_names, use_threads=False).cast(found[0].schema))
+    topics = names.rows()
+    of_id = dict(zip(topics["topic_id"].to_pylist(), topics["topic"].to_pylist(), strict=True))
+    return _replace(store, GROUP_MEMBERS, published_members(pa.concat_tables(found), of_id), made_of)
+
+
+def _write_unstable(store: Store, progress: FoldProgress) -> int:
+    """R17: the pending commits of groups that exist."""
+    rows = [
+        {
+            **{name: each[name] for name in ("group_id", "topic", "partition", "producer_id", "record_offset")},
+            "pending_offset": each["committed_offset"],
+            "log_partition": at,
+        }
+        for at, partition in progress.partitions.items()
+        for each in partition.pending
+        if not each["misplaced"]
+    ]
+    seen = store.table(UNSTABLE_OFFSETS.name).snapshot()
+    if not rows and not seen.files():
+        return seen.version
+    existing = _answering_groups(store, {row["group_id"] for row in rows})
+    kept = [row for row in rows if (row["log_partition"], row["group_id"]) in existing]
+    found = pa.Table.from_pylist(kept, schema=UNSTABLE_OFFSETS.arrow_schema())
+    known = seen.rows()
+    return seen.version if found.equals(known) else _replace(store, UNSTABLE_OFFSETS, found)
+
+
+def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]:
+    """Those of the groups whose offsets are answered (R14)."""
+    folder = store.table(CONSUMER_GROUPS.name)
+    found: set[tuple[int, str]] = set()
+    for file in folder.snapshot().files() if group_ids else ():
+        with folder.open_file(file) as parquet:
+            rows = parquet.read(["log_partition", "group_id", "group_type"], use_threads=False)
+        hides = pc.fill_null(pc.equal(rows["group_type"], SHARE), False)  # noqa: FBT003 - of Arrow
+        rows = rows.filter(pc.and_not(pc.is_in(rows["group_id"], pa.array(sorted(group_ids), pa.string())), hides))
+        found |= set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
+    return found
+
+
+def _replace(store: Store, table: Table, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
+    """Put rows in place of all rows of a table; returns the version. Raises WriteConflict."""
+    folder = store.table(table.name)
+    seen = folder.snapshot()
+    return folder.commit(
+        [folder.write_file(rows)] if rows.num_rows else [],
+        seen.files(),
+        seen=seen,
+        advance={APPLICATION: seen.transaction(APPLICATION) + 1, **(advance or {})},
+    )
+
+
+# --- how far they reach
+
+
+def note_as_of(store: Store, progress: FoldProgress, clock: Clock) -> None:
+    """Write how far the published tables reach, and as of when; no data time steps back."""
+    now_ms = clock.now_ms()
+    times = _data_times(store, progress, now_ms)
+    table = store.table(PUBLISHED_AS_OF.name).snapshot()
+    known = table.rows()
+    before = dict(
+        zip(
+            zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True),
+            known["data_time"].cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    )
+    rows = [
+        {
+            "table_name": published.name,
+            "log_partition": at,
+            "record_offset": each.folded_to,
+            "data_time": max(filter(None, (times.get(at), before.get((published.name, at)))), default=None),
+            "published_at": now_ms * 1000,
+        }
+        for published in published_tables_of(store.properties.topic_kind)
+        for at, each in sorted(progress.partitions.items())
+    ]
+    _replace(store, PUBLISHED_AS_OF, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
+
+
+def _data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
+    """The data time of each log partition in microseconds (R36).
+
+    A log partition without unfolded records has all records up to the last look at its source. Another one has them up
+    to its newest commit.
+    """
+    log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
+    missing, behind = log.unfolded(progress.partitions)
+    notes = _notes(store, progress.log_incarnation)
+    files_us = max((each["updated_at"] or 0 for each in notes.values()), default=0)
+    times: dict[int, int] = {}
+    for at in progress.partitions:
+        if missing.get(at) or at in behind or log.incarnation != progress.log_incarnation:
+            continue
+        if store.properties.kind == OWNED:
+            times[at] = now_ms * 1000
+        elif at in notes:
+            times[at] = notes[at]["read_at"] or files_us
+    late = progress.partitions.keys() - times.keys()
+    return times | _newest_commits(store, late) if late else times
+
+
+def _notes(store: Store, log_incarnation: int) -> dict[int, dict[str, Any]]:
+    rows = store.table(LOG_PARTITIONS.name).snapshot().rows()
+    columns = {name: rows[name].cast(pa.int64()).to_pylist() for name in ("log_partition", "log_incarnation")}
+    for name in ("updated_at", "read_at"):  # as numbers: Arrow imports pandas to convert a time
+        columns[name] = rows[name].cast(pa.int64()).to_pylist()
+    notes = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}
+
+
+def _newest_commits(store: Store, partitions: Sequence[int] | set[int]) -> dict[int, int]:
+    """The time of the newest published commit of each of these log partitions, in microseconds."""
+    folder = store.table(CURRENT_OFFSETS.name)
+    newest: dict[int, int] = {}
+    for file in folder.snapshot().files():
+        with folder.open_file(file) as parquet:
+            rows = parquet.read(["log_partition", "commit_timestamp"], use_threads=False)
+        found = rows.group_by("log_partition").aggregate([("commit_timestamp", "max")])
+        times = found["commit_timestamp_max"].cast(pa.int64()).to_pylist()
+        for at, time in zip(found["log_partition"].to_pylist(), times, strict=True):
+            if at in partitions and time is not None:
+                newest[at] = max(time, newest.get(at, time))
+    return newest

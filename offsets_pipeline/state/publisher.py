@@ -1,0 +1,123 @@
+"""Publishing beside the folds of a stream: as often as settings say, on no more than a fifth of a core."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS
+from offsets_pipeline.foreign_errors import in_one_line, may_pass
+from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.config.sections import FoldSettings
+    from offsets_pipeline.store import Store
+
+_LARGE_ROWS = 1_000_000
+_REST = 4  # times as long as a publishing took, until the next one starts
+_REST_SECONDS = 30.0  # for queries that began to read an incarnation before another one took over
+_FINISHES = 20  # attempts at the end, beside other writers
+
+
+class Publisher:
+    """Publishes what is folded, in a thread; compacts facts, and drops those of replaced incarnations.
+
+    Call `start` once, `after_fold` after each fold, `finish` when the last fold has ended well, and `close` always.
+    Calls ``warn`` with one line for a failure that may pass.
+    """
+
+    def __init__(self, store: Store, settings: FoldSettings, clock: Clock, warn: Callable[[str], object]) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._warn = warn
+        self._folded_at: float | None = None  # the first fold that is not published
+        self._ended_at = time.monotonic()
+        self._took = 0.0
+        self._is_large = False
+        self._replaced: tuple[dict[int, int], float] | None = None  # incarnations, and when they were first seen
+        self._error: Exception | None = None
+        self._lock = threading.Lock()  # one publishing at a time
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
+        self._thread.start()
+
+    def after_fold(self, records: int) -> None:
+        """Note a fold of this many records. Raises the error of the thread, unless a later publishing may succeed."""
+        if records and self._folded_at is None:
+            self._folded_at = time.monotonic()
+        if self._error is not None:
+            raise self._error
+
+    def finish(self) -> None:
+        """Publish all that is folded. Raises as `publish`; a failure that may pass is a warning."""
+        for _ in range(_FINISHES):
+            if self._stopped.is_set() or self._look():
+                return
+        self._warn(f"{self._store.location} is not published to its end: other writers came first")
+
+    def close(self) -> None:
+        """End the thread, after a publishing that is running."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(max(0.05, min(1.0, self._due_at() - time.monotonic()))):
+            if time.monotonic() >= self._due_at():
+                try:
+                    self._look()
+                except Exception as error:  # noqa: BLE001 - the next fold raises it
+                    self._error = error
+                    return
+
+    def _due_at(self) -> float:
+        """When the next publishing starts: halfway to the time until which it has to end; in the end without a fold."""
+        settings = self._settings
+        within_ms = settings.publish_large_within_ms if self._is_large else settings.publish_within_ms
+        since, wait_ms = self._folded_at, within_ms / 2
+        if since is None:
+            since, wait_ms = self._ended_at, settings.publish_large_within_ms
+        return max(since + wait_ms / 1000, self._ended_at + _REST * self._took)
+
+    def _look(self) -> bool:
+        """Publish; returns whether all that was folded is published."""
+        with self._lock:
+            folded_at, self._folded_at = self._folded_at, None
+            started = time.monotonic()
+            try:
+                done = publish(self._store, self._clock)
+                self._keep_small()
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                done = False
+                self._warn(f"cannot publish {self._store.location}: {in_one_line(error)}; the next run tries again")
+            if not done and self._folded_at is None:
+                self._folded_at = folded_at or started
+            self._ended_at = time.monotonic()
+            self._took = self._ended_at - started
+            return done
+
+    def _keep_small(self) -> None:
+        progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
+        for table in state_tables_of(self._store.properties.topic_kind):
+            if table.published is None:
+                compact_facts(self._store, table, progress, self._settings.compact_files)
+        if self._replaced is None or self._replaced[0] != progress.incarnations:
+            self._replaced = progress.incarnations, time.monotonic()
+        elif time.monotonic() - self._replaced[1] >= _REST_SECONDS:
+            drop_replaced(self._store, progress)
+        if not self._store.properties.topic_kind.is_connect:
+            rows = sum(file.rows for file in self._store.table(CURRENT_OFFSETS.name).snapshot().files())
+            self._is_large = rows > _LARGE_ROWS

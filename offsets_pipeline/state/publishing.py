@@ -1,0 +1,355 @@
+"""Publishing: what is answered goes into tables with one row a key, which any reader of Delta tables may read.
+
+The published rows are those that count as of the progress of the fold, in the columns of the views. The order of the
+commits makes it safe to kill anywhere, beside folds and reloads (docs/adr/0037): first the published tables, each in
+one commit; then `fold_progress`, which names their versions; then the facts that they cover go.
+
+A log partition's rows are rewritten if it was folded since the last publishing: a file has whole log partitions, about
+a million rows.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from offsets_pipeline.delta.data_file import APPLICATION
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.semantics.log_row import of_partitions
+from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.derived_tables import note_as_of, write_derived
+from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
+from offsets_pipeline.state.published_rows import divided, ended, hiding, write_facts, write_published
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from offsets_pipeline.clock import Clock
+    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.state.published_rows import Groups
+    from offsets_pipeline.store import Store
+
+_DRIVER_BYTES = 256 * 1024 * 1024
+_SHARE_ROWS = 1_000_000
+_MOST_PARTITIONS = 100_000  # of a log, for files of other programs without statistics
+_PUBLISHED = (DESCRIBED, OFFSETS)  # groups first: they tell whose offsets are hidden
+#: One core: publishing runs beside folds.
+_CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
+
+
+def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) -> bool:
+    """Publish what is folded; returns False if another writer was in the way, so that nothing or only a part was.
+
+    Tables with files of no more than ``driver_bytes`` are merged in the driver, larger ones in Spark tasks.
+
+    Raises DamagedTable if a table of the state does not belong to the progress, and as `TableFolder.commit`.
+    """
+    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
+    if not progress.partitions:
+        return True
+    is_connect = store.properties.topic_kind.is_connect
+    versions: dict[str, int] = {}
+    try:
+        covered = [] if is_connect else _merge_facts(store, progress, versions, driver_bytes)
+        versions |= write_derived(store, progress, groups_changed=any(each.has_news for each in covered))
+        newest = progress
+        if covered or not versions.items() <= progress.versions.items():
+            newest = progress.note_published(versions)
+        if newest.incarnations != progress.incarnations:  # a reload came first: these are not its rows
+            return publish(store, clock, driver_bytes=driver_bytes)
+        for each in covered:
+            each.drop()
+        note_as_of(store, progress, clock)
+    except WriteConflict:
+        return False
+    return True
+
+
+# --- rows of a replay from the start
+
+
+@dataclass
+class ReplayedRows:
+    """Files of the published tables that a replay of ``partitions`` from their start has written."""
+
+    store: Store
+    files: Mapping[str, Sequence[AddFile]]
+    partitions: Collection[int]
+    incarnation: int
+    _versions: dict[str, int] = field(default_factory=dict)
+
+    def publish(self, progress: FoldProgress) -> dict[str, int]:
+        """Put them in place of the rows of their log partitions; returns the versions of the tables.
+
+        The rows of the others stay as of ``progress``. Does nothing if they are there already. Raises WriteConflict.
+        """
+        for table in state_tables_of(self.store.properties.topic_kind):
+            if table.published is not None:
+                folder = self.store.table(table.published.name)
+                seen = folder.snapshot()
+                if self._versions.get(table.published.name) != seen.version:
+                    self._versions[table.published.name] = self._replace(folder, seen, progress)
+        return self._versions
+
+    def _replace(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress) -> int:
+        remains: list[AddFile] = []
+        removed = seen.files()
+        if progress.partitions.keys() - self.partitions:
+            known = belonging(folder, progress)
+            if known.version == seen.version:
+                removed = [file for file in removed if _range(file) & set(self.partitions)]
+            for file in removed if known.version == seen.version else known.files():
+                remains += write_published(
+                    folder, rows_of(folder, [file], progress.partitions.keys() - self.partitions)
+                )
+        return folder.commit(
+            [*self.files.get(folder.table.name, ()), *remains],
+            removed,
+            seen=seen,
+            advance={INCARNATION: self.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},
+        )
+
+
+# --- facts that were folded since
+
+
+class _MergedShare(NamedTuple):
+    """Files of published tables and of facts that stay, by table; and whether a group has changed."""
+
+    files: dict[str, list[AddFile]]
+    groups_changed: bool
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """Merges the facts of some log partitions with their published rows; picklable.
+
+    ``files`` are those to read, by table. ``ends`` are those of the folded log: later facts stay as they are.
+    ``published_to`` are the ends of the last publishing.
+    """
+
+    tables: Mapping[str, TableFolder]
+    files: Mapping[str, Sequence[StoredFile]]
+    ends: Mapping[int, int]
+    published_to: Mapping[int, int]
+    incarnations: Mapping[int, int]
+
+    def __call__(self, share: Collection[int]) -> _MergedShare:
+        """Write the files of these log partitions: of published tables, and of facts that stay."""
+        files: dict[str, list[AddFile]] = {}
+        hidden: Groups = frozenset()
+        groups_changed = False
+        for table in _PUBLISHED:
+            target = table.names[1]
+            facts = self._facts(table, share)
+            is_folded = pc.less_equal(facts["folded_to"], ended(facts, self.ends))
+            published = rows_of(self.tables[target], self.files[target], share)
+            rows = merged(table, facts.filter(is_folded), published)
+            answered, kept = divided(table, rows, hidden)
+            if table is DESCRIBED:
+                hidden = hiding(rows)
+                is_new = pc.greater(facts["folded_to"], ended(facts, self.published_to))
+                groups_changed = pc.any(is_new).as_py() is True
+            files[target] = write_published(self.tables[target], answered)
+            later = facts.filter(pc.invert(is_folded))
+            kept = pa.concat_tables([kept.append_column("folded_to", ended(kept, self.ends)).cast(later.schema), later])
+            files[table.name] = self._written(table, kept)
+        return _MergedShare(files, groups_changed)
+
+    def others(self, table: StateTable, files: Sequence[StoredFile], shared: Collection[int]) -> list[AddFile]:
+        """Write those facts of these files anew that are of no log partition of ``shared``."""
+        rest = self._facts(table, self.incarnations.keys() - shared, files)
+        return self._written(table, rest)
+
+    def newest_facts(self, table: StateTable, share: Collection[int]) -> list[AddFile]:
+        """Write the facts of these log partitions that count."""
+        facts = merged(table, self._facts(table, share), None)
+        return self._written(table, facts.append_column("folded_to", ended(facts, self.ends)))
+
+    def _facts(
+        self, table: StateTable, partitions: Collection[int], files: Sequence[StoredFile] | None = None
+    ) -> pa.Table:
+        """The facts of the incarnations that count of these log partitions, in no order; of some files, or of all."""
+        folder = self.tables[table.name]
+        found = [pa.schema([*table.row_schema(), folder.table.arrow_schema().field("folded_to")]).empty_table()]
+        for incarnation, named in by_incarnation({at: self.incarnations[at] for at in partitions}).items():
+            every = self.files[table.name] if files is None else files
+            own = [file for file in every if file.partition["incarnation"] == str(incarnation)]
+            found.append(rows_of(folder, own, named).select(found[0].column_names))
+        return pa.concat_tables(found)
+
+    def _written(self, table: StateTable, facts: pa.Table) -> list[AddFile]:
+        partitions = {at: self.incarnations[at] for at in pc.unique(facts["log_partition"]).to_pylist()}
+        return [
+            file
+            for incarnation, named in by_incarnation(partitions).items()
+            for file in write_facts(self.tables[table.name], of_partitions(facts, named), incarnation)
+        ]
+
+
+def _merge_facts(store: Store, progress: FoldProgress, versions: dict[str, int], driver_bytes: int) -> list[Covered]:
+    """Publish what was folded since the last publishing; returns the facts that are published then.
+
+    Adds the versions of the published tables to ``versions``.
+    """
+    if all(each.published_to >= each.folded_to for each in progress.partitions.values()):
+        return []
+    known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
+    newest = {name: store.table(name).snapshot() for name in (table.names[1] for table in _PUBLISHED)}
+    # a reload that died after it had published, or a slow publishing after a reload
+    is_other = any(known[name].version != seen.version for name, seen in newest.items())
+    behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
+    files = {name: _named(each.files(), progress) for name, each in known.items()}
+    shares = _shares([file for name in newest for file in files[name]], behind, progress.partitions.keys())
+    merge = _Merge(
+        {name: store.table(name) for name in known},
+        files,
+        progress.folded_to,
+        {at: each.published_to for at, each in progress.partitions.items()},
+        progress.incarnations,
+    )
+    if len(shares) < 2 or sum(file.size for each in files.values() for file in each) <= driver_bytes:
+        found = list(map(merge, shares))
+    else:
+        found = store.spark.sparkContext.parallelize(shares, len(shares)).map(merge).collect()
+    shared = {at for share in shares for at in share}
+    for name, seen in newest.items():
+        versions[name] = store.table(name).commit(
+            [file for of_share in found for file in of_share.files[name]],
+            [file for file in seen.files() if is_other or _range(file) & shared],
+            seen=seen,
+            advance={INCARNATION: progress.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},
+        )
+    covered = []
+    for table in _PUBLISHED:
+        gone = [file for file in files[table.name] if _range(file) & shared]
+        kept = [file for of_share in found for file in of_share.files[table.name]]
+        kept += merge.others(table, gone, shared)
+        news = table is DESCRIBED and any(each.groups_changed for each in found)
+        covered.append(Covered(store.table(table.name), known[table.name], gone, kept, news))
+    return covered
+
+
+class Covered(NamedTuple):
+    """Files of facts that are published, and files with those of their facts that stay.
+
+    ``has_news``: they say of groups what was not published before.
+    """
+
+    folder: TableFolder
+    seen: Snapshot
+    files: list[StoredFile]
+    kept: list[AddFile]
+    has_news: bool
+
+    def drop(self) -> None:
+        """Remove the facts that are published. A feed of facts does not notice."""
+        if self.files:
+            self.folder.commit(self.kept, self.files, seen=self.seen, is_change=False)
+
+
+# --- facts that are not published
+
+
+def compact_facts(store: Store, table: StateTable, progress: FoldProgress, most_files: int = 0) -> None:
+    """Put the facts that count into files with each key once, if they have more than ``most_files`` small files.
+
+    A conflict with another writer leaves them as they are. Raises as `TableFolder.commit`.
+    """
+    folder = store.table(table.name)
+    seen = belonging(folder, progress)
+    files = _named(seen.files(), progress)
+    rows = sum(file.rows for file in files)
+    if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
+        return
+    every = sorted(progress.partitions)
+    count = max(1, min(len(every), rows // _SHARE_ROWS))
+    merge = _Merge({table.name: folder}, {table.name: files}, progress.folded_to, {}, progress.incarnations)
+    written = [
+        file
+        for share in (every[at * len(every) // count : (at + 1) * len(every) // count] for at in range(count))
+        for file in merge.newest_facts(table, share)
+    ]
+    with suppress(WriteConflict):
+        folder.commit(written, files, seen=seen, is_change=False, operation="OPTIMIZE")
+
+
+def drop_replaced(store: Store, progress: FoldProgress) -> None:
+    """Remove the facts of state incarnations that newer ones have replaced. A conflict leaves them."""
+    named = {str(each) for each in progress.incarnations.values()}
+    for table in state_tables_of(store.properties.topic_kind):
+        folder = store.table(table.name)
+        seen = folder.snapshot()
+        gone = [
+            file
+            for file in seen.files()
+            if file.partition["incarnation"] not in named and int(file.partition["incarnation"]) < progress.incarnation
+        ]
+        if gone:
+            with suppress(WriteConflict):
+                folder.commit(remove=gone, seen=seen, is_change=False)
+
+
+def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa.Table:
+    """The rows that count of these facts and published rows, sorted by their key."""
+    with duckdb.connect(config=_CONFIGURATION) as connection:
+        connection.register("facts", facts)
+        connection.register("published", published)
+        rows = table.newest("facts", None if published is None else "published", "ANTI JOIN")
+        found = connection.sql(f"SELECT * FROM ({rows}) n ORDER BY {', '.join(table.key)}").to_arrow_table()
+    return found.cast(table.row_schema())
+
+
+def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:
+    """The rows of files that are of these log partitions, without the partition columns of the table."""
+    wanted = set(partitions)
+    schema = pa.schema([each for each in folder.table.arrow_schema() if each.name not in folder.table.partitioned_by])
+    found = [schema.empty_table()]
+    for file in files:
+        if _range(file) & wanted:
+            with folder.open_file(file) as parquet:
+                rows = parquet.read(use_threads=False).select(schema.names).cast(schema)
+            found.append(rows if _range(file) <= wanted else of_partitions(rows, wanted))
+    return pa.concat_tables(found)
+
+
+def _named(files: Iterable[StoredFile], progress: FoldProgress) -> list[StoredFile]:
+    """Published files, and those of facts of the incarnations that count."""
+    named = {str(each) for each in progress.incarnations.values()}
+    return [file for file in files if not file.partition or file.partition["incarnation"] in named]
+
+
+def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collection[int]) -> list[list[int]]:
+    """The log partitions to rewrite in shares of about a million rows; those of one file stay together."""
+    shares: list[tuple[set[int], int]] = [({at}, 0) for at in every]
+    for file in files:
+        joined = [each for each in shares if each[0] & _range(file)]
+        shares = [each for each in shares if each not in joined]
+        shares.append((set().union(*(each[0] for each in joined)), file.rows + sum(each[1] for each in joined)))
+    due = sorted((sorted(partitions), rows) for partitions, rows in shares if partitions & set(behind))
+    together: list[list[int]] = []
+    held = _SHARE_ROWS
+    for partitions, rows in due:
+        if held + rows > _SHARE_ROWS:
+            together.append([])
+            held = 0
+        together[-1] += partitions
+        held += rows
+    return together
+
+
+def _range(file: StoredFile) -> set[int]:
+    """The log partitions that a file may have rows of."""
+    if not {"log_partition"} <= file.lowest.keys() & file.highest.keys():
+        return set(range(_MOST_PARTITIONS))
+    return set(range(file.lowest["log_partition"], file.highest["log_partition"] + 1))
