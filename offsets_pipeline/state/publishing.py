@@ -202,13 +202,13 @@ def _merge_facts(store: Store, progress: FoldProgress, versions: dict[str, int],
 
     Adds the versions of the published tables to ``versions``.
     """
-    if all(each.published_to >= each.folded_to for each in progress.partitions.values()):
-        return []
     known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
     newest = {name: store.table(name).snapshot() for name in (table.names[1] for table in _PUBLISHED)}
     # a reload that died after it had published, or a slow publishing after a reload
     is_other = any(known[name].version != seen.version for name, seen in newest.items())
     behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
+    if not behind:
+        return []
     files = {name: _named(each.files(), progress) for name, each in known.items()}
     shares = _shares([file for name in newest for file in files[name]], behind, progress.partitions.keys())
     merge = _Merge(
