@@ -26,9 +26,9 @@ from offsets_pipeline.state.published_rows import published_members
 from offsets_pipeline.state.unfolded import UnfoldedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.state.fold_progress import FoldProgress
     from offsets_pipeline.store import Store
@@ -113,12 +113,9 @@ def _replace(store: Store, table: Table, rows: pa.Table, advance: Mapping[str, i
 # --- how far they reach
 
 
-def note_as_of(store: Store, progress: FoldProgress, clock: Clock) -> None:
-    """Write how far the published tables reach, and as of when; no data time steps back."""
-    now_ms = clock.now_ms()
-    times = _data_times(store, progress, now_ms)
-    table = store.table(PUBLISHED_AS_OF.name).snapshot()
-    known = table.rows()
+def note_as_of(store: Store, progress: FoldProgress, times: Mapping[int, int], now_ms: int) -> None:
+    """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back."""
+    known = store.table(PUBLISHED_AS_OF.name).snapshot().rows()
     before = dict(
         zip(
             zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True),
@@ -140,20 +137,20 @@ def note_as_of(store: Store, progress: FoldProgress, clock: Clock) -> None:
     _replace(store, PUBLISHED_AS_OF, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
 
 
-def _data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
-    """The data time of each log partition in microseconds (R36).
+def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:
+    """The data time of each log partition in microseconds (R36), just after the progress was read.
 
     A log partition without unfolded records has all records up to the last look at its source. Another one has them up
-    to its newest commit.
+    to its newest commit of the last publishing; without one it has none here.
     """
     log = UnfoldedLog(store.table(LOG.name).snapshot(), store.table(LOG_PARTITIONS.name).snapshot(), store.properties)
+    if log.incarnation != progress.log_incarnation:
+        return {}
     missing, behind = log.unfolded(progress.partitions)
     notes = _notes(store, progress.log_incarnation)
     files_us = max((each["updated_at"] or 0 for each in notes.values()), default=0)
     times: dict[int, int] = {}
-    for at in progress.partitions:
-        if missing.get(at) or at in behind or log.incarnation != progress.log_incarnation:
-            continue
+    for at in progress.partitions.keys() - missing.keys() - behind:
         if store.properties.kind == OWNED:
             times[at] = now_ms * 1000
         elif at in notes:
@@ -171,7 +168,7 @@ def _notes(store: Store, log_incarnation: int) -> dict[int, dict[str, Any]]:
     return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}
 
 
-def _newest_commits(store: Store, partitions: Sequence[int] | set[int]) -> dict[int, int]:
+def _newest_commits(store: Store, partitions: AbstractSet[int]) -> dict[int, int]:
     """The time of the newest published commit of each of these log partitions, in microseconds."""
     folder = store.table(CURRENT_OFFSETS.name)
     newest: dict[int, int] = {}

@@ -23,7 +23,7 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.belonging import INCARNATION, belonging
-from offsets_pipeline.state.derived_tables import note_as_of, write_derived
+from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
 from offsets_pipeline.state.published_rows import divided, ended, hiding, write_facts, write_published
@@ -57,6 +57,8 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     if not progress.partitions:
         return True
+    now_ms = clock.now_ms()
+    times = data_times(store, progress, now_ms)
     is_connect = store.properties.topic_kind.is_connect
     versions: dict[str, int] = {}
     try:
@@ -69,7 +71,7 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
             return publish(store, clock, driver_bytes=driver_bytes)
         for each in covered:
             each.drop()
-        note_as_of(store, progress, clock)
+        note_as_of(store, progress, times, now_ms)
     except WriteConflict:
         return False
     return True
