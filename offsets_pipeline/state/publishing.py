@@ -306,7 +306,8 @@ def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa
     """The rows that count of these facts and published rows, sorted by their key."""
     with duckdb.connect(config=_CONFIGURATION) as connection:
         connection.register("facts", facts)
-        connection.register("published", published)
+        if published is not None:
+            connection.register("published", published)
         rows = table.newest("facts", None if published is None else "published", "ANTI JOIN")
         found = connection.sql(f"SELECT * FROM ({rows}) n ORDER BY {', '.join(table.key)}").to_arrow_table()
     return found.cast(table.row_schema())
