@@ -51,15 +51,16 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
 
     Raises DamagedTable if a table of the state does not belong to the progress, and as `TableFolder.commit`.
     """
+    # first: a publishing or a reload that commits after this conflicts, so no older rows replace its rows
+    seen = {name: store.table(name).snapshot() for name in _merged_tables(store)}
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     if not progress.partitions:
         return True
     now_ms = clock.now_ms()
     times = data_times(store, progress, now_ms)
-    is_connect = store.properties.topic_kind.is_connect
     versions: dict[str, int] = {}
     try:
-        covered = [] if is_connect else _merge_facts(store, progress, versions, driver_bytes)
+        covered = _merge_facts(store, progress, seen, versions, driver_bytes) if seen else []
         versions |= write_derived(store, progress, groups_changed=any(each.has_news for each in covered))
         newest = progress
         if covered or not versions.items() <= progress.versions.items():
@@ -72,6 +73,12 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     except WriteConflict:
         return False
     return True
+
+
+def _merged_tables(store: Store) -> list[str]:
+    """The published tables that facts are merged with."""
+    tables = state_tables_of(store.properties.topic_kind)
+    return [table.published.name for table in tables if table.published is not None]
 
 
 # --- rows of a replay from the start
@@ -92,12 +99,11 @@ class ReplayedRows:
 
         The rows of the others stay as of ``progress``. Does nothing if they are there already. Raises WriteConflict.
         """
-        for table in state_tables_of(self.store.properties.topic_kind):
-            if table.published is not None:
-                folder = self.store.table(table.published.name)
-                seen = folder.snapshot()
-                if self._versions.get(table.published.name) != seen.version:
-                    self._versions[table.published.name] = self._replace(folder, seen, progress)
+        for name in _merged_tables(self.store):
+            folder = self.store.table(name)
+            seen = folder.snapshot()
+            if self._versions.get(name) != seen.version:
+                self._versions[name] = self._replace(folder, seen, progress)
         return self._versions
 
     def _replace(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress) -> int:
@@ -187,13 +193,15 @@ class _Merge:
         ]
 
 
-def _merge_facts(store: Store, progress: FoldProgress, versions: dict[str, int], driver_bytes: int) -> list[Covered]:
+def _merge_facts(
+    store: Store, progress: FoldProgress, newest: Mapping[str, Snapshot], versions: dict[str, int], driver_bytes: int
+) -> list[Covered]:
     """Publish what was folded since the last publishing; returns the facts that are published then.
 
-    Adds the versions of the published tables to ``versions``.
+    ``newest`` are the published tables as they were before the progress was read. Adds their new versions to
+    ``versions``.
     """
     known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
-    newest = {name: store.table(name).snapshot() for name in (table.names[1] for table in _PUBLISHED)}
     # a reload that died after it had published, or a slow publishing after a reload
     is_other = any(known[name].version != seen.version for name, seen in newest.items())
     behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
