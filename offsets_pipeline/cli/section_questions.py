@@ -242,18 +242,30 @@ def log_info(stores: tuple[str, ...], settings: Settings, format_: str) -> int:
     QUESTIONS,
     "offsets sql --store store \"SELECT * FROM current_offsets WHERE topic = 'orders'\"",
     'offsets sql --store store "SELECT log_partition, reason FROM quarantine" --format csv',
-    'offsets sql --store prod --store test "SELECT cluster, count(*) FROM consumer_groups GROUP BY ALL"',
+    'offsets sql --store prod --store test "SELECT cluster, count(*) AS n FROM consumer_groups GROUP BY ALL"',
+    "offsets sql --store store --tables",
+    exclusive=[("--tables", "--spark")],
     several_stores=True,
 )
-@click.argument("query", metavar="QUERY", help="One SELECT in Spark SQL.")
-@click.option("--spark", is_flag=True, help="Run the query in Spark, as it is: any statement, and only folded records.")
+@click.argument("query", metavar="[QUERY]", required=False, help="One SELECT in DuckDB's SQL; with --spark, Spark SQL.")
+@click.option("--tables", is_flag=True, help="List the views and tables with their columns, in place of a query.")
+@click.option("--spark", is_flag=True, help="Run the query in Spark: any statement, and only folded records.")
 @format_option()
-def sql(stores: tuple[str, ...], settings: Settings, query: str, spark: bool, format_: str) -> int:  # noqa: FBT001
+def sql(
+    stores: tuple[str, ...],
+    settings: Settings,
+    query: str | None,
+    tables: bool,  # noqa: FBT001
+    spark: bool,  # noqa: FBT001
+    format_: str,
+) -> int:
     """Query the views, such as current_offsets, consumer_groups, group_members and consumer_lag, or the tables.
 
     Starts no Spark without --spark.
     """
-    if spark:
+    if (query is None) is not tables:
+        raise click.UsageError("give either a QUERY or --tables")
+    if spark and query is not None:
         from offsets_pipeline.cli import spark_commands
 
         return spark_commands.sql(stores, settings, query, format_)

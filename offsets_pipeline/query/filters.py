@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlglot import exp
-
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
+
+    from offsets_pipeline.query.parse_tree import Node
 
 _GROUP, _PARTITION = "group_id", "log_partition"
 #: A filter on a group reads the log partition of R1: misplaced records are elsewhere.
 _MISPLACED = "misplaced"
+#: Joins that need no rows outside of the filter. ASOF and POSITIONAL pair a row by its neighbours.
+_JOINS = {"REGULAR", "CROSS", "NATURAL"}
+_KINDS = {_GROUP: "STRING", _PARTITION: "INTEGER"}
+_PARTITION_NUMBER = re.compile("[0-9]{1,9}")
 
 
 class Filters(NamedTuple):
@@ -21,61 +26,65 @@ class Filters(NamedTuple):
     log_partitions: list[int] | None = None
 
 
-def filters_of(tree: exp.Expr, views: Collection[str]) -> Filters:
-    """The filters of a query on these views: conditions in WHERE with = or IN, joined by AND.
+def filters_of(nodes: Collection[Node], views: Collection[str]) -> Filters:
+    """The filters of a parsed query on these views: conditions in WHERE with = or IN, joined by AND.
 
     A condition counts if it is about the column of the view itself, and if each use of a view has one.
     """
-    own = {each.alias.lower() for each in tree.find_all(exp.CTE)}
-    uses = [each for each in tree.find_all(exp.Table) if each.name.lower() in views and each.name.lower() not in own]
-    asks_for_misplaced = any(each.name.lower() == _MISPLACED for each in tree.find_all(exp.Column))
-    groups = None if asks_for_misplaced else _union([_values(each, _GROUP) for each in uses])
-    partitions = _union([_values(each, _PARTITION) for each in uses])
-    return Filters(
-        None if groups is None else [str(each) for each in groups if isinstance(each, str)],
-        None if partitions is None else [each for each in partitions if isinstance(each, int)],
-    )
+    selects = [each for each in nodes if each.get("type") == "SELECT_NODE"]
+    select_of = {id(table): each for each in selects for table in _joined(each["from_table"])}
+    uses = [each for each in nodes if each.get("type") == "BASE_TABLE" and each["table_name"].lower() in views]
+    columns = {name.lower() for each in nodes for name in each.get("column_names", ())}
+    found = {
+        column: [_values(select_of.get(id(each)), each, column) for each in uses] for column in (_GROUP, _PARTITION)
+    }
+    groups = None if _MISPLACED in columns else _union(found[_GROUP])
+    partitions = _union(found[_PARTITION])
+    return Filters(groups, None if partitions is None else [int(each) for each in partitions])
 
 
-def _union(found: list[set[str | int] | None]) -> list[str | int] | None:
+def _union(found: list[set[str] | None]) -> list[str] | None:
     known = [each for each in found if each is not None]
-    return sorted(set().union(*known), key=str) if known and len(known) == len(found) else None
+    return sorted(set().union(*known)) if known and len(known) == len(found) else None
 
 
-def _values(use: exp.Table, column: str) -> set[str | int] | None:
+def _joined(source: Node) -> Iterator[Node]:
+    """The tables of a FROM from which rows may be left out."""
+    waiting = [source]
+    while waiting:
+        each = waiting.pop()
+        if each["type"] != "JOIN":
+            yield each
+        elif each["ref_type"] in _JOINS:
+            waiting += [each["left"], each["right"]]
+
+
+def _values(select: Node | None, use: Node, column: str) -> set[str] | None:
     """The values that a SELECT allows a column of one of its tables; None: any."""
-    source = use.parent
-    select = source.parent if isinstance(source, exp.From | exp.Join) else None
-    if not isinstance(select, exp.Select):
+    if select is None or "where_clause" not in select or use.keys() & {"sample", "column_name_alias"}:
         return None
-    where = select.args.get("where")
-    if where is None:
-        return None
-    is_alone = not select.args.get("joins") and not select.args.get("laterals")
-    found: set[str | int] | None = None
-    conditions = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]
-    for condition in conditions:
-        allowed = _allowed(condition.unnest(), column, use.alias_or_name.lower(), is_alone=is_alone)
-        if allowed is not None:
+    names = [[(use.get("alias") or use["table_name"]).lower(), column]]
+    if select["from_table"] is use:
+        names.append([column])
+    found, conditions = None, [select["where_clause"]]
+    while conditions:
+        condition = conditions.pop()
+        if condition["type"] == "CONJUNCTION_AND":
+            conditions += condition["children"]
+        elif (allowed := _allowed(condition, names)) is not None:
             found = allowed if found is None else found & allowed
     return found
 
 
-def _allowed(condition: exp.Expr, column: str, table: str, *, is_alone: bool) -> set[str | int] | None:
-    if isinstance(condition, exp.EQ):
-        left, values = condition.left, [condition.right]
-        if not isinstance(left, exp.Column):
-            left, values = condition.right, [condition.left]
-    elif isinstance(condition, exp.In) and not condition.args.get("query") and not condition.args.get("unnest"):
-        left, values = condition.this, condition.expressions
-    else:
+def _allowed(condition: Node, names: list[list[str]]) -> set[str] | None:
+    """The literals to which a condition compares a column of one of these names."""
+    compared = condition.get("children") if condition["type"] == "COMPARE_IN" else None
+    if condition["type"] == "COMPARE_EQUAL":
+        compared = sorted((condition["left"], condition["right"]), key=lambda each: "literal" in each)
+    if compared is None or [each.lower() for each in compared[0].get("column_names", ())] not in names:
         return None
-    if not isinstance(left, exp.Column) or left.name.lower() != column:
-        return None
-    if left.table.lower() != table if left.table else not is_alone:
-        return None
-    if not all(isinstance(each, exp.Literal) and each.is_string == (column == _GROUP) for each in values):
+    literals = [each.get("literal", {}) for each in compared[1:]]
+    texts = {str(each.get("text", "")) for each in literals}
+    if any(each.get("kind") != _KINDS[names[0][1]] for each in literals):
         return None  # another type: the query converts it
-    if column == _GROUP:
-        return {each.this for each in values}
-    return {int(each.this) for each in values} if all(each.is_int for each in values) else None
+    return texts if names[0][1] == _GROUP or all(map(_PARTITION_NUMBER.fullmatch, texts)) else None

@@ -1,14 +1,14 @@
-"""The view `consumer_lag`, in Spark SQL: lag of each committed offset, and of each assigned partition without one.
+"""The view `consumer_lag`: lag of each committed offset, and of each assigned partition without one.
 
-Its positions are the samples of the table `topic_offsets`, so its lag in seconds is interpolated (lag/time_lag.py).
-A status takes the log, too: `offsets lag` computes it.
+Spark and DuckDB run the same SQL. Its positions are the samples of the table `topic_offsets`, so its lag in seconds is
+interpolated (lag/time_lag.py). A status takes the log, too: `offsets lag` computes it.
 """
 
 from __future__ import annotations
 
-#: Placeholders: the views `current_offsets` and `group_members`, the tables `groups` and `topic_offsets`, and the data
-#: times of log partitions. Commit and log end are those of `as_of` (R37). A commit after it has no lag, for only the
-#: log tells the commit that it replaced.
+#: Placeholders: the views `current_offsets` and `group_members`, the table `groups`, the data times of log partitions,
+#: `steps`, and `micros`, the engine's function for microseconds since 1970. Commit and log end are those of `as_of`
+#: (R37). A commit after it has no lag, for only the log tells the commit that it replaced.
 CONSUMER_LAG = """
     SELECT c.group_id, c.topic, c.partition, c.committed_offset, c.log_start_offset, c.log_end_offset,
            CASE WHEN c.is_known THEN greatest(0, c.log_end_offset - c.committed_offset) END AS lag,
@@ -17,8 +17,8 @@ CONSUMER_LAG = """
                 WHEN c.position >= c.log_end_offset THEN cast(0 AS DOUBLE)
                 WHEN s.topic IS NULL THEN NULL
                 ELSE greatest(cast(0 AS DOUBLE), round(cast((
-                    unix_micros(c.as_of) - unix_micros(s.sampled_at)
-                    - (unix_micros(s.next_at) - unix_micros(s.sampled_at))
+                    {micros}(c.as_of) - {micros}(s.sampled_at)
+                    - ({micros}(s.next_at) - {micros}(s.sampled_at))
                       * (c.position - s.log_end_offset + 0.5) / (s.next_end - s.log_end_offset)
                 ) / 1000000.0 AS DOUBLE), 3)) END AS lag_seconds,
            CASE WHEN c.is_known AND (c.position >= c.log_end_offset OR s.topic IS NOT NULL)
@@ -42,8 +42,8 @@ CONSUMER_LAG = """
                         THEN greatest({end_then}, least(a.committed_offset, coalesce(e.next_end, e.log_end_offset)))
                         ELSE {end_then} END AS log_end_offset
             FROM (
-                SELECT h.*, p.sampled_at, coalesce(d.data_time, current_timestamp()) AS data_time,
-                       least(coalesce(d.data_time, current_timestamp()), p.sampled_at) AS as_of
+                SELECT h.*, p.sampled_at, coalesce(d.data_time, current_timestamp) AS data_time,
+                       least(coalesce(d.data_time, current_timestamp), p.sampled_at) AS as_of
                 FROM (
                     SELECT group_id, topic, partition, committed_offset, commit_timestamp, log_partition
                     FROM {current_offsets} c
@@ -55,9 +55,10 @@ CONSUMER_LAG = """
                         SELECT group_id, max(log_partition) AS log_partition FROM {groups} g
                         WHERE {answers} AND group_type <> 'Share' GROUP BY group_id
                     ) g ON g.group_id = m.group_id
-                    LEFT ANTI JOIN {current_offsets} c
-                      ON c.group_id = m.group_id AND c.topic = m.topic AND c.partition = m.partition
-                    WHERE m.topic IS NOT NULL
+                    WHERE m.topic IS NOT NULL AND NOT EXISTS (
+                        SELECT 1 FROM {current_offsets} c
+                        WHERE c.group_id = m.group_id AND c.topic = m.topic AND c.partition = m.partition
+                    )
                 ) h
                 LEFT JOIN {data_times} d ON d.log_partition = h.log_partition
                 CROSS JOIN (SELECT max(sampled_at) AS sampled_at FROM {steps} p) p
@@ -83,8 +84,8 @@ _END_THEN = """
     CASE WHEN e.next_end IS NULL OR e.sampled_at = a.as_of THEN e.log_end_offset
          WHEN e.next_end >= e.log_end_offset
          THEN cast(floor(e.log_end_offset + cast(e.next_end - e.log_end_offset AS DOUBLE)
-              * (unix_micros(a.as_of) - unix_micros(e.sampled_at))
-              / (unix_micros(e.next_at) - unix_micros(e.sampled_at)) + 0.5) AS BIGINT) END
+              * ({micros}(a.as_of) - {micros}(e.sampled_at))
+              / ({micros}(e.next_at) - {micros}(e.sampled_at)) + 0.5) AS BIGINT) END
 """
 CONSUMER_LAG = CONSUMER_LAG.replace("{end_then}", f"({_END_THEN})")
 

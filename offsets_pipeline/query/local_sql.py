@@ -1,7 +1,7 @@
 """SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
 
 Every relation is a view in DuckDB's memory: `log` of a store is `store0_log`, with the rows of `newest_groups` that
-count `store0_newest_groups`. The views for users are those of view_queries.py, over these, of all stores.
+count `store0_newest_groups`. The views for users are those of duckdb_views.py, over these, of all stores.
 
 DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
 and a query is one SELECT.
@@ -10,9 +10,12 @@ and a query is one SELECT.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -27,16 +30,19 @@ from offsets_pipeline.delta.schemas import (
     TOPIC_OFFSETS,
     TOPICS,
     later_tables_of,
+    published_tables_of,
     tables_of,
 )
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
+from offsets_pipeline.query.duckdb_views import CONNECT_VIEWS, VIEWS
 from offsets_pipeline.query.filters import Filters, filters_of
-from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
-from offsets_pipeline.query.spark_dialect import MACROS, in_duckdb, parsed, tables_in
-from offsets_pipeline.query.view_queries import CONNECT_VIEWS, VIEWS, connect_conditions
+from offsets_pipeline.query.lag_view import STEPS
+from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
+from offsets_pipeline.query.view_queries import connect_conditions
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, StateTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.query.state_reader import StateReader
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Views of stores of consumer groups that a function makes: `module:function`. It gets a StateReader, the names of the
 #: views that the query names, and the query's Filters, and returns Arrow tables by name. The module is imported when a
@@ -66,8 +71,10 @@ _READ_ERRORS = (duckdb.IOException, duckdb.InvalidInputException, duckdb.Interna
 _GLOB = re.compile(r"[*?\[\]{}]")
 _NO_COLUMN = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
 _OWN_NAME = re.compile(r"\bstore\d+_(?:newest_)?")
+_AS_TEXT = {"INTERVAL", "BIT"}  # types that Arrow lacks
 _NEAREST = 3
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, as Spark's times
+_SHOWN_CHARACTERS = 300
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC
 
 
 class LocalSql:
@@ -81,42 +88,56 @@ class LocalSql:
         self._beside = beside or [()] * len(readers)
         self._connection = duckdb.connect(":memory:", config=_CONFIGURATION)
         self._connection.execute("SET TimeZone = 'UTC'")
-        for macro in MACROS:
-            self._connection.execute(macro)
         self._paths: list[str] = []
         self._snapshots: list[Snapshot] = []  # whose files the query reads
         self._made: set[str] = set()
         self._filters: dict[str, Filters] = {}
 
-    def names(self) -> list[str]:
-        """Return the names of the views and tables."""
+    def kinds(self) -> dict[str, str]:
+        """Return the names of the views and tables, each with its kind: view, view of history or table."""
         kinds = {reader.properties.topic_kind for reader in self._readers}
-        views = {name for kind in kinds for name in _views_of(kind)}
-        tables = {table.name for kind in kinds for table in _tables_of(kind)}
-        made = MADE_VIEWS.keys() if any(not kind.is_connect for kind in kinds) else ()
-        return sorted({*views, *made}) + sorted(tables)
+        views = {name: "view" for kind in kinds for name in _views_of(kind)}
+        if any(not kind.is_connect for kind in kinds):
+            views |= dict.fromkeys(MADE_VIEWS, "view of history")
+        tables = {table.name: "table" for kind in kinds for table in _tables_of(kind)}
+        return dict(sorted(views.items())) | dict(sorted(tables.items()))
+
+    def columns(self) -> list[list[str]]:
+        """Return name, kind, column and type of each column of the views and tables. For no query besides.
+
+        Raises DamagedTable if a file is missing or corrupt.
+        """
+        self._filters = dict.fromkeys(MADE_VIEWS, Filters([], []))  # the columns are those of no rows, too
+        found = []
+        try:
+            for name, kind in self.kinds().items():
+                self._make(name)
+                relation = self._connection.table(name)
+                pairs = zip(relation.columns, relation.types, strict=True)
+                found += [[name, kind, column, str(type_)] for column, type_ in pairs]
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._failed(error, []) from None
+        return found
 
     def run(self, query: str) -> tuple[list[str], Iterator[list[Any]]]:
-        """Return the columns and the rows of a query in Spark SQL. For one query: then no other file may be read.
+        """Return the columns and the rows of a query in DuckDB's SQL. For one query: then no other file may be read.
 
         Raises QueryFailed with the reason in one line, also while rows are fetched; a wrong name comes with the nearest
         right ones. Raises DamagedTable if a file is missing or corrupt.
         """
-        tree = parsed(query)
-        named = tables_in(tree)
-        made = {name.lower() for name in named} & MADE_VIEWS.keys()
-        self._filters = {each: filters_of(tree, _made_with(each, made)) for each in made}
-        text = in_duckdb(tree)
+        nodes = parsed(query)
+        named = tables_in(nodes, self.kinds())
+        made = set(named) & MADE_VIEWS.keys()
+        self._filters = {each: filters_of(nodes, _made_with(each, made)) for each in made}
         try:
             for name in named:
                 self._make(name)
             self._lock()
-            result = self._connection.sql(text)
-            columns, types = result.columns, [str(each) for each in result.types]
-            batches = result.to_arrow_reader()
+            result = self._connection.sql(query)
+            shown = [f"#{n}::VARCHAR" if str(each) in _AS_TEXT else f"#{n}" for n, each in enumerate(result.types, 1)]
+            return result.columns, self._rows(result.project(", ".join(shown)).to_arrow_reader())
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._failed(error, named) from None
-        return columns, self._rows(batches, types)
 
     def close(self) -> None:
         """Close the connection."""
@@ -126,20 +147,14 @@ class LocalSql:
 
     def _make(self, name: str) -> None:
         """Make a view or table for users, of all stores that have it. Raises QueryFailed for a wrong name."""
-        name = name.lower()
-        if name in self._made:
-            return
         parts = []
         for place, reader in enumerate(self._readers):
             source = self._source(place, reader, name)
             if source is not None:
                 parts.append(f"SELECT *, {quoted(reader.cluster)} AS cluster FROM {source}")
         if not parts:
-            near = get_close_matches(name, self.names(), _NEAREST, 0.4)
-            said = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(self.names())}"
-            raise QueryFailed(f"no view or table {name}: {said}")
+            raise QueryFailed(f"no view or table {name}: {_nearest(name, list(self.kinds()))}")
         self._create(name, " UNION ALL BY NAME ".join(parts))
-        self._made.add(name)
 
     def _source(self, place: int, reader: StateReader, name: str) -> str | None:
         """The relation of a view or table of one store; None if it has none of the name."""
@@ -152,72 +167,59 @@ class LocalSql:
             make: Callable[[StateReader, set[str], Filters], dict[str, pa.Table]]
             make = getattr(import_module(module), function)
             for each, rows in make(reader, _made_with(name, self._filters), self._filters[name]).items():
-                self._made.add(self._registered(f"store{place}_{each}", rows))
+                self._registered(f"store{place}_{each}", rows)
         elif name in _views_of(kind):
-            query = self._connect_view(place, reader, name) if kind.is_connect else self._view(place, reader, name)
-            self._create(own, in_duckdb(parsed(query)))
+            query, placeholders = _views_of(kind)[name], self._placeholders(place, reader)
+            used = {each for _, each, _, _ in Formatter().parse(query) if each is not None}
+            self._create(own, query.format(**{each: placeholders[each]() for each in used}))
         else:
             table = next((each for each in _tables_of(kind) if each.name == name), None)
             if table is None:
                 return None
-            self._stored(own, self._snapshots_of(reader, table), table)
-        self._made.add(own)
+            snapshots = []
+            with suppress(*([NoSuchTable] if table in LATER_TABLES else [])):
+                snapshots.append(reader.table(table.name))
+            self._stored(own, snapshots, table)
         return own
 
-    @staticmethod
-    def _snapshots_of(reader: StateReader, table: Table) -> list[Snapshot]:
-        try:
-            return [reader.table(table.name)]
-        except NoSuchTable:
-            if table not in LATER_TABLES:
-                raise
-            return []
+    def _placeholders(self, place: int, reader: StateReader) -> dict[str, Callable[[], str | None]]:
+        """What makes the relations and conditions that the views of one store name."""
+        at, stores = f"store{place}_", [reader, *self._beside[place]]
+        source = partial(self._source, place, reader)
+        conditions = {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS, "micros": "epoch_us"}
+        if reader.properties.topic_kind.is_connect:
+            kinds = [each.properties.topic_kind for each in stores]
+            conditions = connect_conditions(kinds) | {"is_owned": str(kinds[0] is TopicKind.CONNECT)}
+        return {name: partial(str, condition) for name, condition in conditions.items()} | {
+            "offsets": lambda: self._newest(at, reader, OFFSETS),
+            "groups": lambda: self._newest(at, reader, DESCRIBED),
+            "own": lambda: self._newest(at, reader, CONNECT),
+            "all": lambda: " UNION ALL ".join(
+                f"FROM {self._newest(f'{at}{number}_' if number else at, each, CONNECT)}"
+                for number, each in enumerate(stores)
+            ),
+            "current_offsets": partial(source, "current_offsets"),
+            "group_members": partial(source, "group_members"),
+            "steps": lambda: f"({STEPS.format(topic_offsets=source(TOPIC_OFFSETS.name))})",
+            "data_times": lambda: self._registered(f"{at}data_times", data_times(reader)),
+            "fold_progress": lambda: self._registered(f"{at}pending", _pending(reader)),
+            "topics": lambda: self._registered(f"{at}known_topics", _topics(reader)),
+        }
 
-    def _view(self, place: int, reader: StateReader, name: str) -> str:
-        query = _views_of(reader.properties.topic_kind)[name]
-        names = {"named": "TRUE", "is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS}
-        for table in state_tables_of(reader.properties.topic_kind):
-            if f"{{{table.name}}}" in query or f"{{all_{table.name}}}" in query:
-                relation = self._newest(f"store{place}_newest_{table.name}", reader, table)
-                names |= {table.name: relation, f"all_{table.name}": relation}
-        for view in VIEWS:
-            if f"{{{view}}}" in query:
-                names[view] = str(self._source(place, reader, view))
-        if "{steps}" in query:
-            names["steps"] = f"({STEPS.format(topic_offsets=self._source(place, reader, TOPIC_OFFSETS.name))})"
-        if "{data_times}" in query:
-            names["data_times"] = self._registered(f"store{place}_data_times", data_times(reader))
-        if "{fold_progress}" in query:
-            rows = [{"log_partition": at, "pending": each.pending} for at, each in reader.current.progress.items()]
-            schema = pa.schema([FOLD_PROGRESS.arrow_schema().field(each) for each in ("log_partition", "pending")])
-            names["fold_progress"] = self._registered(f"store{place}_pending", pa.Table.from_pylist(rows, schema))
-        if "{topics}" in query:
-            topics = reader.topic_names()
-            columns = [pa.array(list(topics), pa.string()), pa.array(list(topics.values()), pa.string())]
-            known = pa.Table.from_arrays(columns, names=["topic_id", "topic"])
-            names["topics"] = self._registered(f"store{place}_known_topics", known)
-        return query.format(**names)
-
-    def _connect_view(self, place: int, reader: StateReader, name: str) -> str:
-        (table,) = state_tables_of(reader.properties.topic_kind)
-        stores = [reader, *self._beside[place]]
-        relations = [
-            self._newest(f"store{place}_newest_{number}_{table.name}", each, table)
-            for number, each in enumerate(stores)
-        ]
-        return CONNECT_VIEWS[name].format(
-            own=relations[0],
-            all=" UNION ALL ".join(f"SELECT * FROM {relation}" for relation in relations),
-            **connect_conditions([each.properties.topic_kind for each in stores]),
-        )
-
-    def _newest(self, relation: str, reader: StateReader, table: StateTable) -> str:
-        """The rows of a state table that count, as of the end of the log."""
+    def _newest(self, prefix: str, reader: StateReader, table: StateTable) -> str:
+        """The rows of a state table that count, as of the end of the log; ``prefix`` of the names of relations."""
+        relation = f"{prefix}newest_{table.name}"
         if relation not in self._made:
-            snapshots = [reader.table(table.name), *reader.current.tables(table.name)]
-            every = self._stored(f"{relation}_versions", snapshots, table.table)
-            self._create(relation, table.newest(every, reader.current.named, "ANTI JOIN"))
-            self._made.add(relation)
+            current = reader.current
+            facts = self._stored(
+                f"{relation}_facts", [reader.table(table.name), *current.tables(table.name)], table.table
+            )
+            facts = f"(FROM {facts} WHERE {current.facts()})"
+            where, published = current.published(), None
+            if table.published is not None and where is not None:
+                rows = self._stored(f"{relation}_published", [reader.table(table.published.name)], table.published)
+                published = f"(FROM {rows} WHERE {where})"
+            self._create(relation, table.newest(facts, published, "ANTI JOIN"))
         return relation
 
     def _stored(self, relation: str, snapshots: Iterable[Snapshot], table: Table) -> str:
@@ -256,15 +258,16 @@ class LocalSql:
 
         system = open_path(paths[0])[0]
         files = dataset.dataset([open_path(path)[1] for path in paths], filesystem=system, format="parquet")
-        self._connection.register(relation, files)
-        return relation
+        return self._registered(relation, files)
 
-    def _registered(self, relation: str, rows: pa.Table) -> str:
+    def _registered(self, relation: str, rows: object) -> str:
         self._connection.register(relation, rows)
+        self._made.add(relation)
         return relation
 
     def _create(self, relation: str, query: str) -> None:
         self._connection.execute(f"CREATE TEMP VIEW {relation} AS {query}")
+        self._made.add(relation)
 
     # --- results
 
@@ -275,11 +278,10 @@ class LocalSql:
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
 
-    def _rows(self, batches: pa.RecordBatchReader, types: Sequence[str]) -> Iterator[list[Any]]:
+    def _rows(self, batches: pa.RecordBatchReader) -> Iterator[list[Any]]:
         try:
             for batch in batches:
-                columns = [_values(column, type_) for column, type_ in zip(batch.columns, types, strict=True)]
-                yield from map(list, zip(*columns, strict=True))
+                yield from map(list, zip(*map(_values, batch.columns), strict=True))
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._failed(error, []) from None
 
@@ -292,12 +294,30 @@ class LocalSql:
         found = _NO_COLUMN.search(reason)
         if found is not None:
             wrong = next(each for each in found.groups() if each is not None)
-            columns = sorted({each for name in named for each in self._connection.table(name.lower()).columns})
-            near = get_close_matches(wrong, columns, _NEAREST, 0.4)
-            said = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(columns)}"
-            return QueryFailed(f"no column {wrong} in {', '.join(named) or 'the query'}: {said}")
-        line = re.sub(r"^\w+(?: \w+)? Error: ", "", reason.splitlines()[0])
-        return QueryFailed(f"the query failed: {_OWN_NAME.sub('', line)}")
+            columns = sorted({each for name in named for each in self._connection.table(name).columns})
+            return QueryFailed(f"no column {wrong} in {', '.join(named) or 'the query'}: {_nearest(wrong, columns)}")
+        line = _OWN_NAME.sub("", re.sub(r"^\w+(?: \w+)? Error: ", "", reason.splitlines()[0]))
+        dialects = f"; {DIALECTS}" if isinstance(error, duckdb.CatalogException) else ""
+        return QueryFailed(f"the query failed: {line[:_SHOWN_CHARACTERS]}{dialects}")
+
+
+def _nearest(wrong: str, names: list[str]) -> str:
+    near = get_close_matches(wrong, names, _NEAREST, 0.4)
+    return f"nearest are {', '.join(near)}" if near else f"there are {', '.join(names)}"
+
+
+def _pending(reader: StateReader) -> pa.Table:
+    """The commits of open transactions, by log partition."""
+    progress, pending = reader.current.progress, FOLD_PROGRESS.arrow_schema().field("pending").type
+    commits = pa.array([each.pending for each in progress.values()], pending)
+    return pa.table({"log_partition": pa.array(list(progress), pa.int32()), "pending": commits})
+
+
+def _topics(reader: StateReader) -> pa.Table:
+    """The names of topic ids."""
+    names = reader.topic_names()
+    topics = pa.array(list(names.values()), pa.string())
+    return pa.table({"topic_id": pa.array(list(names), pa.string()), "topic": topics})
 
 
 def _made_with(name: str, views: Iterable[str]) -> set[str]:
@@ -307,27 +327,29 @@ def _made_with(name: str, views: Iterable[str]) -> set[str]:
 
 def _views_of(kind: TopicKind) -> Mapping[str, str]:
     """The definitions of the views of a store, by name."""
-    return CONNECT_VIEWS if kind.is_connect else {**VIEWS, "consumer_lag": CONSUMER_LAG}
+    return CONNECT_VIEWS if kind.is_connect else VIEWS
 
 
 def _tables_of(kind: TopicKind) -> tuple[Table, ...]:
-    return (*tables_of(kind), *later_tables_of(kind))
+    """The tables of a store that have no view of their name."""
+    return tuple(each for each in (*tables_of(kind), *later_tables_of(kind)) if each not in published_tables_of(kind))
 
 
-def _values(column: pa.Array, type_: str) -> list[Any]:
-    """The values of a column as Spark returns them: times without a zone, maps as dictionaries."""
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column: times without a zone, maps as dictionaries, whole numbers as such."""
     if pa.types.is_timestamp(column.type):  # as numbers: Arrow imports pandas to convert a time
         microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
         return [None if each is None else _EPOCH + timedelta(microseconds=each) for each in microseconds]
     values = column.to_pylist()
-    if type_ == "HUGEINT":  # DuckDB's sums of whole numbers
-        return [None if each is None else int(each) for each in values]
-    return [_plain(each, column.type) for each in values] if pa.types.is_nested(column.type) else values
+    converts = pa.types.is_nested(column.type) or pa.types.is_decimal(column.type)
+    return [_plain(each, column.type) for each in values] if converts else values
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - any value of a query
     if value is None:
         return None
+    if pa.types.is_decimal(type_) and type_.scale == 0:  # DuckDB's sums of whole numbers
+        return int(value)
     if pa.types.is_map(type_):
         return {_plain(key, type_.key_type): _plain(each, type_.item_type) for key, each in value}
     if pa.types.is_struct(type_):

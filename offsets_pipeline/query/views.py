@@ -19,7 +19,7 @@ from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
-from offsets_pipeline.query.spark_dialect import parsed
+from offsets_pipeline.query.parse_tree import parsed
 from offsets_pipeline.query.view_queries import VIEWS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.store import SparkSource
+
+#: A text with \ or '', and what is in "", mean one thing in Spark and another in DuckDB.
+_OTHER_IN_DUCKDB = re.compile(r"""[\\"]|''""")
 
 
 def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
@@ -63,10 +66,11 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
 
 
 def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
-    """What a query needs of each view of history; nothing is known of what only Spark can parse."""
-    with suppress(QueryFailed):
-        tree = parsed(query)
-        return {name: filters_of(tree, [name]) for name in views}
+    """What a query needs of each view of history; nothing is known of a query that DuckDB may read otherwise."""
+    if _OTHER_IN_DUCKDB.search(query) is None:
+        with suppress(QueryFailed):
+            nodes = parsed(query)
+            return {name: filters_of(nodes, [name]) for name in views}
     return {}
 
 
@@ -152,6 +156,7 @@ def _queries_of(store: Store) -> dict[str, str]:
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
     names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
     names["steps"] = f"({STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS))})"
+    names["micros"] = "unix_micros"
     names["is_mirrored"] = "FALSE" if store.properties.kind == OWNED else "TRUE"
     names["data_times"] = f"({DATA_TIMES.format(**names)})"
     return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}

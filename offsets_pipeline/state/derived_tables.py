@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.properties import OWNED
+from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
     CONSUMER_GROUPS,
     CURRENT_OFFSETS,
+    FOLD_PROGRESS,
     GROUP_MEMBERS,
     LOG,
     LOG_PARTITIONS,
@@ -20,27 +22,34 @@ from offsets_pipeline.delta.schemas import (
     UNSTABLE_OFFSETS,
     published_tables_of,
 )
+from offsets_pipeline.query.duckdb_views import CONNECT_VIEWS
+from offsets_pipeline.query.view_queries import connect_conditions
 from offsets_pipeline.semantics.group_types import SHARE
-from offsets_pipeline.state.belonging import INCARNATION
-from offsets_pipeline.state.published_rows import published_members
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.fold_progress import FoldProgress
+from offsets_pipeline.state.merge_on_read import CONNECT
+from offsets_pipeline.state.merged_rows import facts_of, merged, named_files
+from offsets_pipeline.state.published_rows import ended, published_members
 from offsets_pipeline.state.unfolded import UnfoldedLog
+from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.delta.schemas import Table
-    from offsets_pipeline.state.fold_progress import FoldProgress
-    from offsets_pipeline.store import Store
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
 _TOPICS = "offsets-topics"
+#: Delta application whose transactions are the number of records that connectors were made of.
+_RECORDS = "offsets-records"
 
 
 def write_derived(store: Store, progress: FoldProgress, *, groups_changed: bool) -> dict[str, int]:
     """Write the tables that are made from the published groups, or from connect records; returns their versions."""
     if store.properties.topic_kind.is_connect:
-        return {}
+        return _write_connectors(store, progress)
     return {
         GROUP_MEMBERS.name: _write_members(store, progress, groups_changed=groups_changed),
         UNSTABLE_OFFSETS.name: _write_unstable(store, progress),
@@ -96,6 +105,49 @@ def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]
         rows = rows.filter(pc.and_not(pc.is_in(rows["group_id"], pa.array(sorted(group_ids), pa.string())), hides))
         found |= set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
     return found
+
+
+# --- Kafka Connect
+
+
+def _write_connectors(store: Store, progress: FoldProgress) -> dict[str, int]:
+    """R30: the rows of the views, if this store or one beside it has more records; returns the versions."""
+    beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location))
+    others = [each for each in beside_it if each is not None and each.properties.topic_kind.is_connect]
+    every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
+    records = sum(each.records for one in every.values() for each in one.partitions.values())
+    made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
+    seen = {
+        table.name: store.table(table.name).snapshot() for table in published_tables_of(store.properties.topic_kind)
+    }
+    if all(each.transaction(name) == made for each in seen.values() for name, made in made_of.items()):
+        return {name: each.version for name, each in seen.items()}
+    kinds = [each.properties.topic_kind for each in every]
+    with duckdb.connect() as connection:
+        for number, (each, known) in enumerate(every.items()):
+            connection.register(f"store{number}", _connect_rows(each, known))
+        places = {
+            "own": "store0",
+            "all": " UNION ALL ".join(f"FROM store{number}" for number in range(len(every))),
+            "is_owned": str(kinds[0] is TopicKind.CONNECT),
+            **connect_conditions(kinds),
+        }
+        found = {
+            name: connection.sql(f"FROM ({CONNECT_VIEWS[name].format(**places)}) ORDER BY 1, 2").to_arrow_table()
+            for name in seen
+        }
+    return {
+        name: _replace(store, each.table, found[name].cast(each.table.arrow_schema()), made_of)
+        for name, each in seen.items()
+    }
+
+
+def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
+    """The rows of `connect_records` that count as of a progress."""
+    folder = store.table(CONNECT.name)
+    files = named_files(belonging(folder, progress).files(), progress.incarnations)
+    facts = facts_of(CONNECT, folder, files, progress.incarnations, progress.partitions.keys())
+    return merged(CONNECT, facts.filter(pc.less_equal(facts["folded_to"], ended(facts, progress.folded_to))), None)
 
 
 def _replace(store: Store, table: Table, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, FOLD_PROGRESS
+from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.foreign_errors import in_one_line, may_pass
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import state_tables_of
@@ -60,11 +61,11 @@ class Publisher:
             raise self._error
 
     def finish(self) -> None:
-        """Publish all that is folded. Raises as `publish`; a failure that may pass is a warning."""
+        """Publish all that is folded. Raises as `publish`, WriteConflict if other writers came first too often."""
         for _ in range(_FINISHES):
-            if self._stopped.is_set() or self._look():
+            if self._stopped.is_set() or self._publish():
                 return
-        self._warn(f"{self._store.location} is not published to its end: other writers came first")
+        raise WriteConflict(f"{self._store.location} is not published to its end: other writers came first")
 
     def close(self) -> None:
         """End the thread, after a publishing that is running."""
@@ -76,10 +77,12 @@ class Publisher:
         while not self._stopped.wait(max(0.05, min(1.0, self._due_at() - time.monotonic()))):
             if time.monotonic() >= self._due_at():
                 try:
-                    self._look()
+                    self._publish()
                 except Exception as error:  # noqa: BLE001 - the next fold raises it
-                    self._error = error
-                    return
+                    if not may_pass(error):
+                        self._error = error
+                        return
+                    self._warn(f"cannot publish {self._store.location}: {in_one_line(error)}; the next run tries again")
 
     def _due_at(self) -> float:
         """When the next publishing starts: halfway to the time until which it has to end; in the end without a fold."""
@@ -90,23 +93,19 @@ class Publisher:
             since, wait_ms = self._ended_at, settings.publish_large_within_ms
         return max(since + wait_ms / 1000, self._ended_at + _REST * self._took)
 
-    def _look(self) -> bool:
+    def _publish(self) -> bool:
         """Publish; returns whether all that was folded is published."""
         with self._lock:
             folded_at, self._folded_at = self._folded_at, None
-            started = time.monotonic()
+            started, done = time.monotonic(), False
             try:
                 done = publish(self._store, self._clock)
                 self._keep_small()
-            except Exception as error:
-                if not may_pass(error):
-                    raise
-                done = False
-                self._warn(f"cannot publish {self._store.location}: {in_one_line(error)}; the next run tries again")
-            if not done and self._folded_at is None:
-                self._folded_at = folded_at or started
-            self._ended_at = time.monotonic()
-            self._took = self._ended_at - started
+            finally:
+                if not done and self._folded_at is None:
+                    self._folded_at = folded_at or started
+                self._ended_at = time.monotonic()
+                self._took = self._ended_at - started
             return done
 
     def _keep_small(self) -> None:

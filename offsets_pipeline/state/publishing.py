@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +25,7 @@ from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
+from offsets_pipeline.state.merged_rows import facts_of, log_partitions_in, merged, named_files, rows_of
 from offsets_pipeline.state.published_rows import divided, ended, hiding, write_facts, write_published
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 _DRIVER_BYTES = 256 * 1024 * 1024
 _SHARE_ROWS = 1_000_000
-_MOST_PARTITIONS = 100_000  # of a log, for files of other programs without statistics
 _PUBLISHED = (DESCRIBED, OFFSETS)  # groups first: they tell whose offsets are hidden
-#: One core: publishing runs beside folds.
-_CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 
 
 def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) -> bool:
@@ -54,15 +51,16 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
 
     Raises DamagedTable if a table of the state does not belong to the progress, and as `TableFolder.commit`.
     """
+    # first: a publishing or a reload that commits after this conflicts, so no older rows replace its rows
+    seen = {name: store.table(name).snapshot() for name in _merged_tables(store)}
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     if not progress.partitions:
         return True
     now_ms = clock.now_ms()
     times = data_times(store, progress, now_ms)
-    is_connect = store.properties.topic_kind.is_connect
     versions: dict[str, int] = {}
     try:
-        covered = [] if is_connect else _merge_facts(store, progress, versions, driver_bytes)
+        covered = _merge_facts(store, progress, seen, versions, driver_bytes) if seen else []
         versions |= write_derived(store, progress, groups_changed=any(each.has_news for each in covered))
         newest = progress
         if covered or not versions.items() <= progress.versions.items():
@@ -75,6 +73,12 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     except WriteConflict:
         return False
     return True
+
+
+def _merged_tables(store: Store) -> list[str]:
+    """The published tables that facts are merged with."""
+    tables = state_tables_of(store.properties.topic_kind)
+    return [table.published.name for table in tables if table.published is not None]
 
 
 # --- rows of a replay from the start
@@ -95,12 +99,11 @@ class ReplayedRows:
 
         The rows of the others stay as of ``progress``. Does nothing if they are there already. Raises WriteConflict.
         """
-        for table in state_tables_of(self.store.properties.topic_kind):
-            if table.published is not None:
-                folder = self.store.table(table.published.name)
-                seen = folder.snapshot()
-                if self._versions.get(table.published.name) != seen.version:
-                    self._versions[table.published.name] = self._replace(folder, seen, progress)
+        for name in _merged_tables(self.store):
+            folder = self.store.table(name)
+            seen = folder.snapshot()
+            if self._versions.get(name) != seen.version:
+                self._versions[name] = self._replace(folder, seen, progress)
         return self._versions
 
     def _replace(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress) -> int:
@@ -109,7 +112,7 @@ class ReplayedRows:
         if progress.partitions.keys() - self.partitions:
             known = belonging(folder, progress)
             if known.version == seen.version:
-                removed = [file for file in removed if _range(file) & set(self.partitions)]
+                removed = [file for file in removed if log_partitions_in(file) & set(self.partitions)]
             for file in removed if known.version == seen.version else known.files():
                 remains += write_published(
                     folder, rows_of(folder, [file], progress.partitions.keys() - self.partitions)
@@ -170,25 +173,16 @@ class _Merge:
 
     def others(self, table: StateTable, files: Sequence[StoredFile], shared: Collection[int]) -> list[AddFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
-        rest = self._facts(table, self.incarnations.keys() - shared, files)
-        return self._written(table, rest)
+        rest = self.incarnations.keys() - shared
+        return self._written(table, facts_of(table, self.tables[table.name], files, self.incarnations, rest))
 
     def newest_facts(self, table: StateTable, share: Collection[int]) -> list[AddFile]:
         """Write the facts of these log partitions that count."""
         facts = merged(table, self._facts(table, share), None)
         return self._written(table, facts.append_column("folded_to", ended(facts, self.ends)))
 
-    def _facts(
-        self, table: StateTable, partitions: Collection[int], files: Sequence[StoredFile] | None = None
-    ) -> pa.Table:
-        """The facts of the incarnations that count of these log partitions, in no order; of some files, or of all."""
-        folder = self.tables[table.name]
-        found = [pa.schema([*table.row_schema(), folder.table.arrow_schema().field("folded_to")]).empty_table()]
-        for incarnation, named in by_incarnation({at: self.incarnations[at] for at in partitions}).items():
-            every = self.files[table.name] if files is None else files
-            own = [file for file in every if file.partition["incarnation"] == str(incarnation)]
-            found.append(rows_of(folder, own, named).select(found[0].column_names))
-        return pa.concat_tables(found)
+    def _facts(self, table: StateTable, partitions: Collection[int]) -> pa.Table:
+        return facts_of(table, self.tables[table.name], self.files[table.name], self.incarnations, partitions)
 
     def _written(self, table: StateTable, facts: pa.Table) -> list[AddFile]:
         partitions = {at: self.incarnations[at] for at in pc.unique(facts["log_partition"]).to_pylist()}
@@ -199,19 +193,21 @@ class _Merge:
         ]
 
 
-def _merge_facts(store: Store, progress: FoldProgress, versions: dict[str, int], driver_bytes: int) -> list[Covered]:
+def _merge_facts(
+    store: Store, progress: FoldProgress, newest: Mapping[str, Snapshot], versions: dict[str, int], driver_bytes: int
+) -> list[Covered]:
     """Publish what was folded since the last publishing; returns the facts that are published then.
 
-    Adds the versions of the published tables to ``versions``.
+    ``newest`` are the published tables as they were before the progress was read. Adds their new versions to
+    ``versions``.
     """
     known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
-    newest = {name: store.table(name).snapshot() for name in (table.names[1] for table in _PUBLISHED)}
     # a reload that died after it had published, or a slow publishing after a reload
     is_other = any(known[name].version != seen.version for name, seen in newest.items())
     behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
     if not behind:
         return []
-    files = {name: _named(each.files(), progress) for name, each in known.items()}
+    files = {name: named_files(each.files(), progress.incarnations) for name, each in known.items()}
     shares = _shares([file for name in newest for file in files[name]], behind, progress.partitions.keys())
     merge = _Merge(
         {name: store.table(name) for name in known},
@@ -228,13 +224,13 @@ def _merge_facts(store: Store, progress: FoldProgress, versions: dict[str, int],
     for name, seen in newest.items():
         versions[name] = store.table(name).commit(
             [file for of_share in found for file in of_share.files[name]],
-            [file for file in seen.files() if is_other or _range(file) & shared],
+            [file for file in seen.files() if is_other or log_partitions_in(file) & shared],
             seen=seen,
             advance={INCARNATION: progress.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},
         )
     covered = []
     for table in _PUBLISHED:
-        gone = [file for file in files[table.name] if _range(file) & shared]
+        gone = [file for file in files[table.name] if log_partitions_in(file) & shared]
         kept = [file for of_share in found for file in of_share.files[table.name]]
         kept += merge.others(table, gone, shared)
         news = table is DESCRIBED and any(each.groups_changed for each in found)
@@ -270,7 +266,7 @@ def compact_facts(store: Store, table: StateTable, progress: FoldProgress, most_
     """
     folder = store.table(table.name)
     seen = belonging(folder, progress)
-    files = _named(seen.files(), progress)
+    files = named_files(seen.files(), progress.incarnations)
     rows = sum(file.rows for file in files)
     if len(files) - rows // _SHARE_ROWS - 1 <= most_files:
         return
@@ -302,41 +298,11 @@ def drop_replaced(store: Store, progress: FoldProgress) -> None:
                 folder.commit(remove=gone, seen=seen, is_change=False)
 
 
-def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa.Table:
-    """The rows that count of these facts and published rows, sorted by their key."""
-    with duckdb.connect(config=_CONFIGURATION) as connection:
-        connection.register("facts", facts)
-        if published is not None:
-            connection.register("published", published)
-        rows = table.newest("facts", None if published is None else "published", "ANTI JOIN")
-        found = connection.sql(f"SELECT * FROM ({rows}) n ORDER BY {', '.join(table.key)}").to_arrow_table()
-    return found.cast(table.row_schema())
-
-
-def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:
-    """The rows of files that are of these log partitions, without the partition columns of the table."""
-    wanted = set(partitions)
-    schema = pa.schema([each for each in folder.table.arrow_schema() if each.name not in folder.table.partitioned_by])
-    found = [schema.empty_table()]
-    for file in files:
-        if _range(file) & wanted:
-            with folder.open_file(file) as parquet:
-                rows = parquet.read(use_threads=False).select(schema.names).cast(schema)
-            found.append(rows if _range(file) <= wanted else of_partitions(rows, wanted))
-    return pa.concat_tables(found)
-
-
-def _named(files: Iterable[StoredFile], progress: FoldProgress) -> list[StoredFile]:
-    """Published files, and those of facts of the incarnations that count."""
-    named = {str(each) for each in progress.incarnations.values()}
-    return [file for file in files if not file.partition or file.partition["incarnation"] in named]
-
-
 def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collection[int]) -> list[list[int]]:
     """The log partitions to rewrite in shares of about a million rows; those of one file stay together."""
     shares: list[tuple[set[int], int]] = [({at}, 0) for at in every]
     for file in files:
-        joined = [each for each in shares if each[0] & _range(file)]
+        joined = [each for each in shares if each[0] & log_partitions_in(file)]
         shares = [each for each in shares if each not in joined]
         shares.append((set().union(*(each[0] for each in joined)), file.rows + sum(each[1] for each in joined)))
     due = sorted((sorted(partitions), rows) for partitions, rows in shares if partitions & set(behind))
@@ -349,10 +315,3 @@ def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collect
         together[-1] += partitions
         held += rows
     return together
-
-
-def _range(file: StoredFile) -> set[int]:
-    """The log partitions that a file may have rows of."""
-    if not {"log_partition"} <= file.lowest.keys() & file.highest.keys():
-        return set(range(_MOST_PARTITIONS))
-    return set(range(file.lowest["log_partition"], file.highest["log_partition"] + 1))

@@ -175,7 +175,7 @@ OTHERS = [
         "reset-offsets|--store|{store}|--group|k-reset|--from-file|{file}": "{file}, line 1: 1 fields: it takes topic,",
         "reset-offsets|--store|{nothing}|--group|g|--topic|t|--to-offset|1": "no store at {nothing}",
         "reset-offsets|--store|schema:any|--group|g|--topic|t|--to-offset|1": "cannot open store schema:any: ",
-        "sql|--store|{store}|SELEKT 1": "the query is not Spark SQL: ",
+        "sql|--store|{store}|SELEKT 1": "the query is not DuckDB's SQL: ",
         "sql|--store|{store}|SELECT nothing FROM current_offsets": "no column nothing in current_offsets: ",
         "sql|--store|{store}|SELECT * FROM nowhere": "no view or table nowhere: there are consumer_groups, ",
         "sql|--store|{store}|SELECT raise_error('a reason')": "the query failed: ",

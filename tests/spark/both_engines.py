@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
 
+from offsets_pipeline.cli.command import Command
+from offsets_pipeline.cli.program import offsets
 from offsets_pipeline.query.local_sql import LocalSql
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.query.views import register_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+DOCUMENTED = re.compile(r"""offsets sql(?: --store \S+)+ (["'])(.+?)\1""")
+
+
+def documented_queries(root: Path) -> list[str]:
+    """The queries of README, docs and `offsets sql --help`."""
+    pages = [page.read_text(encoding="utf-8") for page in (root / "README.md", *sorted((root / "docs").glob("*.md")))]
+    command = offsets.commands["sql"]
+    assert isinstance(command, Command)
+    return [query for text in (*pages, *command.examples) for _, query in DOCUMENTED.findall(text)]
 
 
 def comparable(value: Any) -> Any:  # noqa: ANN401 - any value of a query

@@ -25,7 +25,7 @@ from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.write import encode_batch
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
-from tests.spark.both_engines import assert_as_spark
+from tests.spark.both_engines import assert_as_spark, documented_queries
 from tests.spark.segments import write_prefix
 from tests.spark.stores import CLOCK, Workbench, appended, copied, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
@@ -304,16 +304,17 @@ def test_malformed_records_go_to_quarantine_and_change_nothing(odd: Path) -> Non
 
 
 def test_both_engines_have_the_same_connectors_and_offsets(  # R30
-    workbench: Workbench, mirrored: Callable[..., Path], odd: Path
+    workbench: Workbench, mirrored: Callable[..., Path], odd: Path, root: Path
 ) -> None:
     mirrored(ALTERED)
     beside = [str(mirrored(ALTERED, topic)) for topic in ("connect-status", "connect-configs")]
-    queries = ["SELECT * FROM connector_offsets", "SELECT * FROM connectors"]
+    (documented,) = (query for query in documented_queries(root) if "connector" in query)
+    queries = ["SELECT * FROM connector_offsets", "SELECT * FROM connectors", documented]
     session = workbench.spark.newSession()
     assert (
-        assert_as_spark(session, [str(mirrored(ALTERED))], queries, *beside) == 5 + 7
+        assert_as_spark(session, [str(mirrored(ALTERED))], queries, *beside) == 5 + 7 + 5
     )  # file-e was deleted; its offset is still in the topic
-    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 8 + 3
+    assert assert_as_spark(session, [str(odd)], queries, f"{odd}-configs") == 8 + 3 + 8
     rows = session.sql(
         "SELECT source_partition, source_offset, raw_keys FROM connector_offsets WHERE size(raw_keys) > 1 ORDER BY ALL"
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import closing
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.query import local_sql
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.local_sql import LocalSql
-from offsets_pipeline.query.spark_dialect import parsed
+from offsets_pipeline.query.parse_tree import parsed
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.folded_stores import folded_capture
@@ -70,8 +73,9 @@ def test_a_commit_is_seen_at_once_on_a_store_that_no_stream_folds(committed: str
             "no column comitted_offset in current_offsets: nearest are com",
         ),
         ("SELECT c.topics FROM current_offsets c", "no column topics in current_offsets: nearest are topic"),
-        ("SELECT group_id FROM current_offsets ORDER BY 1 WHERE", "the query is not Spark SQL: "),
+        ("SELECT group_id FROM current_offsets ORDER BY 1 WHERE", "the query is not DuckDB's SQL: "),
         ("SELECT nosuch(group_id) FROM current_offsets", "the query failed: Scalar Function with name nosuch"),
+        ("SELECT sum(commit_timestamp::BIGINT) FROM current_offsets", "the query failed: Unimplemented type for cast"),
         ("SELECT error('broken ' || topic) FROM current_offsets", "the query failed: broken t"),
         ("", "cannot run the query: it is not one SELECT"),
     ],
@@ -82,6 +86,70 @@ def test_a_wrong_query_is_answered_in_one_line_with_the_nearest_names(committed:
     assert str(failed.value).startswith(said)
     assert "\n" not in str(failed.value)
     assert "store0" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        (
+            "SELECT CAST(joined AS array<string>) FROM group_history",
+            'syntax error at or near "<", at line 1, column 28',
+        ),
+        (
+            "SELECT m\nFROM groups LATERAL VIEW explode(members) AS m",
+            'syntax error at or near "LATERAL", at line 2, column 13',
+        ),
+        (
+            "SELECT substring_index(topic, '-', 1) FROM current_offsets",
+            "Scalar Function with name substring_index does not exist!",
+        ),
+    ],
+)
+def test_a_query_in_sparks_dialect_is_told_which_dialect_to_write(committed: str, query: str, reason: str) -> None:
+    with pytest.raises(QueryFailed) as failed:
+        rows_of(query, committed)
+    assert f"{reason}; `offsets sql` speaks DuckDB's SQL, `offsets sql --spark` Spark's" in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'it''s'", "it's"),
+        ("'a\\b'", "a\\b"),
+        ("epoch(TIMESTAMP '1970-01-02 00:00:01')::BIGINT", 86_401),
+        ("date_diff('hour', TIMESTAMP '2026-11-20 19:59:00', TIMESTAMP '2026-11-20 21:01:00')", 2),
+        ("CAST(2.7 AS INT)", 3),
+        ("TIMESTAMPTZ '2026-11-20 21:00:00+02'", datetime(2026, 11, 20, 19)),  # noqa: DTZ001 - UTC
+        ("[{'at': TIMESTAMPTZ '2026-11-20 21:00:00+02'}]", [{"at": datetime(2026, 11, 20, 19)}]),  # noqa: DTZ001
+        ("MAP {'a': 1}", {"a": 1}),
+        ("[(SELECT sum(x) FROM range(3) r(x))]", [3]),
+        ("(SELECT sum(x) FROM range(3) r(x))", 3),
+        ("TIMESTAMP '2026-11-21 01:00:00' - TIMESTAMP '2026-11-20 00:00:00'", "1 day 01:00:00"),
+        ("1.50", Decimal("1.50")),
+    ],
+)
+def test_values_are_those_of_duckdb(committed: str, expression: str, value: object) -> None:
+    (row,) = rows_of(f"SELECT {expression}", committed)
+    assert row == [value]
+    assert type(row[0]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("FROM current_offsets SELECT group_id, committed_offset ORDER BY ALL LIMIT 1", [["g", 1]]),
+        ("SELECT 1 AS n UNION SELECT 2 ORDER BY n;", [[1], [2]]),
+        ("VALUES (1), (2)", [[1], [2]]),
+        ("WITH log AS (SELECT * FROM log) SELECT count(*) FROM log", [[3]]),
+        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT max(i) FROM n", [[3]]),
+        ("SELECT n, count(*) FROM Current_Offsets, unnest([1, 2]) AS u(n) GROUP BY ALL ORDER BY ALL", [[1, 3], [2, 3]]),
+        ("SELECT max(i) FROM range(5) r(i) WHERE EXISTS (FROM consumer_groups)", [[4]]),
+        ("SELECT 1 AS a, 2 AS a", [[1, 2]]),
+    ],
+)
+def test_every_form_of_a_select_is_answered(committed: str, query: str, expected: list[list[Any]]) -> None:
+    assert rows_of(query, committed) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,10 +167,21 @@ def test_a_wrong_query_is_answered_in_one_line_with_the_nearest_names(committed:
         "SELECT * FROM read_text('{folder}/secret.csv')",
         "SELECT * FROM parquet_scan('{folder}/secret.csv')",
         "SELECT * FROM glob('{folder}/*')",
-        "SELECT * FROM csv.`{folder}/secret.csv`",
         "SELECT * FROM '{folder}/secret.csv'",
-        "SELECT * FROM `{folder}/secret.csv`",
-        "SELECT * FROM delta.`{folder}/prod/log`",
+        'SELECT * FROM "{folder}/secret.csv"',
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT * FROM query_table('log')",
+        "SELECT (SELECT max(size) FROM read_blob('{folder}/secret.csv'))",
+        "WITH out AS (COPY (SELECT 1) TO '{folder}/out.csv') SELECT * FROM out",
+        "WITH gone AS (DELETE FROM log RETURNING *) SELECT * FROM gone",
+        "SHOW TABLES",
+        "DESCRIBE log",
+        "SELECT * FROM (SUMMARIZE log)",
+        "PIVOT log ON log_partition",
+        "EXPLAIN SELECT 1",
+        "CALL pragma_version()",
+        "SELECT * FROM sqlite_master",
+        "SELECT * FROM store0_log, log",
         "SELECT * FROM duckdb_settings()",
         "SELECT * FROM main.current_offsets",
         "SELECT * FROM information_schema.tables",
@@ -165,6 +244,37 @@ def test_a_view_that_a_module_makes_is_made_when_a_query_names_it(
         rows_of("SELECT * FROM made_her", committed)
 
 
+def test_tables_are_listed_with_their_columns_and_the_log_is_not_read(
+    committed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read: list[int] = []
+    rows_of_log = LogHistory.read
+
+    def noted(self: LogHistory, incarnation: Incarnation, **options: Any) -> OrderedLog:  # noqa: ANN401
+        found = rows_of_log(self, incarnation, **options)
+        read.append(found.files)
+        return found
+
+    monkeypatch.setattr(LogHistory, "read", noted)
+    assert main(["sql", "--store", committed, "--tables", "--format", "json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum(read) == 0
+    kinds = {row["name"]: row["kind"] for row in rows}
+    assert {name for name, kind in kinds.items() if kind == "view"} == {
+        *("current_offsets", "unstable_offsets", "consumer_groups", "group_members", "consumer_lag")
+    }
+    assert {name for name, kind in kinds.items() if kind == "view of history"} == {
+        *("log_records", "offset_history", "group_history", "deleted_offsets")
+    }
+    assert {name for name, kind in kinds.items() if kind == "table"} >= {"log", "fold_progress", "topic_offsets"}
+    types = {(row["name"], row["column"]): row["type"] for row in rows}
+    assert types["current_offsets", "commit_timestamp"] == "TIMESTAMP WITH TIME ZONE"
+    assert types["group_history", "joined"] == "VARCHAR[]"
+    assert types["log", "cluster"] == "VARCHAR"
+    assert main(["sql", "--store", committed, "--tables"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["NAME", "KIND", "COLUMN", "TYPE"]
+
+
 def test_history_is_answered_by_the_same_views(committed: str) -> None:
     with opened(committed) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 0})
@@ -206,6 +316,8 @@ HISTORY = {"offset_history", "group_history", "deleted_offsets"}
             ["a", "b"],
             None,
         ),
+        ("SELECT * FROM offset_history WHERE group_id = 'it''s' AND (log_partition = 1 AND delta < 0)", ["it's"], [1]),
+        ("FROM offset_history h LEFT JOIN log l USING (record_offset) WHERE h.group_id = ''", [""], None),
         (
             "SELECT 1 FROM offset_history WHERE group_id = 'a' UNION SELECT 1 FROM group_history WHERE group_id = 'b'",
             ["a", "b"],
@@ -222,6 +334,18 @@ HISTORY = {"offset_history", "group_history", "deleted_offsets"}
         ("SELECT * FROM offset_history WHERE group_id LIKE 'g%'", None, None),
         ("SELECT * FROM offset_history WHERE log_partition = '3'", None, None),
         ("SELECT * FROM offset_history WHERE group_id IN (SELECT group_id FROM consumer_groups)", None, None),
+        ("SELECT * FROM offset_history WHERE log_partition = 99999999999999999999", None, None),
+        ("SELECT * FROM offset_history h(group_id, topic) WHERE group_id = 'g'", None, None),
+        ("SELECT * FROM offset_history h, log_records l WHERE group_id = 'g'", None, None),
+        ("SELECT * FROM offset_history TABLESAMPLE 2 ROWS WHERE group_id = 'g'", None, None),
+        ("SELECT * FROM offset_history PIVOT (max(delta) FOR topic IN ('t')) WHERE group_id = 'g'", None, None),
+        ("WITH offset_history AS (FROM offset_history WHERE group_id = 'g') FROM offset_history", None, None),
+        # the nearest row of all groups may be one of another group
+        (
+            "FROM log ASOF JOIN offset_history h ON log.log_partition > h.log_partition WHERE h.group_id = 'g'",
+            None,
+            None,
+        ),
         # records that are misplaced lie in other log partitions than that of R1
         ("SELECT misplaced FROM offset_history WHERE group_id = 'g'", None, None),
     ],
