@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.delta.schemas import LOG
+from offsets_pipeline.delta.schemas import LOG, TABLE_BY_NAME
+from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
@@ -32,7 +34,7 @@ from tests.logs import CAPTURES, NO_TOPIC_ID
 from tests.unit.fold.state_tables import StateTables, assert_same, references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Row, SparkSession
 
@@ -161,7 +163,7 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     """
     reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
-    source = f"({reader.newest(rows[name], reader.named())})" if name in rows else name
+    source = f"({reader.newest(rows[name])})" if name in rows else name
     found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
@@ -178,6 +180,41 @@ def versions(location: Path) -> dict[str, int]:
     return {log.parent.name: DeltaTable(log.parent).version() for log in location.glob("*/_delta_log")}
 
 
+def alter(location: Path | str, name: str, columns: Mapping[str, str], where: str = "TRUE") -> None:
+    """Change columns of rows of a state table as only a fault of this program would; both in SQL of DuckDB.
+
+    A reader refuses a table that another program has changed.
+    """
+    changes = (f"CASE WHEN {where} THEN {new} ELSE {column} END AS {column}" for column, new in columns.items())
+    _rewrite(location, name, f"SELECT * REPLACE ({', '.join(changes)}) FROM rows")
+
+
+def remove(location: Path | str, name: str, where: str = "TRUE") -> None:
+    """Remove rows of a state table as `alter` changes them."""
+    _rewrite(location, name, f"SELECT * FROM rows WHERE ({where}) IS NOT TRUE")
+
+
+def add(location: Path | str, name: str, columns: Mapping[str, str], where: str) -> None:
+    """Add rows like others of a state table, with these columns changed, as `alter` changes them."""
+    changes = ", ".join(f"{new} AS {column}" for column, new in columns.items())
+    like = f"SELECT * {f'REPLACE ({changes})' if changes else ''} FROM rows WHERE {where}"
+    _rewrite(location, name, f"SELECT * FROM rows UNION ALL {like}")
+
+
+def _rewrite(location: Path | str, name: str, query: str) -> None:
+    """Put the rows of a query over each file of a table in place of the file."""
+    folder = TableFolder(f"{location}/{name}", TABLE_BY_NAME[name])
+    seen, added = folder.snapshot(), []
+    for file in seen.files():
+        with folder.open_file(file) as parquet, duckdb.connect() as connection:
+            before = parquet.read()
+            connection.register("rows", before)
+            after = connection.sql(query).to_arrow_table()
+        if after.num_rows:
+            added.append(folder.write_file(after.cast(before.schema), file.partition))
+    folder.commit(added, seen.files(), seen=seen)
+
+
 def log_of(location: Path | str) -> list[LogRow]:
     """The rows of the table `log`, in order."""
     names = LogRow._fields
@@ -189,7 +226,7 @@ def state_of(location: Path | str, at_most: int = 0) -> StateTables:
     """The state tables of a store, with up to ``at_most`` records folded by the reader."""
     reader = StateReader(str(location), at_most)
     state = StateTables(reader.current.offsets_partitions, reader.current.semantics)
-    for row in rows_of(location, "committed_offsets", at_most):
+    for row in rows_of(location, "offset_facts", at_most):
         at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
         assert at not in state.offsets
         state.offsets[at] = row
@@ -235,11 +272,15 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
     described = {}
     for at, (kind, values) in state.groups().items():
         group = describe_group(kind, values)
-        described[at] = (group.group_type, group.state, group.protocol_type, group.protocol, len(group.members))
-    names = ("group_type", "state", "protocol_type", "protocol")
+        described[at] = (group.group_type, group.state, group.protocol_type, group.protocol or "", len(group.members))
+    names = ("group_type", "state", "protocol_type")
     assert described == {
-        (row["log_partition"], row["group_id"]): (*(row[name] for name in names), len(row["members"] or ()))
-        for row in rows_of(location, "groups")
+        (row["log_partition"], row["group_id"]): (
+            *(row[name] for name in names),
+            row["protocol"] or "",  # as it is published
+            len(row["members"] or ()),
+        )
+        for row in rows_of(location, "group_facts")
         if row["state"] != "Dead"
     }
 
@@ -257,21 +298,21 @@ def assert_answers_as_reference(
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:
-    """Contents of the state tables, without write times, and without how dead groups and base rows are kept."""
-    names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
+    """Contents of the state tables, without write times, and without how dead groups are kept and what is published."""
+    names = ("offset_facts", "group_records", "group_facts", "quarantine", "topics", "fold_progress")
     return {
         name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names
     }
 
 
 def _says(name: str, row: dict[str, Any]) -> bool:
-    if name == "groups":
+    if name == "group_facts":
         return bool(row["state"] != "Dead")
     return not (name == "group_records" and row["record_type"] == 1)  # of commits as many as needed (R14)
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at", "incarnation", "compacted_to"} | (
-        {"record_offset"} if name == "groups" else set()
+    without = {"folded_at", "quarantined_at", "incarnation", "published_to", "versions"} | (
+        {"record_offset"} if name == "group_facts" else set()
     )
-    return {key: value for key, value in row.items() if key not in without}
+    return {key: value or "" if key == "protocol" else value for key, value in row.items() if key not in without}

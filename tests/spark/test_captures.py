@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, TABLES
 from offsets_pipeline.query.log_info import log_info
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -113,7 +114,7 @@ def test_reload_changes_the_coordinator_semantics_at_once_or_not_at_all(
     workbench.reload(store, semantics=MODERN)
     assert (answers(), shown()) == (BROUGHT_BACK_BY_3_9, {"modern"})
     with monkeypatch.context() as patch:
-        patch.setattr(FoldProgress, "swap", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(FoldProgress, "replace", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             workbench.reload(store, semantics=CLASSIC)
     assert (answers(), shown()) == (BROUGHT_BACK_BY_3_9, {"modern"})
@@ -164,8 +165,9 @@ def test_reload_gives_what_the_stream_gave(
 ) -> None:
     store = copied(folded(capture), tmp_path / "store")
     streamed = state_rows(store)
-    for name in ("committed_offsets", "group_records", "groups", "quarantine", "fold_progress"):
-        DeltaTable(f"{store}/{name}").delete()
+    for each in TABLES:
+        if each not in (LOG, LOG_PARTITIONS):
+            DeltaTable(f"{store}/{each.name}").delete()
     assert export_of(store) == {"groups": {}}
     assert workbench.reload(store) == len(log_of(store)) == sum(map(len, capture_rows(capture).values()))
     assert state_rows(store) == streamed

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from offsets_pipeline.cli import main
 from offsets_pipeline.config.sections import FoldSettings
@@ -27,7 +26,7 @@ from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 from tests.spark.both_engines import assert_as_spark, documented_queries
 from tests.spark.segments import write_prefix
-from tests.spark.stores import CLOCK, Workbench, appended, copied, rows_of, segments_of
+from tests.spark.stores import CLOCK, Workbench, appended, copied, remove, rows_of, segments_of
 from tests.unit.connect.connect_logs import TOPICS, WITH_ANSWERS, answers, in_order
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def test_verify_finds_a_state_that_lost_a_record(
     workbench: Workbench, mirrored: Callable[..., Path], tmp_path: Path
 ) -> None:
     store = copied(mirrored(ALTERED), tmp_path / "store")
-    DeltaTable(f"{store}/connect_records").delete("connector = 'file-c' AND record_offset = 4")
+    remove(store, "connect_records", "connector = 'file-c' AND record_offset = 4")
     for independent in (False, True):
         found = workbench.verify(store, independent=independent)
         assert found.differences == {"connect_records": 1}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from offsets_pipeline.state.table_compaction import Compactor
 
 from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.log.metadata import LogMetadata
@@ -41,9 +40,8 @@ def counted(figures: Figures) -> tuple[float, float]:
 
 
 def test_metrics_are_of_the_current_log_incarnation_and_state(
-    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Compactor, "after_fold", lambda *_: None)  # so rows of both log incarnations stay
     store, metrics = copied(folded(OLD), tmp_path / "a store"), Metrics()
     state = StateMetrics(metrics, lambda: StateReader(str(store), at_most=0))  # what a stream has folded
 
@@ -79,7 +77,7 @@ def test_metrics_are_of_the_current_log_incarnation_and_state(
 
 def test_tables_that_cannot_be_counted_are_an_error(folded: Callable[[str], Path], tmp_path: Path) -> None:
     store = copied(folded(OLD), tmp_path / "store")
-    for file in (store / "groups").rglob("*.parquet"):
+    for file in (store / "consumer_groups").rglob("*.parquet"):
         file.unlink()
-    with pytest.raises(DamagedTable, match="groups"):
+    with pytest.raises(DamagedTable, match="consumer_groups"):
         StateMetrics(Metrics(), lambda: StateReader(str(store))).count()

@@ -244,7 +244,7 @@ def test_corrupt_record_stops_the_fold_where_the_settings_say_so(
         strict.fold(store)
     with pytest.raises(UndecodableRecord):
         strict.reload(store)
-    for name in ("committed_offsets", "groups", "quarantine", "fold_progress"):
+    for name in ("offset_facts", "group_facts", "quarantine", "fold_progress"):
         assert rows_of(store, name) == []
     assert workbench.fold(store) == 3
     assert [row["record_offset"] for row in rows_of(store, "quarantine")] == [2]

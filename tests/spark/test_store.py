@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 
 from offsets_pipeline.delta.schemas import TABLES
-from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
+from offsets_pipeline.errors import DamagedTable, InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFilePlace
@@ -182,8 +182,9 @@ def test_store_in_a_schema_of_the_catalog_works_from_end_to_end(workbench: Workb
     assert LogAppender(workbench.open(schema)).place(CLOCK) == LogFilePlace(f"{folder}/log", CLOCK.now_ms())
     assert differences(folder, oracle(capture)) == []
     assert_as_reference(folder, log_of(folder))
-    workbench.spark.sql(f"DELETE FROM {schema.removeprefix('schema:')}.committed_offsets")
-    assert not workbench.verify(schema).equal
+    workbench.spark.sql(f"DELETE FROM {schema.removeprefix('schema:')}.published_current_offsets")
+    with pytest.raises(DamagedTable, match=r"published_current_offsets was changed by another program: .* DELETE"):
+        workbench.verify(schema)
     workbench.reload(schema)
     assert differences(folder, oracle(capture)) == []
     assert describe_groups(StateReader(folder)).keys() == {

@@ -5,15 +5,25 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
-from offsets_pipeline.delta.reader import answer
+from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.semantics import columnar_replay
 from offsets_pipeline.semantics.compaction import last_of_each
 from tests.logs import oracle
-from tests.spark.stores import assert_as_reference, copied, differences, export_of, log_of, rows_of, segments_of
+from tests.spark.stores import (
+    add,
+    alter,
+    assert_as_reference,
+    copied,
+    differences,
+    export_of,
+    log_of,
+    remove,
+    rows_of,
+    segments_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,77 +35,94 @@ pytestmark = pytest.mark.slow
 
 CAPTURE = "4.2.0-txn-open"  # log partition 2 has an open transaction, 4 a group with members
 ONE_ROW = {
-    "committed_offsets": "group_id = 'x-live' AND topic = 't1' AND partition = 0",
+    "current_offsets": "group_id = 'x-live' AND topic = 't1' AND partition = 0",
     "group_records": "group_id = 'x-live' AND record_type = 2",
-    "groups": "group_id = 'x-live'",
+    "consumer_groups": "group_id = 'x-live'",
     "fold_progress": "log_partition = 2",
 }
 CHANGES = {
-    "committed_offsets": {"committed_offset": "committed_offset + 1"},
-    "group_records": {"value": "X'0000'"},
-    "groups": {"state": "'Empty'"},
+    "current_offsets": {"committed_offset": "committed_offset + 1"},
+    "group_records": {"value": r"'\x00\x00'::BLOB"},
+    "consumer_groups": {"state": "'Empty'"},
     "fold_progress": {"pending": "NULL"},
 }
+#: Names of the rows that count of facts and published rows.
+COMPARED = {"current_offsets": "offset_facts", "consumer_groups": "group_facts"}
 
 
 def change(store: Path, table: str) -> None:
-    DeltaTable(store / table).update(CHANGES[table], predicate=ONE_ROW[table])
+    alter(store, table, CHANGES[table], ONE_ROW[table])
 
 
-def remove(store: Path, table: str) -> None:
-    DeltaTable(store / table).delete(ONE_ROW[table])
+def lose(store: Path, table: str) -> None:
+    remove(store, table, ONE_ROW[table])
 
 
-def add(store: Path, table: str) -> None:
+def invent(store: Path, table: str) -> None:
     """A row like another, of a group that the log does not know."""
-    row = _one_row(store, table)
-    at = row.schema.get_field_index("group_id")
-    group_id = pa.array(["nobody"], row.schema.field(at).type)
-    write_deltalake(store / table, row.set_column(at, row.schema.field(at), group_id), mode="append")
+    add(store, table, {"group_id": "'nobody'"}, ONE_ROW[table])
 
 
 def double(store: Path, table: str) -> None:
     """A row that is there already."""
-    write_deltalake(store / table, _one_row(store, table), mode="append")
+    add(store, table, {}, ONE_ROW[table])
 
 
-def _one_row(store: Path, table: str) -> pa.Table:
-    found = answer(f"SELECT * FROM t WHERE {ONE_ROW[table]}", {"t": DeltaTable(store / table)}).read_all()
-    assert found.num_rows == 1
-    return found
-
-
-@pytest.mark.parametrize("alter", [change, remove, add, double])
-def test_change_by_hand_is_found_and_repaired(
+@pytest.mark.parametrize(
+    ("by", "tables"),
+    [
+        (change, [*ONE_ROW]),
+        # a log partition without progress counts as not folded: its state is then all different
+        *((by, ["current_offsets", "group_records", "consumer_groups"]) for by in (lose, invent)),
+        (double, ["current_offsets", "consumer_groups"]),  # a fact counts once
+    ],
+)
+def test_fault_of_the_state_is_found_and_repaired(
     workbench: Workbench,
     folded: Callable[[str], Path],
     tmp_path: Path,
-    alter: Callable[[Path, str], None],
+    by: Callable[[Path, str], None],
+    tables: list[str],
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    # a log partition without progress counts as not folded: its state is then all different
-    tables = [table for table in ONE_ROW if alter is change or table != "fold_progress"]
     for table in tables:
         before = rows_of(store, table)
-        alter(store, table)
+        by(store, table)
         assert sorted(map(str, rows_of(store, table))) != sorted(map(str, before))
+    compared = [COMPARED.get(table, table) for table in tables]
     found = workbench.verify(store)
-    assert found.differences == dict.fromkeys(tables, 1)
-    assert sorted(example.partition(":")[0] for example in found.examples) == sorted(tables)
+    assert found.differences == dict.fromkeys(compared, 1)
+    assert sorted(example.partition(":")[0] for example in found.examples) == sorted(compared)
     assert workbench.reload(store) == len(log_of(store))
     assert_as_reference(store, log_of(store))
     assert differences(store, oracle(CAPTURE)) == []
+
+
+@pytest.mark.parametrize("table", ["offset_facts", "current_offsets", "group_records", "consumer_groups"])
+def test_table_that_another_program_has_changed_is_refused_and_repaired(
+    workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, table: str
+) -> None:
+    store = copied(folded(CAPTURE), tmp_path / "store")
+    DeltaTable(store / table).delete()
+    refused = rf"^the table {store}/{table} was changed by another program: version \d+, DELETE; make the state again "
+    for ask in (export_of, workbench.verify, lambda at: workbench.reload(at, 4)):  # of the others, rows would stay
+        with pytest.raises(DamagedTable, match=refused + f"from the log: offsets reload --store {store}$"):
+            ask(store)
+    assert workbench.reload(store) == len(log_of(store))
+    assert_as_reference(store, log_of(store))
+    assert differences(store, oracle(CAPTURE)) == []
+    assert workbench.verify(store).equal
 
 
 def test_lost_progress_is_noticed_and_repaired(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    remove(store, "fold_progress")
+    lose(store, "fold_progress")
     assert workbench.verify(store).differences == {"fold_progress": 1}
     workbench.reload(store, 2)
     assert_as_reference(store, log_of(store))
-    remove(store, "fold_progress")
+    lose(store, "fold_progress")
     shutil.rmtree(store / "_checkpoints")
     workbench.fold(store)  # a fold repairs it, too
     assert_as_reference(store, log_of(store))
@@ -103,7 +130,7 @@ def test_lost_progress_is_noticed_and_repaired(
 
 def test_raised_progress_is_noticed(workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path) -> None:
     store = copied(folded(CAPTURE), tmp_path / "store")
-    DeltaTable(store / "fold_progress").update({"folded_to": "folded_to + 1"}, predicate="log_partition = 0")
+    alter(store, "fold_progress", {"folded_to": "folded_to + 1"}, "log_partition = 0")
     found = workbench.verify(store)
     assert found.differences == {"fold_progress": 1}
     assert found.examples == [
@@ -135,4 +162,4 @@ def test_a_fault_of_the_fold_is_found_by_the_specification(
     workbench.reload(store)
     assert workbench.verify(store).equal
     found = workbench.verify(store, independent=True)
-    assert found.differences == {"committed_offsets": 1}
+    assert found.differences == {"offset_facts": 1}

@@ -9,14 +9,13 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.errors import StreamFailed, WriteConflict
 from offsets_pipeline.state.fold import fold_batch, reload_partitions
-from tests.spark.stores import CLOCK, appended, assert_as_reference, copied, log_of, rows_of
+from tests.spark.stores import CLOCK, alter, appended, assert_as_reference, copied, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def test_records_that_go_into_quarantine_are_warned_of(
 
 @pytest.mark.parametrize(
     "tables",  # of the commits, which are the same code as in the driver: the first, one between, and the last
-    [("committed_offsets", "groups", "fold_progress"), pytest.param(TABLES, marks=pytest.mark.long)],
+    [("offset_facts", "group_facts", "fold_progress"), pytest.param(TABLES, marks=pytest.mark.long)],
     ids=["three", "all"],
 )
 def test_fold_that_dies_at_any_write_runs_again(
@@ -86,8 +85,9 @@ def busily_folded(workbench: Workbench, empty: Callable[[int], Path], tmp_path_f
 @pytest.mark.parametrize(
     "table",
     [
-        "committed_offsets",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("group_records", "groups")),
+        "offset_facts",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("group_records", "consumer_groups")),
+        "current_offsets",
         "fold_progress",
     ],
 )
@@ -96,21 +96,22 @@ def test_reload_that_dies_at_any_write_runs_again(
 ) -> None:
     location = copied(busily_folded, tmp_path / "store")
     log = log_of(location)
-    alter(location)
+    spoil(location)
     with pytest.MonkeyPatch.context() as patch:
         died = dying(table, "before", patch)
         with pytest.raises(Died):
             either_way.reload(location)
     assert died == [table]
-    assert rows_of(location, "committed_offsets")[0]["committed_offset"] == 999  # no reader sees half a reload
+    seen = {row["committed_offset"] for row in rows_of(location, "offset_facts")}
+    assert seen == {999, None}  # no reader sees half a reload
     assert either_way.reload(location) == len(log)
     assert_as_reference(location, log)
 
 
-def alter(location: Path) -> None:
-    """Write a wrong row into the state, for a reload to repair."""
-    DeltaTable(location / "committed_offsets").update({"committed_offset": "999"})
-    DeltaTable(location / "group_records").update({"value": "NULL"}, predicate="record_type = 3")
+def spoil(location: Path) -> None:
+    """Write wrong rows into the state, for a reload to repair."""
+    alter(location, "current_offsets", {"committed_offset": "999"})
+    alter(location, "group_records", {"value": "NULL"}, "record_type = 3")
 
 
 def test_stream_resumes_after_a_crash(workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path) -> None:
@@ -164,14 +165,14 @@ def test_reload_of_a_partition_leaves_the_others_alone(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path
 ) -> None:
     location = copied(folded("4.2.0-txn-open"), tmp_path / "store")
-    DeltaTable(location / "committed_offsets").update({"metadata": "'altered'"})
+    alter(location, "current_offsets", {"metadata": "'altered'"})
     reload_partitions(workbench.open(location), [4], workbench.settings, CLOCK)
-    altered = {row["log_partition"] for row in rows_of(location, "committed_offsets") if row["metadata"] == "altered"}
-    assert altered == {0, 1, 2, 3} & {row["log_partition"] for row in rows_of(location, "committed_offsets")}
-    assert 4 in {row["log_partition"] for row in rows_of(location, "committed_offsets")}
+    altered = {row["log_partition"] for row in rows_of(location, "current_offsets") if row["metadata"] == "altered"}
+    assert altered == {0, 1, 2, 3} & {row["log_partition"] for row in rows_of(location, "current_offsets")}
+    assert 4 in {row["log_partition"] for row in rows_of(location, "current_offsets")}
 
 
-@pytest.mark.parametrize("lost", ["committed_offsets", "groups", "fold_progress"])
+@pytest.mark.parametrize("lost", ["offset_facts", "current_offsets", "consumer_groups", "fold_progress"])
 def test_reload_creates_a_table_of_the_state_that_was_lost(
     workbench: Workbench, folded: Callable[[str], Path], tmp_path: Path, lost: str
 ) -> None:

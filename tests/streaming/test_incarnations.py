@@ -17,9 +17,10 @@ from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.state import fold
-from offsets_pipeline.state import table_compaction as compact
+from offsets_pipeline.state import publisher as publisher_module
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.stream import fold_stream
 from offsets_pipeline.stream.fold_stream import start_fold
 from tests.kafka.live import wait_until
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
+
+    Partitions = dict[int, PartitionProgress]
 
 pytestmark = [pytest.mark.streaming, pytest.mark.slow]
 
@@ -88,10 +91,10 @@ def answers(store: Path) -> tuple[object, ...]:
     return export_of(store), held
 
 
-def incarnations_of(store: Path) -> list[set[int]]:
-    """The state incarnations of the rows in each state table."""
+def incarnations_of(store: Path) -> set[int]:
+    """The state incarnations of the facts."""
     tables = (DeltaTable(store / each.name).to_pyarrow_table() for each in STATE_TABLES)
-    return [set(table["incarnation"].to_pylist()) for table in tables]
+    return {incarnation for table in tables for incarnation in table["incarnation"].to_pylist()}
 
 
 def view_of(workbench: Workbench, store: Path) -> list[tuple[object, ...]]:
@@ -118,29 +121,28 @@ def test_log_incarnation_is_folded_as_a_whole_once_it_counts(either_way: Workben
 
 def test_readers_see_the_old_state_until_all_of_the_new_one_is_there(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, offsets, seen, viewed = answers(store), described_offsets(store), [], []
+) -> None:  # but for Spark's, between the commits of published rows and the one that names them (docs/adr/0037)
+    before, seen = answers(store), []
     appended(store, new_log(), log_incarnation=1)
     assert workbench.verify(store).equal  # of the log incarnation that counts
     let_it_count(workbench, store)
-    swap = FoldProgress.swap
+    replace = FoldProgress.replace
 
-    def look_and_swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
+    def look_and_replace(self: FoldProgress, partitions: Partitions, versions: dict[str, int]) -> None:
         seen.append(answers(store))
         if len(seen) == 1:  # as if it died here: everything is written but what names it
             raise Died
-        viewed.append(view_of(workbench, store))
-        swap(self, partitions)
+        monkeypatch.undo()
+        replace(self, partitions, versions)
 
-    monkeypatch.setattr(FoldProgress, "swap", look_and_swap)
+    monkeypatch.setattr(FoldProgress, "replace", look_and_replace)
     with pytest.raises(StreamFailed):
         workbench.fold(store)
     workbench.fold(store)
     assert seen == [before] * 2
-    assert viewed == [offsets]
     after = answers(store)
     assert view_of(workbench, store) == described_offsets(store)
-    assert incarnations_of(store) == [{1, 2, 3}] * len(STATE_TABLES)  # for readers that began with the older one
+    assert incarnations_of(store) == {1, 2, 3}  # for readers that began with the older one
     workbench.reload(store)  # of the one log incarnation alone
     assert answers(store) == after != before
     assert_state_is_of(store, new_log())
@@ -201,12 +203,12 @@ def test_batch_during_the_switch_of_another_process_is_folded(
     appended(store, new_log(0, 0.5), log_incarnation=1)
     let_it_count(workbench, store)
     log_is_read, go_on = threading.Event(), threading.Event()
-    swap = FoldProgress.swap
+    replace = FoldProgress.replace
 
-    def wait_and_swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
+    def wait_and_replace(self: FoldProgress, partitions: Partitions, versions: dict[str, int]) -> None:
         log_is_read.set()
         assert go_on.wait(60)
-        swap(self, partitions)
+        replace(self, partitions, versions)
 
     def taken_over_since(of: Store) -> int:
         monkeypatch.undo()
@@ -214,7 +216,7 @@ def test_batch_during_the_switch_of_another_process_is_folded(
         other.join()
         return current_log_incarnation(of)
 
-    monkeypatch.setattr(FoldProgress, "swap", wait_and_swap)
+    monkeypatch.setattr(FoldProgress, "replace", wait_and_replace)
     other = threading.Thread(target=workbench.reload, args=[store])
     other.start()
     assert log_is_read.wait(60)
@@ -228,15 +230,15 @@ def test_batch_during_the_switch_of_another_process_is_folded(
 def test_reload_of_a_superseded_log_incarnation_changes_nothing(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch, log_partitions: list[int]
 ) -> None:
-    swap = FoldProgress.swap
+    replace = FoldProgress.replace
 
-    def after_another_took_over(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
+    def after_another_took_over(self: FoldProgress, partitions: Partitions, versions: dict[str, int]) -> None:
         monkeypatch.undo()
         a_new_log_incarnation_counts(workbench, store)
         workbench.fold(store)
-        swap(self, partitions)
+        replace(self, partitions, versions)
 
-    monkeypatch.setattr(FoldProgress, "swap", after_another_took_over)
+    monkeypatch.setattr(FoldProgress, "replace", after_another_took_over)
     workbench.reload(store, *log_partitions)
     assert_state_is_of(store, new_log())
 
@@ -247,16 +249,16 @@ def test_log_incarnation_takes_over_also_after_a_concurrent_reload(
 ) -> None:
     a_new_log_incarnation_counts(workbench, store)
     older = current_log_incarnation(workbench.open(store)) - 1
-    swap = FoldProgress.swap
+    replace = FoldProgress.replace
 
-    def after_a_reload(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
+    def after_a_reload(self: FoldProgress, partitions: Partitions, versions: dict[str, int]) -> None:
         monkeypatch.undo()
         with pytest.MonkeyPatch.context() as patch:  # a reload that looked before the log incarnation counted
             patch.setattr(fold, "current_log_incarnation", lambda _: older)
             workbench.reload(store, *log_partitions)
-        swap(self, partitions)
+        replace(self, partitions, versions)
 
-    monkeypatch.setattr(FoldProgress, "swap", after_a_reload)
+    monkeypatch.setattr(FoldProgress, "replace", after_a_reload)
     workbench.fold(store)
     assert_state_is_of(store, new_log())
 
@@ -275,21 +277,22 @@ def test_describe_that_began_on_the_older_log_incarnation_finishes_on_it(
 
     monkeypatch.setattr(StateReader, "topic_names", after_another_took_over)
     assert export_of(store) == before
-    assert incarnations_of(store) == [{2}] * len(STATE_TABLES)
+    assert incarnations_of(store) == {2}
     assert export_of(store) != before
 
 
 def test_rows_of_an_older_log_incarnation_are_dropped_when_no_reader_needs_them(
     workbench: Workbench, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "_REST_SECONDS", 0)
-    compactor = compact.Compactor(workbench.open(store), workbench.settings.fold, pytest.fail)
-    compactor.after_fold(0)
+    publisher = Publisher(workbench.open(store), workbench.settings.fold, CLOCK, pytest.fail)
     a_new_log_incarnation_counts(workbench, store)
     workbench.fold(store)
-    compactor.after_fold(1)
-    compactor.close()
-    assert incarnations_of(store) == [{2}] * len(STATE_TABLES)
+    for _ in range(2):
+        publisher.finish()
+    assert incarnations_of(store) == {1, 2}
+    monkeypatch.setattr(publisher_module, "_REST_SECONDS", 0)
+    publisher.finish()
+    assert incarnations_of(store) == {2}
     assert_state_is_of(store, new_log())
 
 

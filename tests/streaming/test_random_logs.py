@@ -6,12 +6,11 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 
 from offsets_pipeline.semantics.group_types import GROUP_TYPE_OF_RECORD_TYPE
 from tests.random_logs import IN_SEGMENTS, random_log
 from tests.spark.segments import write_log, write_prefix
-from tests.spark.stores import assert_as_reference, copied, log_of, state_of
+from tests.spark.stores import assert_as_reference, copied, log_of, remove, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,8 +77,9 @@ def test_reference_stream_and_reload_agree_on_a_random_log(
     assert any(state.pending.values())
     assert any(row["misplaced"] for row in state.offsets.values())
     for bench, way in zip((workbench, in_tasks), ways, strict=True):
-        DeltaTable(store / "committed_offsets").delete("record_offset % 2 = 0")
-        DeltaTable(store / "group_records").delete("value_offset % 2 = 0")
+        remove(store, "current_offsets", "record_offset % 2 = 0")
+        remove(store, "offset_facts", "record_offset % 2 = 0")
+        remove(store, "group_records", "value_offset % 2 = 0")
         assert not bench.verify(store).equal
         assert way(bench, store) == len(rows)
         assert_as_reference(store, rows)

@@ -6,28 +6,34 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from offsets_pipeline.state.table_compaction import Compactor, compact, sizes_of
 
 from offsets_pipeline.config.sections import FoldSettings
-from offsets_pipeline.delta.reader import answer
+from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.state import fold as fold_module
-from offsets_pipeline.state import table_compaction as compact_module
+from offsets_pipeline.state import published_rows, publishing
+from offsets_pipeline.state import publisher as publisher_module
 from offsets_pipeline.state.fold import fold_batch
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES, StateTable
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
+from offsets_pipeline.state.publisher import Publisher
+from offsets_pipeline.state.publishing import publish
 from tests.logs import LogPartition
 from tests.spark.stores import (
     CLOCK,
+    alter,
     appended,
     assert_as_reference,
     copied,
     described_offsets,
     log_of,
     rows_of,
+    versions,
 )
-from tests.unit.state.state_files import append, before_swap, with_half_a_hash
+from tests.unit.state.dying import Died, dying
+from tests.unit.state.state_files import append, before_swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,18 +45,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.streaming
 
 
-def fold_steps(workbench: Workbench, location: Path, steps: int) -> Store:
-    """Fold commits, deletions and group records in this number of steps."""
+def fold_steps(workbench: Workbench, location: Path, steps: int, log_partitions: int = 1) -> Store:
+    """Fold commits, deletions and group records in this number of steps; only the first one is published."""
     store = workbench.open(location)
-    log = LogPartition()
+    logs = [LogPartition(at) for at in range(log_partitions)]
     for step in range(steps):
-        log.commit(("g", "t", 0), step)
-        log.commit(("g", "t", step + 1), step)
-        log.delete(("g", "t", step))
-        log.group(2, f"classic{step}")
-        appended(location, log.rows)
-        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(log.rows)
-        log.rows.clear()
+        for log in logs:
+            log.commit(("g", "t", 0), step)
+            log.commit(("g", "t", step + 1), step)
+            log.delete(("g", "t", step))
+            log.group(2, f"classic{step}")
+        rows = [row for log in logs for row in log.rows]
+        appended(location, rows)
+        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(rows)
+        for log in logs:
+            log.rows.clear()
     return store
 
 
@@ -60,25 +69,58 @@ def views_of(workbench: Workbench, location: Path) -> list[tuple[object, ...]]:
     return sorted(map(tuple, workbench.sql(location, query)))
 
 
-def test_compacted_or_not_the_state_is_the_same(
+def published(location: Path) -> list[tuple[object, ...]]:
+    """The offsets as another engine reads them, in the order of the files."""
+    rows = DeltaTable(location / CURRENT_OFFSETS.name).to_pyarrow_table()
+    columns = ("group_id", "topic", "partition", "committed_offset")
+    return sorted(zip(*(rows[name].to_pylist() for name in columns), strict=True))
+
+
+def facts(location: Path, name: str) -> int:
+    return int(DeltaTable(location / name).to_pyarrow_table().num_rows)
+
+
+def test_published_or_not_the_state_is_the_same(
     either_way: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(either_way, location, 3)
     expected = described_offsets(location)
     assert_as_reference(location, log_of(location))
-    for table in STATE_TABLES:
-        assert sizes_of(store, table).delta_files == 2  # the first fold writes base files
-        assert compact(store, table, driver_bytes=0 if not either_way.settings.fold.driver_rows else 2**30)
-        rows = len(rows_of(location, table.name))
-        assert sizes_of(store, table) == (rows, 0, 0, 0)
-        assert store.read(table.name).count() == rows
+    assert views_of(either_way, location) == expected != published(location)
+    assert publish(store, CLOCK)
+    # "t" 1 and 2 are deleted, and no group is removed: all others are answered
+    assert (facts(location, OFFSET_FACTS.name), facts(location, GROUP_FACTS.name)) == (2, 0)
+    assert published(location) == expected
     assert_as_reference(location, log_of(location))
     assert views_of(either_way, location) == expected
 
 
-def test_views_show_no_late_row_behind_a_reload(
+def test_publishing_in_tasks_writes_what_the_driver_writes(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", 1)  # a file for each log partition at least
+    monkeypatch.setattr(publishing, "_SHARE_ROWS", 1)
+    location = copied(empty(3), tmp_path / "store")
+    fold_steps(workbench, location, 3, log_partitions=3)
+    in_tasks = workbench.open(copied(location, tmp_path / "by tasks"))
+    assert publish(workbench.open(location), CLOCK)
+    group = "offsets.test.publishing"
+    workbench.spark.sparkContext.setJobGroup(group, "publishing")
+    assert publish(in_tasks, CLOCK, driver_bytes=0)
+    jobs = workbench.spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+    assert len(jobs) == 1
+    for table in STATE_TABLES:
+        for name in table.names:
+            one, other = (DeltaTable(at / name).to_pyarrow_table() for at in (location, tmp_path / "by tasks"))
+            order = [(column, "ascending") for column in table.key]
+            assert one.sort_by(order).equals(other.sort_by(order))
+    assert published(location) == described_offsets(location)
+    assert_as_reference(tmp_path / "by tasks", log_of(location))
+
+
+def test_views_show_no_late_row_behind_a_reload(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:  # R10, R15
     location = copied(empty(2), tmp_path / "store")
     store = workbench.open(location)
@@ -87,18 +129,18 @@ def test_views_show_no_late_row_behind_a_reload(
     for where, at in ((("g", "a", 0), 10), (("g", "a", 1), 11), (("g", "b", 0), 12)):
         assert long.commit(where, at) == at
     appended(location, [*short.rows, *long.rows])
-    workbench.reload(location)  # base rows lie before record offset 1 of log partition 0 and 13 of log partition 1
+    workbench.reload(location)  # published to record offset 1 of log partition 0 and 13 of log partition 1
     late = [
-        ("g", "a", 0, 9),  # older than the base row
-        ("g", "a", 1, 11),  # the base row again
-        ("g", "b", 0, 20),  # newer than the base row, and a row that is older
+        ("g", "a", 0, 9),  # older than the published row
+        ("g", "a", 1, 11),  # the published row again
+        ("g", "b", 0, 20),  # newer than the published row, and a fact that is older
         ("g", "b", 0, 8),
-        ("g", "c", 0, 7),  # keys without a base row: before the end of the base, and on both sides of it
+        ("g", "c", 0, 7),  # keys without a published row: before the published end, and on both sides of it
         ("g", "c", 1, 8),
         ("g", "c", 1, 21),
         ("h", "a", 0, 2),
     ]
-    like = rows_of(location, "committed_offsets")[0]
+    like = rows_of(location, OFFSETS.name)[0]
     names = ("group_id", "topic", "partition", "record_offset")
     offsets = [dict(zip(names, row, strict=True)) for row in late]
     append(
@@ -111,59 +153,75 @@ def test_views_show_no_late_row_behind_a_reload(
             for row in offsets
         ),
     )
-    groups = rows_of(location, "groups")
+    groups = rows_of(location, DESCRIBED.name)
     dead = [row | {"record_offset": row["record_offset"] - 1, "state": "Dead"} for row in groups]
     append(store, *dead, table=DESCRIBED)
     expected = [("g", "a", 0, 10), ("g", "a", 1, 11), ("g", "b", 0, 20), ("g", "c", 0, 7), ("g", "c", 1, 21)]
-    query = StateTable.newest_in_spark
-    for newest_in_spark in (query, lambda *arguments: with_half_a_hash(query(*arguments))):
-        monkeypatch.setattr(StateTable, "newest_in_spark", newest_in_spark)
-        assert views_of(workbench, location) == [*expected, ("h", "a", 0, 2)]
+
+    def assert_found(*more: tuple[str, str, int, int]) -> None:
+        assert views_of(workbench, location) == sorted([*expected, ("h", "a", 0, 2), *more])
         found = workbench.sql(location, "SELECT group_id, state FROM consumer_groups ORDER BY ALL")
         assert list(map(tuple, found)) == [("g", "Empty"), ("h", "Empty")]
 
-
-def test_other_engines_find_each_key_once_by_the_filter_of_the_documents(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, root: Path
-) -> None:
-    location = copied(empty(2), tmp_path / "store")
-    store = fold_steps(workbench, location, 3)
-    workbench.reload(location, 0)  # another incarnation of one log partition
-    for table in STATE_TABLES:
-        compact(store, table, drop=False)
-    text = (root / "docs" / "questions.md").read_text()
-    section = text.partition("## Other engines\n")[2].partition("\n## ")[0]
-    query = "\n".join(line for line in section.splitlines() if line.startswith("    "))
-    assert query
-    names = ("committed_offsets", "fold_progress")
-    found = answer(query, {name: DeltaTable(location / name) for name in names}).read_all()
-    columns = ("group_id", "topic", "partition", "committed_offset")
-    rows = list(zip(*(found[name].to_pylist() for name in columns), strict=True))
-    assert sorted(rows) == described_offsets(location)
+    assert_found()
+    before = published(location)
+    assert publish(store, CLOCK)
+    assert published(location) == before  # no fold has come so far
+    for log, group_id in ((short, "h"), (long, "g")):
+        log.rows.clear()
+        log.next_offset = 30
+        log.commit((group_id, "d", 0), 30)
+    appended(location, [*short.rows, *long.rows])
+    assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == 2
+    assert_found(("g", "d", 0, 30), ("h", "d", 0, 30))
+    assert publish(store, CLOCK)
+    assert_found(("g", "d", 0, 30), ("h", "d", 0, 30))
+    assert published(location) == views_of(workbench, location)
+    assert (facts(location, OFFSET_FACTS.name), facts(location, GROUP_FACTS.name)) == (0, 0)
 
 
-def test_stream_compacts_when_delta_rows_or_files_are_many(
+def test_other_engines_find_each_key_once_after_a_reload_of_a_log_partition(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
 ) -> None:
-    store = fold_steps(workbench, copied(empty(1), tmp_path / "store"), 3)
-
-    def compacted(settings: FoldSettings, records: int) -> list[str]:
-        before = {each.name: store.version(each.name) for each in STATE_TABLES}
-        compactor = Compactor(store, settings, pytest.fail)
-        compactor.after_fold(records)
-        compactor.close()
-        return [name for name, version in before.items() if store.version(name) > version]
-
-    few_files = FoldSettings(compact_rows=1_000, compact_files=2)
-    assert compacted(few_files, 999) == []  # does not even look
-    assert compacted(FoldSettings(compact_rows=1_000), 1_000) == []  # looks, and finds few
-    assert compacted(few_files, 1_000) == [table.name for table in STATE_TABLES]
-    assert compacted(few_files, 1_000) == []
+    location = copied(empty(2), tmp_path / "store")
+    store = fold_steps(workbench, location, 3, log_partitions=2)
+    workbench.reload(location, 0)  # another incarnation of one log partition, whose rows it publishes
+    assert publish(store, CLOCK)
+    assert published(location) == described_offsets(location)
+    assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
 
 
-@pytest.mark.parametrize("by", ["a fold", "a reload", "another compaction"])
-def test_compaction_beside_another_writer_loses_nothing(
-    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+def test_publisher_compacts_facts_that_are_not_published_when_their_files_are_many(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 3)
+    always = {"published_as_of"}  # it says when all was looked at last
+
+    def written(settings: FoldSettings) -> set[str]:
+        before = versions(location)
+        publisher = Publisher(store, settings, CLOCK, pytest.fail)
+        publisher.after_fold(1)
+        publisher.finish()
+        publisher.close()
+        return {name for name, version in versions(location).items() if version > before[name]} - always
+
+    few_files = FoldSettings(compact_files=1)
+    assert GROUP_RECORDS.name not in written(FoldSettings(compact_files=2))
+    assert written(few_files) == {GROUP_RECORDS.name}
+    assert written(few_files) == set()
+    assert_as_reference(location, log_of(location))
+
+
+@pytest.mark.parametrize("table", ["consumer_groups", "current_offsets", "fold_progress", "offset_facts"])
+@pytest.mark.parametrize("by", ["a fold", "a reload", "another publishing"])
+def test_publishing_beside_another_writer_loses_nothing(
+    workbench: Workbench,
+    empty: Callable[[int], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    table: str,
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
@@ -172,23 +230,47 @@ def test_compaction_beside_another_writer_loses_nothing(
     log.commit(("late", "t", 0), 8)
     appended(location, log.rows)
     acts: dict[str, Callable[[], object]] = {
-        "a fold": lambda: workbench.fold(location),
+        "a fold": lambda: fold_batch(store, store.read("log"), workbench.settings, CLOCK),
         "a reload": lambda: workbench.reload(location),
-        "another compaction": lambda: compact(store, OFFSETS),
+        "another publishing": lambda: publish(store, CLOCK),
     }
+    acted = []
     whole = TableFolder.commit
 
     def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        monkeypatch.setattr(TableFolder, "commit", whole)
-        acts[by]()
+        if self.table.name == table:
+            monkeypatch.setattr(TableFolder, "commit", whole)
+            acted.append(acts[by]())
         return whole(self, *arguments, **named)
 
     monkeypatch.setattr(TableFolder, "commit", commit)
-    assert compact(store, OFFSETS) == (by != "another compaction")
-    workbench.fold(location)
+    publish(store, CLOCK)
+    assert len(acted) == 1
+    assert views_of(workbench, location) == described_offsets(location)
+    workbench.fold(location)  # which publishes all
     assert_as_reference(location, log_of(location))
-    assert compact(store, OFFSETS)
-    assert_as_reference(location, log_of(location))
+    assert published(location) == described_offsets(location) == views_of(workbench, location)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_publishing_that_dies_at_any_commit_runs_again(
+    workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, when: str
+) -> None:
+    location = copied(empty(1), tmp_path / "store")
+    store = fold_steps(workbench, location, 3)
+    expected = described_offsets(location)
+    tables = ["consumer_groups", "current_offsets", "group_members", "fold_progress", "group_facts", "offset_facts"]
+    for table in [*tables, "published_as_of"]:
+        with pytest.MonkeyPatch.context() as patch:
+            died = dying(table, when, patch)
+            with pytest.raises(Died):
+                publish(store, CLOCK)
+        assert died == [table]
+        assert described_offsets(location) == expected
+        assert views_of(workbench, location) == expected
+        assert_as_reference(location, log_of(location))
+    assert publish(store, CLOCK)
+    assert published(location) == expected
 
 
 def test_fold_that_another_overtook_writes_late_and_changes_nothing(
@@ -209,21 +291,25 @@ def test_fold_that_another_overtook_writes_late_and_changes_nothing(
     appended(location, log.rows)
     append = fold_module._append
 
-    def after_another(*arguments: Any) -> None:  # noqa: ANN401
+    def after_another(*arguments: Any) -> dict[str, int]:  # noqa: ANN401
         monkeypatch.setattr(fold_module, "_append", append)
         assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 5
-        for table in STATE_TABLES:
-            assert compact(store, table)
-        append(*arguments)  # rows that are older than what base files hold
+        assert publish(store, CLOCK)
+        return append(*arguments)  # facts that are older than the published rows
 
     monkeypatch.setattr(fold_module, "_append", after_another)
+    before = facts(location, OFFSET_FACTS.name)
     assert fold_batch(store, older, either_way.settings, CLOCK) == 0
-    assert sizes_of(store, OFFSETS).delta_rows > 0
+    assert facts(location, OFFSET_FACTS.name) > before
     assert_as_reference(location, log_of(location))
-    assert views_of(either_way, location) == [("g", "t", 0, 99)]
-    for table in STATE_TABLES:
-        assert compact(store, table)
+    assert views_of(either_way, location) == published(location) == [("g", "t", 0, 99)]
+    log.rows.clear()
+    log.commit(("g", "u", 0), 100)
+    appended(location, log.rows)
+    assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 1
+    assert publish(store, CLOCK)
     assert_as_reference(location, log_of(location))
+    assert views_of(either_way, location) == published(location) == [("g", "t", 0, 99), ("g", "u", 0, 100)]
 
 
 def test_two_folds_of_the_same_rows_count_them_once(
@@ -253,7 +339,7 @@ def test_reload_has_what_a_stream_folded_since_it_read_the_log(
     log.group(2, "classic")
     appended(location, log.rows)
     assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == len(log.rows)
-    DeltaTable(location / "committed_offsets").update({"committed_offset": "999"})
+    alter(location, CURRENT_OFFSETS.name, {"committed_offset": "999"})
     rounds = 0
 
     def a_stream_goes_on() -> None:
@@ -284,29 +370,25 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
 ) -> None:
     location = copied(empty(2), tmp_path / "store")
     store = fold_steps(workbench, location, 2)
+    assert publish(store, CLOCK)
     before = described_offsets(location)
     seen: list[object] = []
 
     def look() -> None:
-        seen.extend(
-            [views_of(workbench, location), {row["committed_offset"] for row in rows_of(location, OFFSETS.name)}]
-        )
-        for table in STATE_TABLES:  # an incarnation that is about to be named stays
-            compact(store, table)
+        offsets = {row["committed_offset"] for row in rows_of(location, OFFSETS.name)}
+        seen.extend([described_offsets(location), offsets])
+        assert publish(store, CLOCK)  # rows of the incarnation that counts; the reload publishes its own again
+        seen.append(published(location))
 
-    DeltaTable(location / "committed_offsets").update({"committed_offset": "999"}, predicate="committed_offset = 1")
+    alter(location, CURRENT_OFFSETS.name, {"committed_offset": "999"}, "committed_offset = 1")
     altered = described_offsets(location)
+    assert altered != before
     before_swap(monkeypatch, look)
     workbench.reload(location, 0)
-    assert seen == [altered, {999, None}]
-    assert views_of(workbench, location) == before
+    assert seen == [altered, {999, None}, altered]
+    assert views_of(workbench, location) == published(location) == before
     assert_as_reference(location, log_of(location))
     assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
-    for table in STATE_TABLES:
-        assert compact(store, table)
-        assert set(DeltaTable(location / table.name).to_pyarrow_table()["incarnation"].to_pylist()) == {2}
-    assert_as_reference(location, log_of(location))
-    assert described_offsets(location) == before
 
 
 def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
@@ -314,15 +396,20 @@ def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
     store = fold_steps(workbench, location, 1)
-    compactor = Compactor(store, FoldSettings(), pytest.fail)
-    compactor.after_fold(1)
+
+    def incarnations() -> set[int]:
+        rows = DeltaTable(location / GROUP_RECORDS.name).to_pyarrow_table()
+        return set(pc.unique(rows["incarnation"]).to_pylist())
+
+    publisher = Publisher(store, FoldSettings(), CLOCK, pytest.fail)
+    publisher.finish()
     workbench.reload(location)
-    compactor.after_fold(1)
-    assert sizes_of(store, OFFSETS).dropped_files == 1
-    monkeypatch.setattr(compact_module, "_REST_SECONDS", 0)
-    compactor.after_fold(1)
-    compactor.close()
-    assert sizes_of(store, OFFSETS).dropped_files == 0
+    for _ in range(2):
+        publisher.finish()
+    assert incarnations() == {1, 2}
+    monkeypatch.setattr(publisher_module, "_REST_SECONDS", 0)
+    publisher.finish()
+    assert incarnations() == {2}
     assert_as_reference(location, log_of(location))
 
 
@@ -339,13 +426,12 @@ def test_commit_that_was_overtaken_before_its_marker_came_does_not_come_back(
     log.delete(("g", "deleted", 0))
     appended(location, log.rows)
     assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 5
-    for table in STATE_TABLES:
-        assert compact(store, table)
+    assert publish(store, CLOCK)
     log.rows.clear()
     log.end_commit(7)
     appended(location, log.rows)
     assert fold_batch(store, store.read("log"), either_way.settings, CLOCK) == 1
-    live = {row["topic"]: row["committed_offset"] for row in rows_of(location, "committed_offsets")}
+    live = {row["topic"]: row["committed_offset"] for row in rows_of(location, OFFSETS.name)}
     assert live == {"overtaken": 4, "deleted": None, "first": 3, "t": None} | {"t": live["t"]}
     assert {row[1:] for row in views_of(either_way, location)} == {("overtaken", 0, 4), ("first", 0, 3), ("t", 1, 0)}
     assert_as_reference(location, log_of(location))
