@@ -38,8 +38,8 @@ REFUSED = {
         (f"t,0,-{LONG}", 1, f"line 1: offset -{CUT[1:]} is negative"),
     ],
     "groups --config {file}": [
-        (f"[fold]\ncompact_rows = {LONG}", 1, "a number has thousands of digits"),
-        (f"[fold]\ncompact_rows = 0x{'f' * 5_000}", 1, "compact_rows: a number of more than 64 bits is not allowed"),
+        (f"[fold]\ncompact_files = {LONG}", 1, "a number has thousands of digits"),
+        (f"[fold]\ncompact_files = 0x{'f' * 5_000}", 1, "compact_files: a number of more than 64 bits is not allowed"),
         (f"x = {DEEP}", 1, "it is nested too deeply"),
     ],
     f"commit --group g t:0={LONG}": [("", 2, f"{CUT} is above 2^63-1")],

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import fs
 
 from offsets_pipeline.delta import put_if_absent, table_folder
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG_INCARNATION, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, OFFSET_FACTS
 from offsets_pipeline.delta.snapshot import Commit, Snapshot
 from offsets_pipeline.delta.storage import LocalStorage, NoAnswer, ObjectStorage, RenamingStorage, storage_of
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -156,33 +156,23 @@ def test_one_snapshot_is_made_of_all_commits_since_another_began(
 
 
 def test_files_in_partitions_are_written_and_replaced(tmp_path: Path) -> None:
-    folder = TableFolder(str(tmp_path / "committed_offsets"), COMMITTED_OFFSETS)
+    folder = TableFolder(str(tmp_path / "offset_facts"), OFFSET_FACTS)
     folder.create()
-    schema = pa.schema(
-        [field for field in COMMITTED_OFFSETS.arrow_schema() if field.name not in {"base", "incarnation"}]
-    )
+    schema = pa.schema([field for field in OFFSET_FACTS.arrow_schema() if field.name != "incarnation"])
     nothing = {name: [None] for name in schema.names}
-    row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "log_incarnation": [0]}
-    table = pa.Table.from_pydict(
-        row | {"record_offset": [5], "position": [5], "misplaced": [False], "key_hash_high": [1], "key_hash_low": [2]},
-        schema,
-    )
-    folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
-    folder.commit([folder.write_file(table, {"base": "false", "incarnation": "1"})], seen=folder.snapshot())
+    row = nothing | {"log_partition": [1], "group_id": ["g"], "topic": ["t"], "partition": [0], "folded_to": [6]}
+    table = pa.Table.from_pydict(row | {"record_offset": [5], "position": [5], "misplaced": [False]}, schema)
+    folder.commit([folder.write_file(table, {"incarnation": "1"})], seen=folder.snapshot())
+    folder.commit([folder.write_file(table, {"incarnation": "1"})], seen=folder.snapshot())
     for snapshot in (folder.snapshot(), again(folder).snapshot()):
         first, second = snapshot.files()
-        assert first.partition == second.partition == {"base": "false", "incarnation": "1"}
+        assert first.partition == second.partition == {"incarnation": "1"}
         assert first.lowest == {"log_partition": 1, "group_id": "g", "record_offset": 5}
-    folder.commit([folder.write_file(table, {"base": "true", "incarnation": "1"})], seen=folder.snapshot())
+    folder.commit([folder.write_file(table, {"incarnation": "2"})], seen=folder.snapshot())
     assert compact(folder) == 2
     for snapshot in (folder.snapshot(), again(folder).snapshot()):
-        assert sorted(
-            (file.partition["base"], file.partition["incarnation"], file.rows) for file in snapshot.files()
-        ) == [
-            ("false", "1", 2),
-            ("true", "1", 1),
-        ]
-    assert sorted(DeltaTable(folder.folder).to_pyarrow_table()["base"].to_pylist()) == [False, False, True]
+        assert sorted((file.partition["incarnation"], file.rows) for file in snapshot.files()) == [("1", 2), ("2", 1)]
+    assert sorted(DeltaTable(folder.folder).to_pyarrow_table()["incarnation"].to_pylist()) == [1, 1, 2]
 
 
 def test_second_writer_of_one_application_version_is_refused(folder: TableFolder) -> None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, GROUPS, LOG_PARTITIONS
+from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, FOLD_PROGRESS, GROUP_FACTS, LOG_PARTITIONS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.history.deletion_causes import Retention
 from offsets_pipeline.history.group_timeline import why
@@ -259,7 +259,8 @@ def test_a_later_incarnation_without_the_commit_takes_nothing_from_what_an_earli
     assert len(answer.deletions) == 1
 
 
-def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("holds", [GROUP_FACTS, CONSUMER_GROUPS])
+def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path, holds: Table) -> None:
     log = LogPartition(2)
     log.commit(("g", "t", 0), 10)
     store = random_store(
@@ -268,24 +269,23 @@ def test_a_group_of_a_classic_log_is_read_where_the_state_has_it(tmp_path: Path)
     history = LogHistory(store)
     assert history.homes(["g"], history.current) is None  # no state: it may be in any
     group = {"log_partition": 2, "group_id": "g", "state": "Empty", "record_offset": 0, "misplaced": False}
-    group |= {"key_hash_high": 0, "key_hash_low": 0}
-    _write(store, GROUPS, group, {"base": "true", "incarnation": "0"})
-    ends = {each.name: 0 for each in FOLD_PROGRESS.arrow_schema().field("compacted_to").type}
+    _write(store, GROUP_FACTS, [group | {"folded_to": 1}] if holds is GROUP_FACTS else [], {"incarnation": "0"})
+    _write(store, CONSUMER_GROUPS, [group | {"member_count": 0}] if holds is CONSUMER_GROUPS else [], {})
     numbers = dict.fromkeys(("log_incarnation", "incarnation", "records", "unknown_records", "folded_at"), 0)
-    progress = {"log_partition": 2, "coordinator_semantics": "classic", "folded_to": 1, "compacted_to": ends} | numbers
-    _write(store, FOLD_PROGRESS, progress, {})
+    progress = {"log_partition": 2, "coordinator_semantics": "classic", "folded_to": 1, "published_to": 0} | numbers
+    _write(store, FOLD_PROGRESS, [progress], {})
     history = LogHistory(store)
     assert partition_for("g", 3) != 2
     assert history.homes(["g"], history.current) == sorted({2, partition_for("g", 3)})
     assert history_tables(store, group_ids=["g"])["offset_history"].read().num_rows == 1
 
 
-def _write(store: str, table: Table, row: dict[str, Any], partition: dict[str, str]) -> None:
-    """Create a state table of one row."""
+def _write(store: str, table: Table, rows: list[dict[str, Any]], partition: dict[str, str]) -> None:
+    """Create a state table of these rows."""
     folder = TableFolder(f"{store}/{table.name}", table)
     folder.create()
     schema = pa.schema([field for field in table.arrow_schema() if field.name not in partition])
-    folder.commit([folder.write_file(pa.Table.from_pylist([row], schema), partition)], seen=folder.snapshot())
+    folder.commit([folder.write_file(pa.Table.from_pylist(rows, schema), partition)], seen=folder.snapshot())
 
 
 def test_views_are_documented_column_by_column(root: Path) -> None:

@@ -38,5 +38,5 @@ def test_semantics_imports_only_the_wire_format_and_arrow(root: Path) -> None:
     assert third_party == set()
 
 
-def test_described_groups_are_rows_of_the_table_groups() -> None:
-    assert group_rows.SCHEMA.equals(DESCRIBED.file_schema(), check_metadata=False)
+def test_described_groups_are_rows_of_the_table_of_facts() -> None:
+    assert group_rows.SCHEMA.equals(DESCRIBED.row_schema(), check_metadata=False)
