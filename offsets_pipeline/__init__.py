@@ -1,3 +1,3 @@
 """Kafka's __consumer_offsets log, replayed into Delta Lake tables by Apache Spark."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -42,7 +42,10 @@ def name_cluster(store: str, settings: Settings, name: str) -> int:
 @command(UPKEEP, "offsets upgrade --store store --to new-store")
 @click.option("--to", required=True, metavar="FOLDER", type=PATH, help="Folder of the new store.")
 def upgrade(store: str, settings: Settings, to: str) -> int:  # noqa: ARG001
-    """Copy a store that an older version of the program wrote to a new store. Starts no Spark.
+    """Copy a store of the previous format to a new store. Starts no Spark.
+
+    The store has format 5, of version 0.1.0; the new store has format 6. The last version 0.1.0 copies stores of
+    formats 1 to 4 to format 5.
 
     Stop the programs that write to the store first. The old store is only read. A fold or a reload of the new store
     makes its state from the log.

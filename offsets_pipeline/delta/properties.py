@@ -19,7 +19,9 @@ OWNED = "owned"
 SNAPSHOT = "snapshot"
 #: Start of a location that is a schema of Spark's catalog.
 SCHEMA_PREFIX = "schema:"
-FORMAT_VERSION = "5"  # raise it with each change that older programs cannot read
+FORMAT_VERSION = 6  # raise it with each change that older programs cannot read
+#: The format of stores that `offsets upgrade` copies to FORMAT_VERSION.
+UPGRADABLE_FORMAT = 5
 
 _PROPERTY = "offsets."
 _FORMAT = f"{_PROPERTY}format.version"
@@ -50,16 +52,26 @@ def format_of(properties: Mapping[str, str], location: str) -> int:
 def require_format(properties: Mapping[str, str], location: str) -> None:
     """Raise NotAStore unless these properties of a log table are of a store of this program's format."""
     version = format_of(properties, location)
-    if version < int(FORMAT_VERSION):
+    if version < UPGRADABLE_FORMAT:
+        raise NotAStore(f"cannot open store {location}: {too_old(version)}")
+    if version < FORMAT_VERSION:
         raise NotAStore(
             f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
             f"copy it to the new format: offsets upgrade --store {location} --to NEW"
         )
-    if version > int(FORMAT_VERSION):
+    if version > FORMAT_VERSION:
         raise NotAStore(
             f"cannot open store {location}: it has format {version}, this program reads {FORMAT_VERSION}; "
             "use a newer version of the program"
         )
+
+
+def too_old(version: int) -> str:
+    """Return what is wrong with a store of a format before UPGRADABLE_FORMAT, and what to do."""
+    return (
+        f"it has format {version}, which the last version 0.1.0 of the program can copy to format {UPGRADABLE_FORMAT}; "
+        "run its `offsets upgrade` first, then that of this version"
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,7 @@ class StoreProperties:
     def as_table_properties(self) -> dict[str, str]:
         """Return them as properties of the log table."""
         return {
-            _FORMAT: FORMAT_VERSION,
+            _FORMAT: str(FORMAT_VERSION),
             f"{_PROPERTY}kind": self.kind,
             f"{_PROPERTY}topic.num.partitions": str(self.offsets_partitions),
             f"{_PROPERTY}cluster.id": self.cluster_id or _UNKNOWN,
@@ -106,26 +118,29 @@ class StoreProperties:
         Raises NotAStore for another program's table, another format, or a name that no topic has.
         """
         require_format(properties, location)
+        return cls.of_log(properties, location)
+
+    @classmethod
+    def of_log(cls, properties: Mapping[str, str], location: str) -> StoreProperties:
+        """Read the properties of the log table, whose format is this program's or UPGRADABLE_FORMAT.
+
+        Raises NotAStore for a name that no topic has.
+        """
         try:
-            return cls.of_any_format(properties)
+            return cls(
+                kind=properties[f"{_PROPERTY}kind"],
+                offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
+                cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
+                topic_id=properties[f"{_PROPERTY}topic.id"] or None,
+                topic_name=properties[_TOPIC] or None,
+                coordinator_semantics=CoordinatorSemantics(properties[f"{_PROPERTY}coordinator.semantics"]),
+                topic_kind=TopicKind(properties[f"{_PROPERTY}topic.kind"]),
+                cluster_name=properties[CLUSTER_NAME] or None,
+            )
         except InvalidTopic as error:
             raise NotAStore(
                 f"cannot open store {location}: {error}; correct the property {_TOPIC} of its table log"
             ) from None
-
-    @classmethod
-    def of_any_format(cls, properties: Mapping[str, str]) -> StoreProperties:
-        """Read them from the log table of a store of this or an older format, which may lack some."""
-        return cls(
-            kind=properties[f"{_PROPERTY}kind"],
-            offsets_partitions=int(properties[f"{_PROPERTY}topic.num.partitions"]),
-            cluster_id=properties[f"{_PROPERTY}cluster.id"] or None,
-            topic_id=properties[f"{_PROPERTY}topic.id"] or None,
-            topic_name=properties.get(_TOPIC) or None,
-            coordinator_semantics=CoordinatorSemantics(properties.get(f"{_PROPERTY}coordinator.semantics", MODERN)),
-            topic_kind=TopicKind(properties.get(f"{_PROPERTY}topic.kind", TopicKind.CONSUMER_OFFSETS)),
-            cluster_name=properties.get(CLUSTER_NAME) or None,
-        )
 
     def cluster(self, location: str) -> str:
         """Return the name of the cluster of the store at a location: by default the name of its folder or schema."""

@@ -24,7 +24,7 @@ from offsets_pipeline.semantics.partition_state import TopicPartition
 from offsets_pipeline.semantics.partitioning import partition_for
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
@@ -54,9 +54,14 @@ class SnapshotLog(CoordinatorCore):
 
     @classmethod
     def open_snapshots(
-        cls, location: str, cluster_id: str | None, offsets_partitions: int | None, settings: Settings, clock: Clock
+        cls,
+        location: str,
+        ask_cluster_id: Callable[[], str | None],
+        offsets_partitions: int | None,
+        settings: Settings,
+        clock: Clock,
     ) -> Self:
-        """Open the log, of a new store if there is none.
+        """Open the log, of a new store if there is none. Checks the store before it asks the cluster for its id.
 
         Raises StoreMismatch if the store is of another kind or cluster, NotAStore, UnsafeStorage and the errors of
         `CoordinatorCore.open`.
@@ -68,7 +73,7 @@ class SnapshotLog(CoordinatorCore):
             properties = properties_of(folder)
         except NoSuchStore:
             count = offsets_partitions or settings.log.offsets_partitions
-            create_tables(folder, StoreProperties(SNAPSHOT, count, cluster_id))
+            create_tables(folder, StoreProperties(SNAPSHOT, count, ask_cluster_id()))
             properties = properties_of(folder)
         if properties.kind != SNAPSHOT:
             raise StoreMismatch(
@@ -79,6 +84,7 @@ class SnapshotLog(CoordinatorCore):
                 f"{location} has {properties.offsets_partitions} log partitions, not {offsets_partitions}; leave out "
                 "--offsets-partitions"
             )
+        cluster_id = ask_cluster_id()
         if cluster_id is not None and properties.cluster_id not in {None, cluster_id}:
             raise StoreMismatch(
                 f"cannot write snapshots of cluster {cluster_id} to {location}: it has those of cluster "

@@ -1,4 +1,4 @@
-"""Copies a store of an older format to a new store. No Spark.
+"""Copies a store of the previous format to a new store. No Spark.
 
 The state is not copied: a fold or a reload of the new store makes it from the log.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from offsets_pipeline.delta import APPLICATION, TableFolder
-from offsets_pipeline.delta.properties import FORMAT_VERSION, StoreProperties, format_of
+from offsets_pipeline.delta.properties import FORMAT_VERSION, UPGRADABLE_FORMAT, StoreProperties, format_of, too_old
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS, QUARANTINE, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.delta.snapshot import conformed
 from offsets_pipeline.delta.store_folder import create_tables, log_of
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta import Snapshot
     from offsets_pipeline.delta.schemas import Table
 
-#: Names of columns in formats 1 and 2, and their names since.
-_NEW_NAMES = {"log_epoch": "log_incarnation"}
-#: Columns of `log_partitions` with the progress of `follow`; without them, `follow` begins a new log incarnation.
-_PROGRESS = ("complete_since", "read_at", "stable_offset", "topic_end_offset", "open_since")
-
 
 def upgrade(folder: str, new_folder: str) -> int:
     """Copy the log of a store, and what belongs to it, to a new store; returns the number of its records.
@@ -32,19 +25,15 @@ def upgrade(folder: str, new_folder: str) -> int:
     The folders are paths or URIs of Arrow. The old store is only read. A copy that was interrupted is begun again by
     another call with the same folders. A complete copy stays as it is.
 
-    A program before the one that keeps leader epochs followed a topic `read_committed`, so its log lacks the control
-    records and the aborted commits. The copy has no progress of such a reading: the next `follow` begins a new log
-    incarnation.
-
     Raises:
         NoSuchStore, NotAStore: there is no store at ``folder``, or ``new_folder`` holds something else.
-        StoreMismatch: the store has this program's format or a newer one, or ``new_folder`` holds another store's log.
+        StoreMismatch: the store has another format than UPGRADABLE_FORMAT, or ``new_folder`` holds another store's log.
         WriteConflict: another process wrote to the old store meanwhile.
         DamagedTable, StorageFailed, UnsafeStorage: as `TableFolder.snapshot` and `create_tables`.
     """
     log = log_of(folder)
-    _require_older(folder, format_of(log.properties, folder))
-    create_tables(new_folder, StoreProperties.of_any_format(log.properties))
+    _require_upgradable(folder, format_of(log.properties, folder))
+    create_tables(new_folder, StoreProperties.of_log(log.properties, folder))
     new_log = TableFolder(f"{new_folder}/{LOG.name}", LOG)
     copied = new_log.snapshot()
     if copied.transaction(_copy_of(log)) == log.version:  # the process of this copy ended before it said so
@@ -56,10 +45,12 @@ def upgrade(folder: str, new_folder: str) -> int:
     return _copy(log, new_log)  # last: with its records the store is complete
 
 
-def _require_older(folder: str, version: int) -> None:
-    if version == int(FORMAT_VERSION):
+def _require_upgradable(folder: str, version: int) -> None:
+    if version < UPGRADABLE_FORMAT:
+        raise StoreMismatch(f"cannot copy {folder}: {too_old(version)}")
+    if version == FORMAT_VERSION:
         raise StoreMismatch(f"{folder} has format {version} already, the one of this program; use it as it is")
-    if version > int(FORMAT_VERSION):
+    if version > FORMAT_VERSION:
         raise StoreMismatch(
             f"{folder} has format {version}, this program writes {FORMAT_VERSION}; use a newer version of the program"
         )
@@ -83,7 +74,7 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
     try:
         for file in old.files():
             with source_table.open_file(file) as source:
-                rows = _in_this_format(source.read(), new.table)
+                rows = conformed(source.read(), new.table)
             if rows.num_rows:
                 written.append(new.write_file(rows))
         _require_unchanged(old, source_table)
@@ -98,17 +89,6 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
 def _copy_of(old: Snapshot) -> str:
     """The application id of the Delta transaction that says which version of a table was copied."""
     return f"copy of {old.table_id}"
-
-
-def _in_this_format(rows: pa.Table, table: Table) -> pa.Table:
-    rows = conformed(rows.rename_columns([_NEW_NAMES.get(name, name) for name in rows.column_names]), table)
-    if table is not LOG_PARTITIONS or rows["leader_epoch"].null_count < rows.num_rows:
-        return rows
-    for name in _PROGRESS:
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))
-    return rows
 
 
 def _require_unchanged(old: Snapshot, table: TableFolder) -> None:

@@ -310,7 +310,7 @@ def shown_by_all(
     document = json.loads(capsys.readouterr().out)
     (time_ms,) = {time_ms for _, _, time_ms in found["lag "]}
     found["describe"] = {(name, group["offsets"][0]["lag"], time_ms) for name, group in document["groups"].items()}
-    query = "SELECT group_id, lag, unix_millis(as_of) FROM consumer_lag WHERE topic = 'paced'"
+    query = "SELECT group_id, lag, epoch_ms(as_of) FROM consumer_lag WHERE topic = 'paced'"
     with closing(LocalSql([StateReader(str(store))])) as local:
         found["sql"] = {(row[0], row[1], row[2]) for row in local.run(query)[1]}
     (shown, *others) = found.values()

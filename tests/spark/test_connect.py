@@ -347,7 +347,7 @@ def test_a_store_of_connect_has_its_own_tables(workbench: Workbench, tmp_path: P
         location = tmp_path / topic
         made = Store.create(workbench.spark, str(location), StoreProperties(MIRRORED, 1, topic_kind=kind))
         assert workbench.open(location).properties == made.properties
-        assert made.table("log").snapshot().properties["offsets.format.version"] == "5"
+        assert made.table("log").snapshot().properties["offsets.format.version"] == "6"
         assert sorted(path.name for path in location.iterdir()) == sorted(table.name for table in made.tables)
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
 from offsets_pipeline.history.history_tables import history_tables
+from offsets_pipeline.query import views
+from offsets_pipeline.query.filters import Filters
 from offsets_pipeline.query.views import register_views
 from offsets_pipeline.semantics.partitioning import partition_for
 from tests.logs import capture_partitions
@@ -47,6 +51,25 @@ def test_conditions_of_a_query_limit_what_the_tasks_read(spark: SparkSession, fo
         found = session.table(name).drop("cluster").toArrow().cast(expected.schema)
         assert _sorted(found.to_pylist()) == _sorted(expected.to_pylist()), name
         assert {row["log_partition"] for row in found.to_pylist()} == {home}
+
+
+@pytest.mark.parametrize(
+    ("query", "groups"),
+    [
+        ("SELECT * FROM offset_history WHERE group_id = 'g'", ["g"]),
+        ("SELECT /*+ REPARTITION(2) */ * FROM offset_history WHERE `group_id` IN ('g', 'h')", ["g", "h"]),
+        # a text of Spark that is another one in DuckDB: its, it's, "g"
+        ("SELECT * FROM offset_history WHERE group_id = 'it''s'", None),
+        (r"SELECT * FROM offset_history WHERE group_id = 'it\'s' AND topic = ' OR '", None),
+        (r"SELECT * FROM offset_history WHERE group_id = 'a\\b'", None),
+        ("""SELECT * FROM offset_history WHERE group_id = "it's" AND topic = "it's" """, None),
+        ("SELECT * FROM offset_history WHERE group_id = 'g' AND topic RLIKE 't' LATERAL VIEW", None),
+        ("SELECT * FROM offset_history LATERAL VIEW explode(array(1)) AS a WHERE group_id = 'g'", None),
+        ("SHOW VIEWS", None),
+    ],
+)
+def test_conditions_of_spark_that_duckdb_reads_otherwise_limit_nothing(query: str, groups: list[str] | None) -> None:
+    assert views._filters(query, ["offset_history"]).get("offset_history", Filters()).group_ids == groups
 
 
 def _sorted(rows: list[dict[str, object]]) -> list[dict[str, object]]:

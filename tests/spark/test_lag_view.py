@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "group_id, topic, partition, committed_offset, log_start_offset, log_end_offset, lag, lag_available, method, "
-    "unix_millis(as_of) AS as_of, unix_millis(data_time) AS data_time, unix_millis(sampled_at) AS sampled_at"
+    "{millis}(as_of) AS as_of, {millis}(data_time) AS data_time, {millis}(sampled_at) AS sampled_at"
 )
 
 
@@ -49,9 +49,9 @@ def test_lag_is_that_of_the_command(spark: SparkSession, folded: Callable[[str],
     positions = SampledPositions(read_samples(table_of(str(store))), now_ms + 2_000_000)
     expected = lag_of_groups(reader, describe_groups(reader), answer_time(reader, 0), positions)
     query = f"SELECT {COLUMNS}, reason, lag_seconds FROM consumer_lag"
-    found = spark.sql(query).collect()
+    found = spark.sql(query.format(millis="unix_millis")).collect()
     with closing(LocalSql([reader])) as local:
-        names, rows = local.run(query)
+        names, rows = local.run(query.format(millis="epoch_ms"))
         without_spark = list(rows)
     at = names.index("lag_seconds")
     assert sorted(map(str, without_spark)) == sorted(str(list(row)) for row in found)

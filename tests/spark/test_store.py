@@ -157,8 +157,8 @@ def test_table_named_log_of_another_program_is_not_a_store(spark: SparkSession, 
 
 def test_store_of_a_newer_format_is_refused(spark: SparkSession, empty: Callable[[int], Path], tmp_path: Path) -> None:
     location = copied(empty(5), tmp_path / "store")
-    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '6')")
-    with pytest.raises(NotAStore, match="it has format 6, this program reads 5; use a newer version of the program"):
+    spark.sql(f"ALTER TABLE delta.`{location}/log` SET TBLPROPERTIES ('offsets.format.version' = '7')")
+    with pytest.raises(NotAStore, match="it has format 7, this program reads 6; use a newer version of the program"):
         Store.open(spark, str(location))
 
 

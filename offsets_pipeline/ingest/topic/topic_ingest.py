@@ -114,8 +114,10 @@ class TopicIngest:
         """Wait until the cluster has the topic, if its first consumer will create it; False if `stop` came first.
 
         Raises NoSuchTopic for another topic than `__consumer_offsets`. Raises BrokerUnreachable, AuthenticationFailed,
-        NotAuthorized and KafkaFailed as `prepare`; once it waits, only the errors that do not pass.
+        NotAuthorized and KafkaFailed as `prepare`; once it waits, only the errors that do not pass. Raises NotAStore if
+        `prepare` would.
         """
+        self._find_store()
         is_missing = False
         with self._admin() as admin:
             while not self._stopped.is_set():
@@ -137,17 +139,18 @@ class TopicIngest:
         return False
 
     def prepare(self) -> Store:
-        """Check the topic, then open the store or create it. Starts Spark for a new store or a schema only.
+        """Open the store or create it, and check the topic. Starts Spark for a new store or a schema only.
 
         Raises:
+            NotAStore: something else is at the location, or a store of another format.
             BrokerUnreachable, AuthenticationFailed, NotAuthorized, NoSuchTopic, KafkaFailed: a request failed.
             WrongRecords: the topic holds records of another kind.
             StoreMismatch: the store mirrors another log, or reproduces another coordinator than asked for.
         """
+        store = self._find_store()
         with self._admin() as admin:
             topic = admin.describe()
             self._observer.connected(admin.address(), topic.cluster_id)
-            store = Store.find(self._spark_source, self._location)
             if store is None or store.properties.topic_name is None:
                 first = admin.first_records(admin.bounds(topic.partitions))
                 expected = None if store is None else store.properties.topic_kind
@@ -233,6 +236,9 @@ class TopicIngest:
             self._observer.warned(text)
 
     # --- one query
+
+    def _find_store(self) -> Store | None:
+        return Store.find(self._spark_source, self._location)
 
     def _admin(self) -> TopicClient:
         return TopicClient(self._options, self._topic)

@@ -134,9 +134,9 @@ def test_a_store_of_a_newer_format_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     first = store / "log" / "_delta_log" / f"{0:020d}.json"
-    first.write_text(first.read_text().replace('"offsets.format.version": "5"', '"offsets.format.version": "6"'))
+    first.write_text(first.read_text().replace('"offsets.format.version": "6"', '"offsets.format.version": "7"'))
     name, *options = command
     assert main([name, "--store", str(store), *(each.format(to=tmp_path / "to") for each in options)]) == 1
-    message = f"cannot open store {store}: it has format 6, this program reads 5; use a newer version of the program"
+    message = f"cannot open store {store}: it has format 7, this program reads 6; use a newer version of the program"
     assert capsys.readouterr() == ("", f"offsets: error: {message}\n")
     assert not (tmp_path / "to").exists()

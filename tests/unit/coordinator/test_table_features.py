@@ -99,10 +99,10 @@ def test_unsupported_writer_features_are_refused_by_name(store: Path, feature: s
 
 
 def test_an_open_coordinator_notices_a_newer_format_of_the_store(store: Path) -> None:
-    said = f"cannot open store {store}: it has format 6, this program reads 5; use a newer version of the program"
+    said = f"cannot open store {store}: it has format 7, this program reads 6; use a newer version of the program"
     with opened(store) as coordinator:
         coordinator.commit_offsets("g", {("t", 0): 1})
-        commit(store, metadata(store, {"offsets.format.version": "6"}))
+        commit(store, metadata(store, {"offsets.format.version": "7"}))
         for ask in (
             lambda: coordinator.commit_offsets("g", {("t", 0): 2}),
             lambda: coordinator.fetch_offsets("g"),
@@ -112,7 +112,7 @@ def test_an_open_coordinator_notices_a_newer_format_of_the_store(store: Path) ->
                 ask()
             assert said in str(refused.value)
         assert DeltaTable(store / "log").version() == 2
-        commit(store, metadata(store, {"offsets.format.version": "5"}))
+        commit(store, metadata(store, {"offsets.format.version": "6"}))
         coordinator.commit_offsets("g", {("t", 0): 3})
         assert coordinator.fetch_offsets("g")[at()].offset == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -65,7 +66,7 @@ CONSUMER = consumer_values(consumer_group(), {TOPIC_ID: 2})
 
 @contextmanager
 def opened(folder: Path, at_ms: int = NOW_MS, cluster_id: str = "c") -> Iterator[SnapshotLog]:
-    with SnapshotLog.open_snapshots(str(folder), cluster_id, 3, Settings(), FixedClock(at_ms)) as log:
+    with SnapshotLog.open_snapshots(str(folder), lambda: cluster_id, 3, Settings(), FixedClock(at_ms)) as log:
         yield log
 
 
@@ -232,12 +233,12 @@ def test_snapshot_store_is_of_its_own_kind(tmp_path: Path, capsys: pytest.Captur
         Store(None, location, properties).require(MIRRORED)  # type: ignore[arg-type]
     for cluster_id, partitions, said in (("other", None, "has those of cluster c"), ("c", 5, "has 3 log partitions")):
         with pytest.raises(StoreMismatch, match=said):
-            SnapshotLog.open_snapshots(location, cluster_id, partitions, Settings(), FixedClock(NOW_MS))
+            SnapshotLog.open_snapshots(location, partial(str, cluster_id), partitions, Settings(), FixedClock(NOW_MS))
     OwnedStore.create(tmp_path / "owned", 1)
     with pytest.raises(StoreMismatch, match="it is a store of the kind owned"):
-        SnapshotLog.open_snapshots(str(tmp_path / "owned"), None, None, Settings(), FixedClock(NOW_MS))
+        SnapshotLog.open_snapshots(str(tmp_path / "owned"), lambda: None, None, Settings(), FixedClock(NOW_MS))
     with pytest.raises(NotAStore, match="name the folder of the store"):
-        SnapshotLog.open_snapshots("schema:s", None, None, Settings(), FixedClock(NOW_MS))
+        SnapshotLog.open_snapshots("schema:s", lambda: None, None, Settings(), FixedClock(NOW_MS))
     assert log_of(tmp_path / "s") == {}
 
 

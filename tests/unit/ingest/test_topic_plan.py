@@ -165,10 +165,10 @@ def test_a_topic_of_another_name_is_refused_whatever_its_id() -> None:
         check_topic("store", "typo", named, TOPIC)
 
 
-def test_the_topics_name_is_kept_as_a_property_and_older_stores_have_none() -> None:
+def test_the_topics_name_is_kept_as_a_property_if_the_source_gave_one() -> None:
     properties = StoreProperties(MIRRORED, 2, "cluster", "id", "t")
     kept = properties.as_table_properties()
     assert kept["offsets.topic.name"] == "t"
     assert StoreProperties.from_table_properties(kept, "store") == properties
-    del kept["offsets.topic.name"]
-    assert StoreProperties.from_table_properties(kept, "store") == replace(properties, topic_name=None)
+    unnamed = replace(properties, topic_name=None)
+    assert StoreProperties.from_table_properties(unnamed.as_table_properties(), "store") == unnamed

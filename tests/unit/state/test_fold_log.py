@@ -65,7 +65,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     ingest = LogAppender(behind)
     file = log.write_file(log.snapshot().rows().slice(0, 1))
     seen = log.snapshot()
-    metadata = log.with_properties(seen, {"offsets.format.version": "6"})
+    metadata = log.with_properties(seen, {"offsets.format.version": "7"})
     path = Path(log.folder, "_delta_log", f"{seen.version + 1:020d}.json")
     path.write_text(json.dumps({"metaData": metadata}), encoding="utf-8")  # as a newer version of the program does
     before = versions(Path(behind.location))
@@ -75,7 +75,7 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
         lambda: ingest.append_files([file]),
         lambda: LogAppender(behind),
     ):
-        with pytest.raises(NotAStore, match=f"{behind.location}: it has format 6, this program reads 5; use a newer"):
+        with pytest.raises(NotAStore, match=f"{behind.location}: it has format 7, this program reads 6; use a newer"):
             write()
     assert versions(Path(behind.location)) == before
 
