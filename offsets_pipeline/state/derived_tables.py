@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
+    CONNECTOR_OFFSETS,
     CONSUMER_GROUPS,
     CURRENT_OFFSETS,
     FOLD_PROGRESS,
@@ -222,13 +223,15 @@ def _notes(store: Store, log_incarnation: int) -> dict[int, dict[str, Any]]:
 
 def _newest_commits(store: Store, partitions: AbstractSet[int]) -> dict[int, int]:
     """The time of the newest published commit of each of these log partitions, in microseconds."""
-    folder = store.table(CURRENT_OFFSETS.name)
+    is_connect = store.properties.topic_kind.is_connect
+    table, time_of = (CONNECTOR_OFFSETS, "record_timestamp") if is_connect else (CURRENT_OFFSETS, "commit_timestamp")
+    folder = store.table(table.name)
     newest: dict[int, int] = {}
     for file in folder.snapshot().files():
         with folder.open_file(file) as parquet:
-            rows = parquet.read(["log_partition", "commit_timestamp"], use_threads=False)
-        found = rows.group_by("log_partition").aggregate([("commit_timestamp", "max")])
-        times = found["commit_timestamp_max"].cast(pa.int64()).to_pylist()
+            rows = parquet.read(["log_partition", time_of], use_threads=False)
+        found = rows.group_by("log_partition").aggregate([(time_of, "max")])
+        times = found[f"{time_of}_max"].cast(pa.int64()).to_pylist()
         for at, time in zip(found["log_partition"].to_pylist(), times, strict=True):
             if at in partitions and time is not None:
                 newest[at] = max(time, newest.get(at, time))

@@ -1,0 +1,128 @@
+"""How far the published tables reach, and as of when (R38)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from deltalake import DeltaTable
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.config import Settings
+from offsets_pipeline.connect.connect_log import ConnectLog
+from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
+from offsets_pipeline.delta.store_folder import properties_of
+from offsets_pipeline.log.metadata import LogMetadata, TopicRead
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state.fold import fold_log
+from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.store import Store
+from tests.logs import LogPartition
+from tests.spark.stores import CLOCK, appended
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+NOW_MS = 1_795_000_100_000
+READ_MS = NOW_MS - 1_000
+COMMITTED_MS = NOW_MS - 60_000
+HOME = partition_for("g", 2)
+AWAY = 1 - HOME
+PUBLISHED = ("consumer_groups", "current_offsets", "group_members", "unstable_offsets")
+
+
+def reached(location: str) -> dict[tuple[str, int], tuple[int, int | None, int]]:
+    """Record offset, data time and time of publishing in milliseconds, by table and log partition."""
+    rows = DeltaTable(f"{location}/published_as_of").to_pyarrow_table().to_pylist()
+    found = {
+        (row["table_name"], row["log_partition"]): (
+            row["record_offset"],
+            None if row["data_time"] is None else round(row["data_time"].timestamp() * 1000),
+            round(row["published_at"].timestamp() * 1000),
+        )
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    return found
+
+
+def read_to(store: Store, ends: dict[int, int]) -> None:
+    """Note as `follow` that it has read log partitions to these ends at READ_MS."""
+    notes = {}
+    for at, end in ends.items():
+        known = {"start_offset": 0, "end_offset": end, "topic_end_offset": end, "stable_offset": end}
+        times = {"complete_since_ms": NOW_MS - 10**6, "read_at_ms": READ_MS}
+        fields: dict[str, Any] = {**dict.fromkeys(TopicRead._fields), **known, **times}
+        notes[at] = TopicRead(**fields)
+    LogMetadata(store, Settings(), CLOCK).read(notes)
+
+
+@pytest.fixture
+def logs(store: Store) -> list[LogPartition]:
+    """Two log partitions with a record each, folded."""
+    logs = [LogPartition(0), LogPartition(1)]
+    for log in logs:
+        log.commit(("g", "t", 0), 1, commit_timestamp=COMMITTED_MS)
+    appended(store.location, [row for log in logs for row in log.rows])
+    fold_log(store, Settings(), CLOCK)
+    for log in logs:
+        log.rows.clear()
+    return logs
+
+
+def test_each_table_reaches_the_end_of_the_fold_and_has_the_time_of_the_last_reading(
+    store: Store, logs: list[LogPartition]
+) -> None:
+    read_to(store, {log.log_partition: 1 for log in logs})
+    assert publish(store, FixedClock(NOW_MS))
+    assert reached(store.location) == {(name, at): (1, READ_MS, NOW_MS) for name in PUBLISHED for at in (0, 1)}
+
+
+def test_log_with_later_records_has_the_time_of_its_newest_commit(store: Store, logs: list[LogPartition]) -> None:
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=NOW_MS)
+    appended(store.location, logs[HOME].rows)
+    read_to(store, {AWAY: 1, HOME: 2})
+    assert publish(store, FixedClock(NOW_MS))
+    times = {AWAY: READ_MS, HOME: COMMITTED_MS}
+    assert reached(store.location) == {(name, at): (1, times[at], NOW_MS) for name in PUBLISHED for at in (0, 1)}
+
+
+def test_data_time_never_steps_back(store: Store, logs: list[LogPartition]) -> None:
+    read_to(store, {0: 1, 1: 1})
+    assert publish(store, FixedClock(NOW_MS))
+    logs[HOME].commit(("g", "t", 0), 2, commit_timestamp=NOW_MS)
+    appended(store.location, logs[HOME].rows)  # so the log has later records than the published tables
+    assert publish(store, FixedClock(NOW_MS + 1))
+    assert reached(store.location) == {(name, at): (1, READ_MS, NOW_MS + 1) for name in PUBLISHED for at in (0, 1)}
+
+
+def test_connect_store_is_published_beside_a_worker_that_writes(tmp_path: Path) -> None:
+    location = str(tmp_path / "store")
+    ConnectLog.create(location, "lab", 1)
+
+    def flush(offset: int) -> None:
+        with OffsetBackingStore(location) as backing:
+            writer = OffsetStorageWriter(backing, "inbox")
+            writer.offset({"file": "a"}, {"position": offset})
+            assert writer.begin_flush()
+            writer.do_flush().result(10)
+
+    def published() -> tuple[str, int]:
+        (row,) = DeltaTable(f"{location}/connector_offsets").to_pyarrow_table().to_pylist()
+        return row["source_offset"], round(row["record_timestamp"].timestamp() * 1000)
+
+    store = Store(cast("SparkSession", None), location, properties_of(location))
+    flush(1)
+    fold_log(store, Settings(), CLOCK)
+    flush(2)  # the log has a record that is not folded
+    assert publish(store, FixedClock(NOW_MS))
+    position, first_ms = published()
+    assert position == '{"position":1}'
+    assert reached(location) == {(name, 0): (1, None, NOW_MS) for name in ("connector_offsets", "connectors")}
+    fold_log(store, Settings(), CLOCK)
+    flush(3)
+    assert publish(store, FixedClock(NOW_MS))
+    assert published()[0] == '{"position":2}'
+    assert reached(location) == {(name, 0): (2, first_ms, NOW_MS) for name in ("connector_offsets", "connectors")}
