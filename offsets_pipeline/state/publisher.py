@@ -83,6 +83,7 @@ class Publisher:
                         self._error = error
                         return
                     self._warn(f"cannot publish {self._store.location}: {in_one_line(error)}; the next run tries again")
+                    self._folded_at = time.monotonic()  # the next run is as late as after a fold
 
     def _due_at(self) -> float:
         """When the next publishing starts: halfway to the time until which it has to end; in the end without a fold."""
