@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from offsets_pipeline.clock import FixedClock
-from offsets_pipeline.delta.schemas import LOG, TABLE_BY_NAME
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, TABLE_BY_NAME
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.ingest.segments.segment_ingest import IngestReport, ingest_segments
 from offsets_pipeline.query.describe import describe_groups
@@ -25,6 +25,7 @@ from offsets_pipeline.semantics.effects import EARLIEST_MS, LATEST_MS
 from offsets_pipeline.semantics.group_description import GroupRecordRow, describe_group
 from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
+from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
 from offsets_pipeline.state.verify import verify_store
 from offsets_pipeline.store import Store
@@ -202,7 +203,7 @@ def add(location: Path | str, name: str, columns: Mapping[str, str], where: str)
 
 
 def _rewrite(location: Path | str, name: str, query: str) -> None:
-    """Put the rows of a query over each file of a table in place of the file."""
+    """Put the rows of a query over each file of a table in place of the file; they belong to the progress."""
     folder = TableFolder(f"{location}/{name}", TABLE_BY_NAME[name])
     seen, added = folder.snapshot(), []
     for file in seen.files():
@@ -212,7 +213,10 @@ def _rewrite(location: Path | str, name: str, query: str) -> None:
             after = connection.sql(query).to_arrow_table()
         if after.num_rows:
             added.append(folder.write_file(after.cast(before.schema), file.partition))
-    folder.commit(added, seen.files(), seen=seen)
+    version = folder.commit(added, seen.files(), seen=seen)
+    progress = FoldProgress.read(TableFolder(f"{location}/{FOLD_PROGRESS.name}", FOLD_PROGRESS))
+    if name in progress.versions:
+        progress.replace(progress.partitions, progress.versions | {name: version})
 
 
 def log_of(location: Path | str) -> list[LogRow]:

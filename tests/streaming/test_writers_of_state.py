@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, GROUP_FACTS, GROUP_RECORDS, OFFSET_FACTS
 from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import published_rows, publishing
 from offsets_pipeline.state import publisher as publisher_module
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from tests.spark.stores import Workbench
 
 pytestmark = pytest.mark.streaming
+
+
+#: Log partition of the group "g" in a log of two (R1).
+HOME = partition_for("g", 2)
 
 
 def fold_steps(workbench: Workbench, location: Path, steps: int, log_partitions: int = 1) -> Store:
@@ -185,10 +190,10 @@ def test_other_engines_find_each_key_once_after_a_reload_of_a_log_partition(
 ) -> None:
     location = copied(empty(2), tmp_path / "store")
     store = fold_steps(workbench, location, 3, log_partitions=2)
-    workbench.reload(location, 0)  # another incarnation of one log partition, whose rows it publishes
+    workbench.reload(location, HOME)  # another incarnation of one log partition, whose rows it publishes
     assert publish(store, CLOCK)
-    assert published(location) == described_offsets(location)
-    assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
+    assert published(location) == described_offsets(location) == [("g", "t", 0, 2), ("g", "t", 3, 2)]
+    assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 1, HOME: 2}
 
 
 def test_publisher_compacts_facts_that_are_not_published_when_their_files_are_many(
@@ -257,17 +262,26 @@ def test_publishing_that_dies_at_any_commit_runs_again(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, when: str
 ) -> None:
     location = copied(empty(1), tmp_path / "store")
-    store = fold_steps(workbench, location, 3)
-    expected = described_offsets(location)
-    tables = ["consumer_groups", "current_offsets", "group_members", "fold_progress", "group_facts", "offset_facts"]
-    for table in [*tables, "published_as_of"]:
+    store = fold_steps(workbench, location, 1)
+    tables = [
+        *("consumer_groups", "current_offsets", "group_members", "fold_progress", "group_facts", "offset_facts"),
+        "published_as_of",
+    ]
+    for step, table in enumerate(tables):
+        log = LogPartition(0, start=100 * (step + 1))
+        log.commit(("g", "t", 0), 10 + step)
+        log.commit(("g", "u", step), step)
+        log.delete(("g", "u", step - 1))
+        log.group(2, f"another{step}")
+        appended(location, log.rows)
+        assert fold_batch(store, store.read("log"), workbench.settings, CLOCK) == len(log.rows)
+        expected = [("g", "t", 0, 10 + step), ("g", "t", 1, 0), ("g", "u", step, step)]
         with pytest.MonkeyPatch.context() as patch:
             died = dying(table, when, patch)
             with pytest.raises(Died):
                 publish(store, CLOCK)
         assert died == [table]
-        assert described_offsets(location) == expected
-        assert views_of(workbench, location) == expected
+        assert described_offsets(location) == views_of(workbench, location) == expected
         assert_as_reference(location, log_of(location))
     assert publish(store, CLOCK)
     assert published(location) == expected
@@ -369,13 +383,13 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     workbench: Workbench, empty: Callable[[int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = copied(empty(2), tmp_path / "store")
-    store = fold_steps(workbench, location, 2)
+    store = fold_steps(workbench, location, 2, log_partitions=2)
     assert publish(store, CLOCK)
     before = described_offsets(location)
     seen: list[object] = []
 
     def look() -> None:
-        offsets = {row["committed_offset"] for row in rows_of(location, OFFSETS.name)}
+        offsets = {row["committed_offset"] for row in rows_of(location, OFFSETS.name) if row["log_partition"] == HOME}
         seen.extend([described_offsets(location), offsets])
         assert publish(store, CLOCK)  # rows of the incarnation that counts; the reload publishes its own again
         seen.append(published(location))
@@ -384,11 +398,11 @@ def test_readers_see_an_incarnation_only_once_all_of_it_is_there(
     altered = described_offsets(location)
     assert altered != before
     before_swap(monkeypatch, look)
-    workbench.reload(location, 0)
+    workbench.reload(location, HOME)
     assert seen == [altered, {999, None}, altered]
     assert views_of(workbench, location) == published(location) == before
     assert_as_reference(location, log_of(location))
-    assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 2, 1: 1}
+    assert {row["log_partition"]: row["incarnation"] for row in rows_of(location, "fold_progress")} == {0: 1, HOME: 2}
 
 
 def test_dropped_incarnation_is_removed_when_no_reader_needs_it(
