@@ -307,9 +307,9 @@ def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collect
         shares.append((set().union(*(each[0] for each in joined)), file.rows + sum(each[1] for each in joined)))
     due = sorted((sorted(partitions), rows) for partitions, rows in shares if partitions & set(behind))
     together: list[list[int]] = []
-    held = _SHARE_ROWS
+    held = 0
     for partitions, rows in due:
-        if held + rows > _SHARE_ROWS:
+        if not together or held + rows > _SHARE_ROWS:
             together.append([])
             held = 0
         together[-1] += partitions
