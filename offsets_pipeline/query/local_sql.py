@@ -245,7 +245,7 @@ class LocalSql:
             ]
             parts.append(f"SELECT {', '.join(columns)} FROM {self._files(f'{relation}_{number}', paths)}")
         if not parts:
-            return self._registered(relation, table.arrow_schema().empty_table())
+            return self._registered(relation, pa.Table.from_batches([], table.arrow_schema()))
         self._create(relation, " UNION ALL ".join(parts))
         return relation
 
