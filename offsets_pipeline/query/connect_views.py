@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from offsets_pipeline.connect.connector_views import connect_conditions
 from offsets_pipeline.delta.properties import beside
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.query.view_queries import CONNECT_VIEWS, connect_conditions
+from offsets_pipeline.query.view_queries import CONNECT_VIEWS
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.store import Store
 

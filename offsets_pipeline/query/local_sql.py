@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import (
@@ -35,13 +36,11 @@ from offsets_pipeline.delta.schemas import (
 )
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
-from offsets_pipeline.query.duckdb_views import CONNECT_VIEWS, VIEWS
+from offsets_pipeline.query.duckdb_views import VIEWS
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import STEPS
 from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
-from offsets_pipeline.query.view_queries import connect_conditions
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, StateTable
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from offsets_pipeline.delta.schemas import Table
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.query.state_reader import StateReader
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Views of stores of consumer groups that a function makes: `module:function`. It gets a StateReader, the names of the
 #: views that the query names, and the query's Filters, and returns Arrow tables by name. The module is imported when a
@@ -189,7 +189,7 @@ class LocalSql:
         conditions = {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS, "micros": "epoch_us"}
         if reader.properties.topic_kind.is_connect:
             kinds = [each.properties.topic_kind for each in stores]
-            conditions = connect_conditions(kinds) | {"is_owned": str(kinds[0] is TopicKind.CONNECT)}
+            conditions = connect_conditions(kinds)
         return {name: partial(str, condition) for name, condition in conditions.items()} | {
             "offsets": lambda: self._newest(at, reader, OFFSETS),
             "groups": lambda: self._newest(at, reader, DESCRIBED),
@@ -245,7 +245,7 @@ class LocalSql:
             ]
             parts.append(f"SELECT {', '.join(columns)} FROM {self._files(f'{relation}_{number}', paths)}")
         if not parts:
-            return self._registered(relation, table.arrow_schema().empty_table())
+            return self._registered(relation, pa.Table.from_batches([], table.arrow_schema()))
         self._create(relation, " UNION ALL ".join(parts))
         return relation
 

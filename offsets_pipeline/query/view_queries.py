@@ -1,6 +1,6 @@
 """The definitions of the views, in Spark SQL. Each is one SELECT over the rows of the state tables that count.
 
-Spark runs them as they are (views.py, connect_views.py), DuckDB runs them translated (local_sql.py; docs/adr/0028).
+views.py and connect_views.py fill them in. duckdb_views.py has them in DuckDB's SQL.
 
 ==================  =================================================================================================
 current_offsets     one row per committed offset that a fetch answers (R10, R14)
@@ -18,16 +18,6 @@ connectors         one row per connector. Its state is null without the store of
                    one, its type and group without that of `config.storage.topic`
 =================  ==================================================================================================
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
-from offsets_pipeline.semantics.topic_kind import TopicKind
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Placeholders: `offsets` and `groups` that are answered or listed, groups that hide their offsets, tables, and the
 #: conditions of semantics/answering.py.
@@ -98,9 +88,11 @@ CONNECT_VIEWS = {
                END AS group_id, connector_class
         FROM (
             SELECT connector AS name, config,
-                   {state} AS state, get_json_object(status, '$.worker_id') AS worker_id,
-                   task_count,
-                   {target_state} AS target_state,
+                   coalesce(get_json_object(target, "$['state.v2']"), get_json_object(target, '$.state'))
+                       AS target_state,
+                   CASE WHEN {is_owned} THEN coalesce(nullif(target_state, 'STARTED'), 'RUNNING')
+                        ELSE get_json_object(status, '$.state') END AS state,
+                   get_json_object(status, '$.worker_id') AS worker_id, task_count,
                    connector_class,
                    CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
                         WHEN contains(substring_index(connector_class, '.', -1), 'Source') THEN 'source'
@@ -132,21 +124,3 @@ CONNECT_VIEWS = {
         ) t
     """,
 }
-_TARGET_STATE = "coalesce(get_json_object(target, \"$['state.v2']\"), get_json_object(target, '$.state'))"
-
-
-def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
-    """The placeholders of CONNECT_VIEWS that are no tables; ``kinds`` are those of the store and of the ones beside it.
-
-    A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
-    An owned store has no worker: a connector's target state is its state.
-    """
-    knows_configs = TopicKind.CONNECT_CONFIGS in kinds
-    return {
-        "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
-        "prefix": SINK_GROUP_PREFIX,
-        "target_state": _TARGET_STATE,
-        "state": f"coalesce(nullif({_TARGET_STATE}, 'STARTED'), 'RUNNING')"
-        if kinds[0] is TopicKind.CONNECT
-        else "get_json_object(status, '$.state')",
-    }

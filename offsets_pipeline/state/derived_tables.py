@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
@@ -23,10 +24,7 @@ from offsets_pipeline.delta.schemas import (
     UNSTABLE_OFFSETS,
     published_tables_of,
 )
-from offsets_pipeline.query.duckdb_views import CONNECT_VIEWS
-from offsets_pipeline.query.view_queries import connect_conditions
 from offsets_pipeline.semantics.group_types import SHARE
-from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
@@ -130,7 +128,6 @@ def _write_connectors(store: Store, progress: FoldProgress) -> dict[str, int]:
         places = {
             "own": "store0",
             "all": " UNION ALL ".join(f"FROM store{number}" for number in range(len(every))),
-            "is_owned": str(kinds[0] is TopicKind.CONNECT),
             **connect_conditions(kinds),
         }
         found = {

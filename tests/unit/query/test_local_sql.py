@@ -416,7 +416,7 @@ HARM: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_file_of_the_state_is_named_with_the_way_back(
     folded: Path, harm: str, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = folded / "committed_offsets"
+    table = folded / "offset_facts"
     name = str(_first_file(table).relative_to(table))
     HARM[harm](table)
     words = ["--all-groups"] if question == "describe" else ["SELECT count(committed_offset) FROM current_offsets"]
@@ -432,10 +432,10 @@ def test_a_damaged_file_of_the_state_is_named_with_the_way_back(
 def test_a_missing_table_of_the_state_is_named_with_the_way_back(
     folded: Path, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(folded / "committed_offsets")
+    shutil.rmtree(folded / "offset_facts")
     words = ["--all-groups"] if question == "describe" else ["SELECT 1 FROM current_offsets"]
     assert main([question, "--store", str(folded), *words]) == 1
     assert capsys.readouterr().err == (
-        f"offsets: error: no table at {folded}/committed_offsets; make the state again from the log: offsets reload "
+        f"offsets: error: no table at {folded}/offset_facts; make the state again from the log: offsets reload "
         f"--store {folded}\n"
     )

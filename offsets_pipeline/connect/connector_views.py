@@ -1,0 +1,71 @@
+"""The views `connector_offsets` and `connectors` (R30) in DuckDB's SQL; query/view_queries.py has them in Spark's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsets_pipeline.connect.connector_offsets import SINK_GROUP_PREFIX
+from offsets_pipeline.semantics.topic_kind import TopicKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: `own` are the rows of `connect_records` that count in the store, `all` those of it and the stores beside it.
+CONNECT_VIEWS = {
+    "connector_offsets": """
+        SELECT connector, source_partition, answer.value AS source_offset,
+               source_partition::JSON::MAP(VARCHAR, VARCHAR) AS source_partition_map,
+               answer.value::JSON::MAP(VARCHAR, VARCHAR) AS source_offset_map,
+               raw_keys, answer.record_timestamp, answer.log_partition, answer.record_offset
+        FROM (
+            SELECT connector, source_partition,
+                   max_by(o, (record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition)) AS answer,
+                   list(DISTINCT raw_key ORDER BY raw_key) FILTER (value IS NOT NULL) AS raw_keys
+            FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
+        )
+        WHERE answer.value IS NOT NULL
+    """,
+    "connectors": """
+        SELECT name, CASE WHEN {is_owned} THEN coalesce(nullif(target_state, 'STARTED'), 'RUNNING')
+                          ELSE status ->> '$.state' END AS state,
+               status ->> '$.worker_id' AS worker_id, task_count, target_state,
+               CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
+                    WHEN contains(split_part(connector_class, '.', -1), 'Source') THEN 'source'
+                    WHEN contains(split_part(connector_class, '.', -1), 'Sink')
+                         OR (config ->> '$.properties.topics') IS NOT NULL
+                         OR (config ->> '$.properties."topics.regex"') IS NOT NULL THEN 'sink'
+                    ELSE 'source' END AS type,
+               CASE WHEN type = 'sink'
+                    THEN coalesce(config ->> '$.properties."consumer.override.group.id"', '{prefix}' || name)
+               END AS group_id, connector_class
+        FROM (
+            SELECT connector AS name, count_if(record_type = 'task-status') AS task_count,
+                   max_by(value, age) FILTER (record_type = 'connector-config') AS config,
+                   max_by(value, age) FILTER (record_type = 'connector-status') AS status,
+                   max_by(value, age) FILTER (record_type = 'target-state') AS target,
+                   bool_or(record_type = 'offset') AS has_offsets,
+                   config ->> '$.properties."connector.class"' AS connector_class,
+                   coalesce(target ->> '$."state.v2"', target ->> '$.state') AS target_state
+            FROM (SELECT *, (record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age FROM ({all}))
+            WHERE value IS NOT NULL AND record_type IN (
+                'offset', 'connector-config', 'connector-status', 'target-state', 'task-status'
+            )
+            GROUP BY connector
+        )
+        WHERE {exists}
+    """,
+}
+
+
+def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
+    """The placeholders of CONNECT_VIEWS that are no tables; ``kinds`` are those of the store and of the ones beside it.
+
+    A topic of configurations says which connectors there are. Without it those count that have a state or an offset.
+    An owned store has no worker: a connector's target state is its state.
+    """
+    knows_configs = TopicKind.CONNECT_CONFIGS in kinds
+    return {
+        "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
+        "prefix": SINK_GROUP_PREFIX,
+        "is_owned": str(kinds[0] is TopicKind.CONNECT),
+    }
