@@ -31,11 +31,11 @@ class Reader:
 
     def read(self) -> None:
         for row in self._rows("published_as_of"):
-            key = row["table_name"], row["log_partition"]
-            reached, data_time = self._reached.get(key, (0, None))
-            assert row["record_offset"] >= reached, f"{key} steps back from {reached} to {row['record_offset']}"
-            assert data_time is None or row["data_time"] >= data_time, f"{key} steps back in time"
-            self._reached[key] = row["record_offset"], row["data_time"]
+            where = row["table_name"], row["log_partition"]
+            reached, data_time = self._reached.get(where, (0, None))
+            assert row["record_offset"] >= reached, f"{where} steps back from {reached} to {row['record_offset']}"
+            assert data_time is None or row["data_time"] >= data_time, f"{where} steps back in time"
+            self._reached[where] = row["record_offset"], row["data_time"]
         rows = self._rows("current_offsets")
         offsets = {(row["group_id"], row["topic"], row["partition"]): row["committed_offset"] for row in rows}
         assert len(offsets) == len(rows), "a key twice"
@@ -56,7 +56,12 @@ class Reader:
 
 def main(store: str) -> int:
     reader, ended = Reader(store), threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def end_with_stdin() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     try:

@@ -267,6 +267,7 @@ def test_publishing_that_dies_at_any_commit_runs_again(
         *("consumer_groups", "current_offsets", "group_members", "fold_progress", "group_facts", "offset_facts"),
         "published_as_of",
     ]
+    expected: list[tuple[str, str, int, int]] = []
     for step, table in enumerate(tables):
         log = LogPartition(0, start=100 * (step + 1))
         log.commit(("g", "t", 0), 10 + step)
