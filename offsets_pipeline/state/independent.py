@@ -56,7 +56,7 @@ class Specified:
             self.states[row.log_partition].replay(row)
 
     def offsets(self) -> pa.Table:
-        """The visible offsets as rows of `committed_offsets`; their positions are -1."""
+        """The visible offsets as rows of `offset_facts`; their positions are -1."""
         return pa.Table.from_pylist(
             [
                 {
