@@ -161,7 +161,7 @@ def table(location: Path | str, name: str, at_most: int = 0) -> pa.Table:
     """
     reader = StateReader(str(location), at_most)
     rows = {each.name: each for each in (*STATE_TABLES, CONNECT)}
-    source = f"({reader.newest(rows[name], reader.named())})" if name in rows else name
+    source = f"({reader.newest(rows[name])})" if name in rows else name
     found = reader.select(f"SELECT * FROM {source} t", name)
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     return found.cast(pa.schema(fields))
@@ -189,7 +189,7 @@ def state_of(location: Path | str, at_most: int = 0) -> StateTables:
     """The state tables of a store, with up to ``at_most`` records folded by the reader."""
     reader = StateReader(str(location), at_most)
     state = StateTables(reader.current.offsets_partitions, reader.current.semantics)
-    for row in rows_of(location, "committed_offsets", at_most):
+    for row in rows_of(location, "offset_facts", at_most):
         at = row["log_partition"], (row["group_id"], row["topic"], row["partition"])
         assert at not in state.offsets
         state.offsets[at] = row
@@ -235,11 +235,15 @@ def assert_as_reference(location: Path | str, rows: Iterable[LogRow], earlier: I
     described = {}
     for at, (kind, values) in state.groups().items():
         group = describe_group(kind, values)
-        described[at] = (group.group_type, group.state, group.protocol_type, group.protocol, len(group.members))
-    names = ("group_type", "state", "protocol_type", "protocol")
+        described[at] = (group.group_type, group.state, group.protocol_type, group.protocol or "", len(group.members))
+    names = ("group_type", "state", "protocol_type")
     assert described == {
-        (row["log_partition"], row["group_id"]): (*(row[name] for name in names), len(row["members"] or ()))
-        for row in rows_of(location, "groups")
+        (row["log_partition"], row["group_id"]): (
+            *(row[name] for name in names),
+            row["protocol"] or "",  # as it is published
+            len(row["members"] or ()),
+        )
+        for row in rows_of(location, "group_facts")
         if row["state"] != "Dead"
     }
 
@@ -257,21 +261,21 @@ def assert_answers_as_reference(
 
 
 def state_rows(location: Path | str) -> dict[str, list[str]]:
-    """Contents of the state tables, without write times, and without how dead groups and base rows are kept."""
-    names = ("committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress")
+    """Contents of the state tables, without write times, and without how dead groups are kept and what is published."""
+    names = ("offset_facts", "group_records", "group_facts", "quarantine", "topics", "fold_progress")
     return {
         name: sorted(str(_said(name, row)) for row in rows_of(location, name) if _says(name, row)) for name in names
     }
 
 
 def _says(name: str, row: dict[str, Any]) -> bool:
-    if name == "groups":
+    if name == "group_facts":
         return bool(row["state"] != "Dead")
     return not (name == "group_records" and row["record_type"] == 1)  # of commits as many as needed (R14)
 
 
 def _said(name: str, row: dict[str, Any]) -> dict[str, Any]:
-    without = {"folded_at", "quarantined_at", "incarnation", "compacted_to"} | (
-        {"record_offset"} if name == "groups" else set()
+    without = {"folded_at", "quarantined_at", "incarnation", "published_to", "versions"} | (
+        {"record_offset"} if name == "group_facts" else set()
     )
-    return {key: value for key, value in row.items() if key not in without}
+    return {key: value or "" if key == "protocol" else value for key, value in row.items() if key not in without}
