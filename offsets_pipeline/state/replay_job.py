@@ -23,7 +23,7 @@ from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import planned_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -55,7 +55,7 @@ def replay_batch(
             yield from _compact(table, start).to_batches()
 
     compacted = rows.mapInArrow(compact, from_arrow_schema(start.schema))
-    return _replay_in_tasks(compacted, start, finish)
+    return _replay_in_tasks(compacted.repartition("log_partition"), start, finish)
 
 
 def replay_log(
@@ -81,25 +81,27 @@ def replay_log(
             yield from table.to_batches()
 
     compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(start.schema))
-    return _replay_in_tasks(compacted, start, finish, _TASKS_PER_CORE * cores)
+    return _replay_in_tasks(_in_ranges(compacted, reader.range.starts, _TASKS_PER_CORE * cores), start, finish)
+
+
+def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
+    """The rows with neighbouring log partitions in one task: so the files of published rows are of disjoint ranges."""
+    first, last = min(partitions, default=0), max(partitions, default=0)
+    return rows.repartitionById(tasks, F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})"))
 
 
 def _replay_in_tasks(
-    compacted: DataFrame,
-    start: Start[Replayed],
-    finish: Callable[[Iterator[Replayed]], Result],
-    tasks: int | None = None,
+    of_partitions: DataFrame, start: Start[Replayed], finish: Callable[[Iterator[Replayed]], Result]
 ) -> list[Result]:
+    """Replay rows, those of each log partition in one task."""
+
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(iter(batches), None)
         if first is not None:  # a task without rows has no result
             tables = map(_as_table, _chained(first, batches))
             yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(finish(start.replay(tables)))]})
 
-    of_partition = (
-        compacted.repartition("log_partition") if tasks is None else compacted.repartition(tasks, "log_partition")
-    )
-    rows = of_partition.mapInArrow(replay, "result binary").collect()
+    rows = of_partitions.mapInArrow(replay, "result binary").collect()
     return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 - the program's own
 
 
