@@ -38,8 +38,12 @@ _MEMBER = (
 
 
 def read(location: Path | str, name: str, version: int | None = None) -> list[Row]:
-    """The rows of a published table in order, times as microseconds, read by deltalake and PyArrow alone."""
-    found = DeltaTable(f"{location}/{name}", version=version).to_pyarrow_table()
+    """The rows of a published table in order, as `rows_of`, read by deltalake and PyArrow alone."""
+    return rows_of(name, DeltaTable(f"{location}/{name}", version=version).to_pyarrow_table())
+
+
+def rows_of(name: str, found: pa.Table) -> list[Row]:
+    """The rows that any reader found in a published table in order, times as microseconds."""
     fields = [field.with_type(pa.int64()) if pa.types.is_timestamp(field.type) else field for field in found.schema]
     rows: list[Row] = found.cast(pa.schema(fields)).to_pylist()
     if name in KEYS:
