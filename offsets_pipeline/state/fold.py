@@ -26,7 +26,7 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import (
@@ -254,12 +254,15 @@ class _Rebuild:
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
+        tables = [self._store.table(each.name) for each in _state_tables(self._store)]
         for _ in range(_SWAPS):
             versions |= published.publish(self._progress)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
                 known = self._progress.partitions.get(at)
                 if known is not None and known.log_incarnation == self._log_incarnation:
                     moved[at] = replace(each, folded_to=max(known.folded_to, each.folded_to))
+            removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
+            self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
             try:
                 known_partitions = self._progress.partitions | moved
                 return self._progress.replace(
