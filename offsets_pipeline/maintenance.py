@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from offsets_pipeline.clock import MS_OF_HOUR
 from offsets_pipeline.delta import COMPRESSION
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG, STATE, TOPIC_OFFSETS
-from offsets_pipeline.delta.upkeep import compact, kept_ms, live, mend_statistics, never, vacuum
+from offsets_pipeline.delta.upkeep import compact, kept_ms, live, never, vacuum
 from offsets_pipeline.errors import NoSuchCheckpoint, WriteConflict
 from offsets_pipeline.log.clean import clean_log
 from offsets_pipeline.log.file_compaction import rewritten
@@ -51,7 +51,7 @@ def maintain_store(
 ) -> list[Upkeep]:
     """Compact and vacuum every table of the store; returns the upkeep of each.
 
-    Mends statistics of older versions (docs/adr/0033). Cleans the log first if `history_hours` is set.
+    Cleans the log first if `history_hours` is set.
 
     Args:
         store: the store.
@@ -77,7 +77,6 @@ def maintain_store(
             _clean(store, clock, settings)
         elif table is TOPIC_OFFSETS:
             _expire_samples(folder, clock, 0 if settings is None else settings.lag.sample_retention_hours)
-        mend_statistics(folder)
         if table.name not in STATE:
             _compact(folder, compression, never)
         removed = _vacuum(folder, clock, unread if table is LOG else None, never)
@@ -115,8 +114,7 @@ def maintain_beside_fold(
         cleaned = (table is LOG and _clean(store, clock, settings)) or (
             table is TOPIC_OFFSETS and _expire_samples(folder, clock, sample_retention_hours)
         )
-        replaced = mend_statistics(folder)
-        replaced += 0 if table.name in STATE else _compact(folder, compression, is_stopping)
+        replaced = 0 if table.name in STATE else _compact(folder, compression, is_stopping)
         after = live(folder) if replaced or cleaned else before  # else other writers alone made the difference
         removed = _vacuum(folder, clock, unread if table is LOG else None, is_stopping)
         done.append(Upkeep(table.name, *before, *after, removed))

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 # others than tests assert here, and are to say as much
 pytest.register_assert_rewrite(
-    "tests.replays", "tests.spark.stores", "tests.unit.fold.state_tables", "tests.unit.state.state_files"
+    "tests.published",
+    "tests.replays",
+    "tests.spark.stores",
+    "tests.unit.fold.state_tables",
+    "tests.unit.state.state_files",
 )
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,6 +8,7 @@ from offsets_pipeline.config import Settings
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
 from offsets_pipeline.delta.store_folder import create_tables
+from offsets_pipeline.semantics.coordinator_semantics import MODERN, CoordinatorSemantics
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.store import Store
 from tests.logs import capture_partitions, capture_rows, capture_semantics
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
 _IN_DRIVER = Settings(fold=FoldSettings(driver_rows=2**31 - 1))
 
 
+def new_store(folder: Path, log_partitions: int = 2, semantics: CoordinatorSemantics = MODERN) -> Store:
+    """An empty store without a Spark session."""
+    properties = StoreProperties(MIRRORED, log_partitions, coordinator_semantics=semantics)
+    create_tables(str(folder), properties)
+    return opened(folder)
+
+
+def opened(folder: Path) -> Store:
+    """A store, without a Spark session."""
+    return Store.open(cast("SparkSession", None), str(folder))
+
+
 def folded_store(folder: Path, properties: StoreProperties, rows: Iterable[LogRow]) -> Path:
     """A new store with these records, folded."""
     create_tables(str(folder), properties)
     appended(str(folder), list(rows))
-    fold_log(Store(cast("SparkSession", None), str(folder), properties), _IN_DRIVER, CLOCK)
+    fold_log(opened(folder), _IN_DRIVER, CLOCK)
     return folder
 
 

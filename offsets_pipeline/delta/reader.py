@@ -21,11 +21,10 @@ from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
 from offsets_pipeline.input_text import is_utf8, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 
 _BATCH_ROWS = 65_536
-_ALL_ROWS = 2**63 - 1
 _LISTINGS, _LISTING_SECONDS = 20, 0.01
 _GAP = "Expected contiguous commit files"  # as deltalake says
 
@@ -34,8 +33,7 @@ _GAP = "Expected contiguous commit files"  # as deltalake says
 class StoredFile:
     """A file of a table: its path in the table's folder, size in bytes, rows, partition values and statistics.
 
-    ``rows`` is 0 and ``lowest`` and ``highest`` are empty if the table keeps no statistics of the file. They lack the
-    bounds of texts if deltalake reads these wrong: then ``is_misread`` (text_bounds.py).
+    ``rows`` is 0 and ``lowest`` and ``highest`` are empty if the table keeps no statistics of the file.
     """
 
     name: str
@@ -44,7 +42,6 @@ class StoredFile:
     partition: Mapping[str, str] = field(default_factory=dict)
     lowest: Mapping[str, Any] = field(default_factory=dict)
     highest: Mapping[str, Any] = field(default_factory=dict)
-    is_misread: bool = False
 
     @classmethod
     def of_action(cls, action: Mapping[str, Any]) -> StoredFile:
@@ -208,18 +205,11 @@ def batches_of(path: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False)
 
 
-def answer(query: str, tables: Mapping[str, DeltaTable], misread: Collection[str] = ()) -> pa.RecordBatchReader:
-    """Return the answer to a query in DataFusion's SQL over these tables, by their names there.
-
-    Reads every file of the tables in ``misread``: DataFusion moves no filter through a LIMIT.
-    """
+def answer(query: str, tables: Mapping[str, DeltaTable]) -> pa.RecordBatchReader:
+    """Return the answer to a query in DataFusion's SQL over these tables, by their names there."""
     builder = QueryBuilder()
     for name, table in tables.items():
-        if name in misread:
-            builder.register(f"{name}_files", table)
-            builder.execute(f"CREATE VIEW {name} AS SELECT * FROM {name}_files LIMIT {_ALL_ROWS}").read_all()
-        else:
-            builder.register(name, table)
+        builder.register(name, table)
     return pa.RecordBatchReader.from_stream(builder.execute(query))
 
 

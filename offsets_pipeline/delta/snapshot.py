@@ -27,7 +27,6 @@ from offsets_pipeline.delta.reader import (
     with_deletion_vectors,
     with_feature,
 )
-from offsets_pipeline.delta.text_bounds import bounded_texts, with_right_bounds
 from offsets_pipeline.errors import DamagedTable, OffsetsError, UnsupportedTable
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ class Snapshot:
         self._transactions: dict[str, int] = {}
         self._changed: dict[str, StoredFile | None] = {}  # since the version that was loaded; None: removed
         self._has_vectors = False
-        self._has_misread: bool | None = None  # of the version that was loaded; None: not known yet
 
     @property
     def table_id(self) -> str:
@@ -116,7 +114,7 @@ class Snapshot:
         if self._has_vectors:
             raise with_deletion_vectors(self.folder)
         with reading(self.folder):
-            files = [file for file in self._loaded_files() if file.name not in self._changed]
+            files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
         return files + [file for file in self._changed.values() if file is not None]
 
     def path(self, file: StoredFile) -> str:
@@ -148,23 +146,7 @@ class Snapshot:
             with reading(self.folder):
                 self._loaded = table_as_of(self.folder, self.version)
             self._changed = {}
-            self._has_misread = None
         return self._loaded
-
-    def has_misread_files(self) -> bool:
-        """Return whether `delta_table` has files whose statistics deltalake reads wrong (text_bounds.py).
-
-        Raises UnsupportedTable as `files`.
-        """
-        self.delta_table()
-        if self._has_misread is None:
-            has_texts = bool(bounded_texts(self.table))
-            self._has_misread = has_texts and any(file.is_misread for file in self._loaded_files())
-        return self._has_misread
-
-    def _loaded_files(self) -> list[StoredFile]:
-        files, texts = stored_files(self._loaded), bounded_texts(self.table)
-        return [with_right_bounds(self.path(file), file, texts) for file in files] if texts else files
 
     def after(self, *commits: Commit) -> Snapshot:
         """Return the snapshot of the version which these commits make, one after the other."""
@@ -219,8 +201,7 @@ def query(sql: str, *snapshots: Snapshot) -> pa.RecordBatchReader:
     is missing or corrupt.
     """
     with _reading_all(snapshots):
-        misread = [each.table.name for each in snapshots if each.has_misread_files()]
-        found = answer(sql, {each.table.name: each.delta_table() for each in snapshots}, misread)
+        found = answer(sql, {each.table.name: each.delta_table() for each in snapshots})
 
     def batches() -> Iterator[pa.RecordBatch]:
         with _reading_all(snapshots):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,22 +79,6 @@ def compact(
             continue
         replaced += len(together)
     return replaced
-
-
-def mend_statistics(folder: TableFolder) -> int:
-    """Write the files again whose statistics deltalake reads wrong (text_bounds.py); returns how many.
-
-    Files that another writer replaced first stay as they are. Raises as `TableFolder.snapshot` and
-    `TableFolder.commit`.
-    """
-    seen = folder.snapshot()
-    mended = 0
-    for file in seen.files() if seen.has_misread_files() else ():
-        if file.is_misread:
-            with suppress(WriteConflict):
-                folder.commit(_as_one(folder, [file]), [file], seen=seen, is_change=False, operation="OPTIMIZE")
-                mended += 1
-    return mended
 
 
 def _as_one(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:

@@ -6,20 +6,14 @@ import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-
 from offsets_pipeline.cli import main
 from offsets_pipeline.connect.connect_log import ConnectLog
 from offsets_pipeline.connect.offset_backing_store import OffsetBackingStore, OffsetStorageWriter
 from offsets_pipeline.coordinator.owned_store import OwnedStore
 from offsets_pipeline.coordinator.requests import ClassicMember, GroupMetadata, MemberOfGroup, OffsetAndMetadata
-from offsets_pipeline.delta import data_file, protocol
 from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, GROUP_MEMBERS, GROUP_RECORDS
+from offsets_pipeline.delta.schemas import CONSUMER_GROUPS
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
-from offsets_pipeline.delta.upkeep import mend_statistics
 from offsets_pipeline.export.segment_export import export_segments
 from offsets_pipeline.history.history_tables import history_tables
 from offsets_pipeline.query.as_of import offsets_as_of
@@ -28,10 +22,8 @@ from offsets_pipeline.query.describe import GroupAnswer, describe_groups
 from offsets_pipeline.query.local_sql import LocalSql
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.record.wire import MAX_STRING_BYTES
-from offsets_pipeline.semantics.coordinator_semantics import MODERN
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state.fold import fold_log
-from offsets_pipeline.state.publishing import publish
 from offsets_pipeline.store import Store
 from tests.logs import LogPartition, segment_rows
 from tests.spark.stores import CLOCK, appended
@@ -169,37 +161,6 @@ def stable_group(name: str) -> LogPartition:
     return log
 
 
-def test_a_fold_by_an_older_version_hides_no_group_and_maintenance_mends_its_statistics(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = stable_group(OF_PLANE_2)
-    create_tables(str(tmp_path), StoreProperties(MIRRORED, PARTITIONS))
-    store = store_without_spark(tmp_path)
-    appended(tmp_path, log.rows)
-    with monkeypatch.context() as older:
-        for module in (data_file, protocol):
-            older.setattr(module, "json_text", json.dumps)  # with escapes
-        fold_log(store, settings, CLOCK)
-        publish(store, CLOCK)
-    log.commit((OF_PLANE_2, "t", 0), 2)
-    appended(tmp_path, log.rows[-1:])
-    specified = expected({log.log_partition: log.rows}, PARTITIONS, MODERN)
-    assert specified[OF_PLANE_2][1] == "Stable"
-    assert_answers(tmp_path, specified, [OF_PLANE_2])  # folds the last row itself
-    assert "offsets reload" in caplog.text
-    fold_log(store, settings, CLOCK)
-    assert_answers(tmp_path, specified, [OF_PLANE_2])
-    tables = [store.table(each.name) for each in (CURRENT_OFFSETS, CONSUMER_GROUPS, GROUP_MEMBERS, GROUP_RECORDS)]
-    assert [mend_statistics(each) for each in tables] == [1, 1, 1, 1]
-    assert [mend_statistics(each) for each in tables] == [0, 0, 0, 0]
-    assert_answers(tmp_path, specified, [OF_PLANE_2])
-    for table in tables:  # for deltalake too
-        files = DeltaTable(table.folder)
-        found = QueryBuilder().register(table.table.name, files)
-        query = f"SELECT group_id FROM {table.table.name} WHERE group_id = {quoted(OF_PLANE_2)}"
-        assert pa.RecordBatchReader.from_stream(found.execute(query)).read_all().num_rows
-
-
 def test_statistics_that_deltalake_reads_right_are_used(tmp_path: Path, settings: Settings) -> None:
     create_tables(str(tmp_path), StoreProperties(MIRRORED, PARTITIONS))
     store = store_without_spark(tmp_path)
@@ -208,7 +169,6 @@ def test_statistics_that_deltalake_reads_right_are_used(tmp_path: Path, settings
     fold_log(store, settings, CLOCK)
     files = StateReader(str(tmp_path)).table(CONSUMER_GROUPS.name).files()
     assert files
-    assert not any(file.is_misread for file in files)
     assert all("group_id" in file.highest for file in files)
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
-from offsets_pipeline.store import Store
+from tests.folded_stores import new_store
 from tests.unit.state.tables import state_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.store import Store
 
 
 @pytest.fixture
@@ -28,6 +25,4 @@ def tables(tmp_path: Path) -> dict[str, TableFolder]:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """An empty store of two log partitions. It has no Spark session."""
-    properties = StoreProperties(MIRRORED, 2)
-    create_tables(str(tmp_path), properties)
-    return Store(cast("SparkSession", None), str(tmp_path), properties)
+    return new_store(tmp_path)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 #: In the order in which a fold writes.
-TABLES = ["committed_offsets", "group_records", "groups", "quarantine", "topics", "fold_progress"]
+TABLES = ["offset_facts", "group_records", "group_facts", "quarantine", "topics", "fold_progress"]
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAA{:02}A"
 
 

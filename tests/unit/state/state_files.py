@@ -1,115 +1,173 @@
-"""Rows of the state tables for tests: written as a fold writes them, and read by both queries for rows that count."""
+"""Rows of the state tables for tests: written as folds and publishings write them, and read by all queries for them."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
+from offsets_pipeline.delta import query
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
-from offsets_pipeline.state.changes import write_files
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
+from offsets_pipeline.state.merged_rows import merged
+from offsets_pipeline.state.published_rows import write_facts, write_published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import pytest
 
-    from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.store import Store
 
-    Query = Callable[[StateTable, str, str], str]
+    #: Of a table of facts, its published table and the progress, the rows that count, or of these the answered ones.
+    Query = Callable[[StateTable, TableFolder, TableFolder | None, Mapping[int, PartitionProgress]], pa.Table]
+
+#: Functions of Spark that `newest_in_spark` uses, for DuckDB.
+_SPARK_FUNCTIONS = (
+    "CREATE MACRO get(items, place) AS list_extract(items, place + 1)",
+    "CREATE MACRO collect_list(item) AS list(item)",
+    """CREATE MACRO struct(a, b, c) AS
+        struct_pack(log_partition := a, incarnation := b, published_to := c)""",
+)
 
 
-def without_spark(table: StateTable, name: str, named: str) -> str:
-    """The query for DataFusion."""
-    return table.newest(name, named)
+def of_a_reader(
+    table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
+) -> pa.Table:
+    """The rows that count, by DataFusion."""
+    named = named_rows({at: each.incarnation for at, each in progress.items()})
+    source = f"(SELECT * FROM {table.name} WHERE {named})"
+    folders = [facts, *([] if published is None else [published])]
+    newest = table.newest(source, None if published is None else published.table.name)
+    return query(newest, *(each.snapshot() for each in folders)).read_all().cast(table.row_schema())
 
 
-def in_spark(table: StateTable, name: str, named: str, compacted_to: str | None = None) -> str:
-    """The query for Spark, with half of the hash equal for all keys. ``compacted_to``: None for the end of the base."""
-    end_of_base = f"(SELECT coalesce(max({table.version}) + 1, 0) FROM {name} WHERE base AND {named})"
-    return with_half_a_hash(table.newest_in_spark(name, named, compacted_to or end_of_base))
+def of_a_publishing(
+    table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
+) -> pa.Table:
+    """The rows that count, by DuckDB as a publishing asks it."""
+    named = named_rows({at: each.incarnation for at, each in progress.items()})
+    of_facts = facts.snapshot().query(f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {named}").read_all()
+    return merged(table, of_facts.cast(table.row_schema()), None if published is None else published.snapshot().rows())
 
 
-def with_half_a_hash(query: str) -> str:
-    """The query as if the first half of the hash were the same for all keys."""
-    found, joins = re.subn(r"b\.key_hash_high = d\.key_hash_high", "TRUE", query)
-    assert joins == 3
-    return found
+def in_spark(
+    table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
+) -> pa.Table:
+    """The rows that count and are answered, by the query for Spark, which DuckDB runs."""
+    sql = table.newest_in_spark("facts", None if published is None else "published", "progress")
+    sql = re.sub(r"\bLEFT (ANTI|SEMI) JOIN\b", r"\1 JOIN", sql)
+    partitions = [
+        {"log_partition": at, "incarnation": each.incarnation, "published_to": each.published_to}
+        for at, each in progress.items()
+    ]
+    with duckdb.connect() as connection:
+        for macro in _SPARK_FUNCTIONS:
+            connection.execute(macro)
+        of_facts = facts.snapshot().query(f"SELECT * FROM {table.name}").read_all()
+        connection.register("facts", of_facts)
+        if published is not None:
+            connection.register("published", published.snapshot().rows())
+        connection.register("progress", pa.Table.from_pylist(partitions))
+        return connection.sql(sql).to_arrow_table()
 
 
-def written(
-    folder: TableFolder, table: StateTable, rows: list[dict[str, Any]], *, is_base: bool = False, incarnation: int = 1
-) -> list[AddFile]:
-    """A file of the table with these rows."""
-    of_file = pa.Table.from_pylist(rows, schema=table.file_schema())
-    return write_files(folder, table, of_file, is_base=is_base, incarnation=incarnation)
+def write(
+    folder: TableFolder, rows: list[dict[str, Any]], *, folded_to: int | None = None, incarnation: int = 1
+) -> None:
+    """Append facts, as a fold does; by default its log partition ends behind the rows."""
+    ends = [row["record_offset"] + 1 for row in rows if "record_offset" in row]
+    end = max(ends, default=0) if folded_to is None else folded_to
+    schema = pa.schema([each for each in folder.table.arrow_schema() if each.name != "incarnation"])
+    facts = pa.Table.from_pylist([row | {"folded_to": end} for row in rows], schema=schema)
+    folder.commit(add=write_facts(folder, facts, incarnation), seen=folder.snapshot())
 
 
-def newest(folder: TableFolder, table: StateTable, incarnations: dict[int, int], query: Query) -> list[dict[str, Any]]:
-    """The rows that count, by key."""
-    sql = query(table, table.name, named_rows(incarnations))
-    rows: list[dict[str, Any]] = folder.snapshot().query(sql).read_all().to_pylist()
-    return sorted(rows, key=lambda row: tuple(row[name] for name in table.key))
+def put(folder: TableFolder, rows: list[dict[str, Any]]) -> None:
+    """Put rows in place of those of a published table."""
+    seen = folder.snapshot()
+    found = pa.Table.from_pylist(rows, schema=folder.table.arrow_schema())
+    folder.commit(write_published(folder, found), seen.files(), seen=seen)
 
 
-def offset(where: str, record_offset: int, *, log_partition: int = 0, is_tombstone: bool = False) -> dict[str, Any]:
-    """A row of `committed_offsets`; ``where`` is a letter for the topic and a digit for the partition."""
+def in_order(table: StateTable, rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows by their key."""
+    return sorted(rows.to_pylist(), key=lambda row: tuple(row[name] for name in table.key))
+
+
+def offset(
+    where: str, record_offset: int, *, log_partition: int = 0, is_tombstone: bool = False, position: int | None = None
+) -> dict[str, Any]:
+    """A row of an offset; ``where`` is a letter for the topic and a digit for the partition."""
     return {
         "log_partition": log_partition,
-        "group_id": "g",
+        "group_id": "h",  # of log partition 0 of two
         "topic": where[0],
         "partition": int(where[1]),
         "committed_offset": None if is_tombstone else record_offset,
         "record_offset": record_offset,
-        "position": record_offset,
+        "position": record_offset if position is None else position,
         "misplaced": False,
     }
 
 
-def of_offsets(folder: TableFolder, incarnations: dict[int, int], query: Query) -> list[tuple[str, int, int | None]]:
+def places(rows: pa.Table) -> list[tuple[str, int, int | None]]:
+    """Topic and partition, record offset and committed offset of rows of offsets, by their key."""
     return [
         (f"{row['topic']}{row['partition']}", row["record_offset"], row["committed_offset"])
-        for row in newest(folder, OFFSETS, incarnations, query)
+        for row in in_order(OFFSETS, rows)
     ]
 
 
 def before_swap(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something when the next fold has written everything but its progress."""
-    whole = FoldProgress.swap
+    """Do something when the next fold or reload has written everything but its progress."""
+    whole = FoldProgress.replace
 
-    def swap(self: FoldProgress, partitions: dict[int, PartitionProgress]) -> None:
-        patch.setattr(FoldProgress, "swap", whole)
+    def replace(self: FoldProgress, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
+        patch.setattr(FoldProgress, "replace", whole)
         act()
-        whole(self, partitions)
+        whole(self, partitions, versions)
 
-    patch.setattr(FoldProgress, "swap", swap)
+    patch.setattr(FoldProgress, "replace", replace)
 
 
 def progress_of(store: Store) -> FoldProgress:
     return FoldProgress.read(store.table(FOLD_PROGRESS.name))
 
 
-def append(store: Store, *rows: dict[str, Any], table: StateTable = OFFSETS, incarnation: int = 1) -> None:
-    """Append delta rows, as a fold does."""
-    folder = store.table(table.name)
-    folder.commit(add=written(folder, table, list(rows), incarnation=incarnation), seen=folder.snapshot())
+def swap(store: Store, partitions: Mapping[int, PartitionProgress]) -> None:
+    """Swap the progress, as a fold does that has written to no table."""
+    progress = progress_of(store)
+    progress.swap({**progress.partitions, **partitions}, {})
+
+
+def append(
+    store: Store, *rows: dict[str, Any], table: StateTable = OFFSETS, folded_to: int | None = None, incarnation: int = 1
+) -> None:
+    """Append facts, as a fold does."""
+    write(store.table(table.name), list(rows), folded_to=folded_to, incarnation=incarnation)
 
 
 def offsets(store: Store) -> list[tuple[str, int, int | None]]:
-    """The rows that count, equal by both queries."""
-    progress = progress_of(store)
-    ends = " ".join(f"WHEN {at} THEN {each.compacted_to[OFFSETS.name]}" for at, each in progress.partitions.items())
-
-    def to_spark(table: StateTable, name: str, named: str) -> str:
-        return in_spark(table, name, named, f"CASE log_partition {ends} END")
-
-    folder = store.table(OFFSETS.name)
-    found = of_offsets(folder, progress.incarnations, without_spark)
-    assert of_offsets(folder, progress.incarnations, to_spark) == found
+    """The offsets that count, equal by all queries."""
+    progress = progress_of(store).partitions
+    folders = store.table(OFFSETS.name), store.table(OFFSETS.names[1])
+    rows = of_a_reader(OFFSETS, *folders, progress)
+    found = places(rows)
+    assert places(of_a_publishing(OFFSETS, *folders, progress)) == found
+    answered = rows.filter(pc.and_(pc.greater_equal(rows["committed_offset"], 0), pc.invert(rows["misplaced"])))
+    assert places(in_spark(OFFSETS, *folders, progress)) == places(answered)
     return found
+
+
+def published(location: Path | str) -> list[tuple[str, int, int | None]]:
+    """The rows of `current_offsets`, as any reader of Delta tables finds them."""
+    return places(DeltaTable(f"{location}/current_offsets").to_pyarrow_table())

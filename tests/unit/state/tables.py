@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from offsets_pipeline.delta.schemas import TABLE_BY_NAME
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.compaction import compact_early
+from offsets_pipeline.semantics.coordinator_semantics import MODERN
+from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.changes import StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import PartitionProgress
-from offsets_pipeline.state.known import KnownGroups
+from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
 from offsets_pipeline.state.replay_start import ReplayStart, pending_rows
 
@@ -27,8 +30,9 @@ _INCARNATION = 1
 
 
 def state_tables(folder: Path) -> dict[str, TableFolder]:
-    """New, empty state tables."""
-    folders = {each.name: TableFolder(str(folder / each.name), each.table) for each in STATE_TABLES}
+    """New, empty tables of facts and of published rows."""
+    names = [name for each in STATE_TABLES for name in each.names]
+    folders = {name: TableFolder(str(folder / name), TABLE_BY_NAME[name]) for name in names}
     for table in folders.values():
         table.create()
     return folders
@@ -38,6 +42,14 @@ def append(tables: dict[str, TableFolder], changes: Changes) -> None:
     """Commit the files."""
     for name, folder in tables.items():
         folder.commit(add=changes.files[name], seen=folder.snapshot())
+
+
+def known_groups(
+    tables: dict[str, TableFolder], incarnations: dict[int, int], semantics: CoordinatorSemantics = MODERN
+) -> KnownGroups:
+    """The known state of groups, in the newest version of the tables."""
+    names = names_of_known(TopicKind.CONSUMER_OFFSETS, semantics)
+    return KnownGroups.of((tables[name].snapshot() for name in names), incarnations)
 
 
 class StoredState:
@@ -55,7 +67,7 @@ class StoredState:
         columns = [row._asdict() | {"backfill": False, "records": 1} for row in rows]
         folded_to = {at: each.folded_to for at, each in self.progress.items()}
         incarnations = dict.fromkeys(self.progress, _INCARNATION)
-        known = KnownGroups.read(self.tables, incarnations, self.semantics)
+        known = known_groups(self.tables, incarnations, self.semantics)
         start = ReplayStart(len(self.progress), self.semantics, folded_to, pending_rows(self.progress))
         table = compact_early(pa.Table.from_pylist(columns, schema=INPUT_SCHEMA), folded_to, self.semantics)
         folders = StateFolders(self.tables, len(self.progress), self.semantics, incarnations, known)
@@ -82,6 +94,6 @@ class StoredState:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         table = next(each for each in STATE_TABLES if each.name == name)
-        query = table.newest(name, f"incarnation = {_INCARNATION}")
+        query = table.newest(f"(SELECT * FROM {name} WHERE incarnation = {_INCARNATION})", None)
         rows: list[dict[str, Any]] = self.tables[name].snapshot().query(query).read_all().to_pylist()
         return rows

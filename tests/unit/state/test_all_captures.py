@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.state.fold import fold_log, reload_partitions
-from offsets_pipeline.store import Store
+from offsets_pipeline.state.publishing import publish
+from tests.folded_stores import new_store
 from tests.logs import all_captures, in_batches
+from tests.published import assert_published
 from tests.spark.stores import CLOCK, appended, assert_as_reference, state_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
     from offsets_pipeline.config import Settings
 
@@ -27,9 +25,7 @@ def test_small_batches_and_a_reload_give_the_state_that_the_reference_replays(
     tmp_path: Path, settings: Settings, semantics: CoordinatorSemantics
 ) -> None:  # R15, R16
     log_partitions, rows = all_captures(semantics)
-    properties = StoreProperties(MIRRORED, log_partitions, coordinator_semantics=semantics)
-    create_tables(str(tmp_path), properties)
-    store = Store(cast("SparkSession", None), str(tmp_path), properties)
+    store = new_store(tmp_path, log_partitions, semantics)
     done = 0
     for batch in in_batches(rows, 4):
         appended(store.location, batch)
@@ -37,6 +33,10 @@ def test_small_batches_and_a_reload_give_the_state_that_the_reference_replays(
         done += len(batch)
     assert done == len(rows) > 500
     assert_as_reference(store.location, rows)
+    assert publish(store, CLOCK)
+    assert_published(store.location, rows, log_partitions, semantics)
     folded = state_rows(store.location)
     assert reload_partitions(store, None, settings, CLOCK) == len(rows)
     assert state_rows(store.location) == folded
+    assert publish(store, CLOCK)
+    assert_published(store.location, rows, log_partitions, semantics)

@@ -10,16 +10,18 @@ import pytest
 
 from offsets_pipeline.semantics.columnar_replay import INPUT_SCHEMA
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state import changes as changes_module
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state import published_rows
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.known import KnownGroups
 from offsets_pipeline.state.replay_start import ReplayStart
 from tests.logs import LogPartition
-from tests.unit.state.tables import append
+from tests.unit.state.state_files import put
+from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
     from offsets_pipeline.delta.data_file import AddFile
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.state.known import KnownGroups
 
 PARTITIONS = 2
 
@@ -53,44 +55,77 @@ def two_log_partitions() -> tuple[LogPartition, LogPartition]:
     return first, second
 
 
+KEYS = [(at, group, "t", partition) for at in (0, 1) for group in ("a", "b", "ü") for partition in (9, 10)]
+
+
+def offsets_in(tables: dict[str, TableFolder], name: str, files: list[AddFile]) -> list[tuple[Any, ...]]:
+    """Key and committed offset of the rows of files, which have the bounds that they say."""
+    found = []
+    for file in files:
+        rows = rows_in(tables[name], file)
+        assert file.rows == len(rows)
+        for column in ("log_partition", "group_id", "record_offset"):
+            values = [row[column] for row in rows]
+            assert (file.lowest[column], file.highest[column]) == (min(values), max(values))
+        found += rows
+    names = ("log_partition", "group_id", "topic", "partition", "committed_offset")
+    return [tuple(row[name] for name in names) for row in found]
+
+
 @pytest.mark.parametrize("file_rows", [1_000_000, 5])
-def test_rows_are_in_the_order_of_their_keys_and_have_bounds(
+def test_facts_are_in_the_order_of_their_keys_and_have_bounds(
     tables: dict[str, TableFolder], monkeypatch: pytest.MonkeyPatch, file_rows: int
 ) -> None:
-    monkeypatch.setattr(changes_module, "_FILE_ROWS", file_rows)
-    changes = replayed(tables, *two_log_partitions())
-    assert len(changes.files["committed_offsets"]) == (1 if file_rows > 12 else 3)
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", file_rows)
+    changes = replayed(tables, *two_log_partitions(), known=known_groups(tables, {0: 1, 1: 1}))
     assert not changes.quarantine
     assert [len(changes.partitions[at].pending) for at in (0, 1)] == [0, 1]
-    found = []
-    for file in changes.files["committed_offsets"]:
-        assert file.partition == {"base": "true", "incarnation": "1"}
-        rows = rows_in(tables["committed_offsets"], file)
-        assert file.rows == len(rows)
-        for name in ("log_partition", "group_id", "record_offset"):
-            values = [row[name] for row in rows]
-            assert (file.lowest[name], file.highest[name]) == (min(values), max(values))
-        found += rows
-    places = [(row["log_partition"], row["group_id"], row["topic"], row["partition"]) for row in found]
-    assert places == [
-        (at, group, "t", partition) for at in (0, 1) for group in ("a", "b", "ü") for partition in (9, 10)
+    files = changes.files["offset_facts"]
+    assert len(files) == (1 if file_rows > 12 else 3)
+    assert {file.partition["incarnation"] for file in files} == {"1"}
+    expected = [(*key, 63 if key[3] == 9 else None) for key in KEYS]
+    assert offsets_in(tables, "offset_facts", files) == expected
+    ends = {at: each.folded_to for at, each in changes.partitions.items()}
+    assert {
+        row["folded_to"] - ends[row["log_partition"]] for file in files for row in rows_in(tables["offset_facts"], file)
+    } == {0}
+    assert not changes.files["current_offsets"]
+
+
+@pytest.mark.parametrize("file_rows", [1_000_000, 1])
+def test_replay_from_the_start_publishes_what_is_answered(
+    tables: dict[str, TableFolder], monkeypatch: pytest.MonkeyPatch, file_rows: int
+) -> None:
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", file_rows)
+    changes = replayed(tables, *two_log_partitions())
+    removed = (1, "b")  # R14: its tombstone came after its commits
+    answered = [
+        key for key in KEYS if partition_for(key[1], PARTITIONS) == key[0] and key[3] == 9 and key[:2] != removed
     ]
-    assert [row["committed_offset"] for row in found] == [63, None] * 6
+    files = changes.files["current_offsets"]
+    assert len(files) == (1 if file_rows > 1 else len(answered)) > 0
+    assert {file.partition.get("incarnation") for file in files} == {None}
+    assert offsets_in(tables, "current_offsets", files) == [(*key, 63) for key in answered]
+    kept = [(*key, 63 if key[3] == 9 else None) for key in KEYS if key not in answered]
+    assert offsets_in(tables, "offset_facts", changes.files["offset_facts"]) == kept
 
 
 def test_groups_are_described_where_their_records_are(tables: dict[str, TableFolder]) -> None:
     changes = replayed(tables, *two_log_partitions())
-    (file,) = changes.files["groups"]
-    groups = rows_in(tables["groups"], file)
-    assert [(row["log_partition"], row["group_id"], row["state"]) for row in groups] == [
+    (file,) = changes.files["consumer_groups"]
+    listed = [(row["log_partition"], row["group_id"], row["state"]) for row in rows_in(tables["consumer_groups"], file)]
+    assert listed == [
         (0, "a", "Empty"),
         (0, "b", "Empty"),
         (0, "ü", "Empty"),
         (1, "a", "Empty"),
-        (1, "b", "Dead"),  # R14: removed after its commits
         (1, "open", "Empty"),
         (1, "ü", "Empty"),
     ]
+    (file,) = changes.files["group_facts"]
+    kept = {(row["log_partition"], row["group_id"]): row["state"] for row in rows_in(tables["group_facts"], file)}
+    misplaced = {(at, group): state for at, group, state in listed if partition_for(group, PARTITIONS) != at}
+    assert kept == misplaced | {(1, "b"): "Dead"}  # R14: removed after its commits
     (file,) = changes.files["group_records"]
     records = rows_in(tables["group_records"], file)
     keys = [(row["log_partition"], row["group_id"], row["record_type"], row["record_key"]) for row in records]
@@ -113,15 +148,15 @@ def test_commits_of_groups_that_exist_write_nothing_about_groups(tables: dict[st
     log.group(2, "dead")
     log.group_tombstone(2, "dead")
     append(tables, replayed(tables, log))
-    known = KnownGroups.read(tables, {0: 1, 1: 1}, MODERN)
+    known = known_groups(tables, {0: 1, 1: 1})
     log.rows.clear()
     log.commit(("known", "t", 0), 2)
-    assert not replayed(tables, log, known=known, folded_to=log.rows[0].record_offset).files["groups"]
+    assert not replayed(tables, log, known=known, folded_to=log.rows[0].record_offset).files["group_facts"]
     log.commit(("dead", "t", 0), 2)
     log.commit(("new", "t", 0), 2)
     changes = replayed(tables, log, known=known, folded_to=log.rows[0].record_offset)
-    assert [each.partition["base"] for each in changes.files["groups"]] == ["false"]
-    described = rows_in(tables["groups"], changes.files["groups"][0])
+    assert not changes.files["consumer_groups"]
+    described = rows_in(tables["group_facts"], changes.files["group_facts"][0])
     assert [(row["group_id"], row["state"]) for row in described] == [("dead", "Empty"), ("new", "Empty")]
 
 
@@ -131,13 +166,13 @@ def test_group_is_described_from_its_new_records_and_those_that_are_known(tables
     log.group(2, "changed", generation=1)
     log.group(2, "removed", generation=1)
     append(tables, replayed(tables, log))
-    known = KnownGroups.read(tables, {0: 1, 1: 1}, MODERN)
+    known = known_groups(tables, {0: 1, 1: 1})
     log.rows.clear()
     log.group(5, "consumer", "member")
     log.group(2, "changed", generation=2)
     log.group_tombstone(2, "removed")
     changes = replayed(tables, log, known=known, folded_to=3)
-    described = {row["group_id"]: row for row in rows_in(tables["groups"], changes.files["groups"][0])}
+    described = {row["group_id"]: row for row in rows_in(tables["group_facts"], changes.files["group_facts"][0])}
     assert described["consumer"]["group_epoch"] == 7
     assert [member["member_id"] for member in described["consumer"]["members"]] == ["member"]
     assert described["changed"]["generation"] == 2
@@ -156,20 +191,36 @@ def test_each_incarnation_gets_the_rows_of_its_log_partitions(tables: dict[str, 
     changes = write_changes(
         ReplayStart(PARTITIONS, MODERN).replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders
     )
-    for name, files in changes.files.items():
+    for name in ("offset_facts", "group_facts", "group_records"):
         found = {
             (file.partition["incarnation"], row["log_partition"])
-            for file in files
+            for file in changes.files[name]
             for row in rows_in(tables[name], file)
         }
         assert found == {("4", 0), ("5", 1)}
 
 
-def test_groups_of_another_incarnation_are_not_known(tables: dict[str, TableFolder]) -> None:
+def test_groups_are_known_by_facts_of_their_incarnation_and_by_what_is_published(
+    tables: dict[str, TableFolder],
+) -> None:
     log = LogPartition()
     log.commit(("g", "t", 0), 1)
-    append(tables, replayed(tables, log))
-    assert KnownGroups.read(tables, {0: 1}, MODERN).existing({(0, "g")}) == {(0, "g")}
-    assert KnownGroups.read(tables, {0: 2}, MODERN).existing({(0, "g")}) == set()
-    assert KnownGroups.read(tables, {0: 2, 1: 1}, MODERN).existing({(0, "g")}) == set()
-    assert KnownGroups.read(tables, {0: 1}, MODERN).existing({(1, "g"), (0, "h")}) == set()
+    append(tables, replayed(tables, log, known=known_groups(tables, {0: 1, 1: 1})))
+    assert known_groups(tables, {0: 1}).existing({(0, "g")}) == {(0, "g")}
+    assert known_groups(tables, {0: 2}).existing({(0, "g")}) == set()
+    assert known_groups(tables, {0: 2, 1: 1}).existing({(0, "g")}) == set()
+    assert known_groups(tables, {0: 1}).existing({(1, "g"), (0, "h")}) == set()
+    put(
+        tables["consumer_groups"],
+        [
+            {
+                "group_id": "h",
+                "state": "Empty",
+                "member_count": 0,
+                "log_partition": 1,
+                "record_offset": 3,
+                "misplaced": True,
+            }
+        ],
+    )
+    assert known_groups(tables, {0: 2, 1: 2}).existing({(0, "g"), (0, "h"), (1, "h")}) == {(1, "h")}

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
-from offsets_pipeline.state.table_compaction import compact
 
-from offsets_pipeline.delta.properties import MIRRORED, StoreProperties
-from offsets_pipeline.delta.store_folder import create_tables
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
@@ -17,19 +14,20 @@ from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantic
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.store import Store
+from offsets_pipeline.state.publishing import compact_facts, publish
 from tests.conftest import SEED, USUAL_SEED
+from tests.folded_stores import new_store
 from tests.logs import LogPartition
 from tests.random_logs import Shape, random_log, several
 from tests.spark.stores import CLOCK, appended, assert_answers_as_reference, log_of
+from tests.unit.state.state_files import progress_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.store import Store
 
 #: Few offsets, so that tombstones and transactions meet on both sides of the cut.
 TRANSACTIONS = Shape(
@@ -39,12 +37,6 @@ TRANSACTIONS = Shape(
     producers=(7, 8, 9),
     log_partitions=2,
 )
-
-
-def new_store(folder: Path, semantics: CoordinatorSemantics, log_partitions: int = 2) -> Store:
-    properties = StoreProperties(MIRRORED, log_partitions, coordinator_semantics=semantics)
-    create_tables(str(folder), properties)
-    return Store(cast("SparkSession", None), str(folder), properties)
 
 
 def cut_anywhere(rows: list[LogRow], chance: random.Random) -> tuple[list[LogRow], list[LogRow]]:
@@ -59,12 +51,14 @@ def assert_current_at_random_cuts(folder: Path, settings: Settings, semantics: C
     shape = TRANSACTIONS if seed % 2 else several(2)
     rows = random_log(chance, 60, shape).rows()
     before, behind = cut_anywhere(rows, chance)
-    store = new_store(folder, semantics)
+    store = new_store(folder, 2, semantics)
     appended(store.location, before)
     fold_log(store, settings, CLOCK)
     if chance.random() < 0.3:
+        assert publish(store, CLOCK)
+    if chance.random() < 0.3:
         for table in STATE_TABLES:
-            assert compact(store, table)
+            compact_facts(store, table, progress_of(store))
     appended(store.location, behind)
     assert_answers_as_reference(store.location, rows)
     reader = StateReader(store.location)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
+from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.state.fold import fold_log, reload_partitions
+from offsets_pipeline.state.merge_on_read import OFFSETS
+from offsets_pipeline.state.publishing import publish
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
 from tests.unit.state.dying import TABLES, Died, busy_log, dying
+from tests.unit.state.state_files import in_order, progress_of, put
 
 if TYPE_CHECKING:
     from offsets_pipeline.config import Settings
@@ -32,18 +36,50 @@ def test_a_fold_in_the_driver_that_dies_at_any_write_runs_again(store: Store, se
     assert len({row["topic_id"] for row in rows_of(store.location, "topics")}) == len(steps)
 
 
-@pytest.mark.parametrize("table", ["committed_offsets", "group_records", "groups", "fold_progress"])
+REPLACED = ["offset_facts", "group_records", "group_facts", "consumer_groups", "current_offsets", "fold_progress"]
+
+
+@pytest.mark.parametrize("table", REPLACED)
 def test_a_reload_in_the_driver_that_dies_at_any_write_runs_again(store: Store, settings: Settings, table: str) -> None:
     for part in busy_log(5):
         appended(store.location, part.rows)
     log = log_of(store.location)
     assert fold_log(store, settings, CLOCK) == len(log)
-    DeltaTable(f"{store.location}/committed_offsets").update({"committed_offset": "999"})
-    with pytest.MonkeyPatch.context() as patch:
-        died = dying(table, "before", patch)
-        with pytest.raises(Died):
-            reload_partitions(store, None, settings, CLOCK)
-    assert died == [table]
-    assert rows_of(store.location, "committed_offsets")[0]["committed_offset"] == 999  # no reader sees half a reload
+    rows = published_rows(store)
+    put(store.table("current_offsets"), [row | {"committed_offset": 999} for row in rows])
+    progress = progress_of(store)
+    progress.swap(progress.partitions, {"current_offsets": store.version("current_offsets")})
+    for when in ("before", "after"):
+        with pytest.MonkeyPatch.context() as patch:
+            died = dying(table, when, patch)
+            with pytest.raises(Died):
+                reload_partitions(store, None, settings, CLOCK)
+        assert died == [table]
+        is_complete = (table, when) == ("fold_progress", "after")
+        offsets = rows_of(store.location, "offset_facts")
+        seen = {row["committed_offset"] for row in offsets if not row["misplaced"]} - {None}
+        assert (seen == {999}) is not is_complete  # no reader sees half a reload
     assert reload_partitions(store, None, settings, CLOCK) == len(log)
+    assert published_rows(store) == rows
     assert_as_reference(store.location, log)
+
+
+def test_a_state_that_another_program_changed_is_made_again(store: Store, settings: Settings) -> None:
+    for part in busy_log(2):
+        appended(store.location, part.rows)
+    fold_log(store, settings, CLOCK)
+    rows = published_rows(store)
+    DeltaTable(f"{store.location}/current_offsets").update({"committed_offset": "999"})
+    for question in (lambda: rows_of(store.location, "offset_facts"), lambda: publish(store, CLOCK)):
+        with pytest.raises(
+            DamagedTable, match=r"current_offsets was changed by another program.*UPDATE.* offsets reload"
+        ):
+            question()
+    reload_partitions(store, None, settings, CLOCK)
+    assert published_rows(store) == rows
+    assert_as_reference(store.location, log_of(store.location))
+
+
+def published_rows(store: Store) -> list[dict[str, Any]]:
+    """The rows of `current_offsets`, in order."""
+    return in_order(OFFSETS, DeltaTable(f"{store.location}/current_offsets").to_pyarrow_table())

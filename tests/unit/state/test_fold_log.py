@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsets_pipeline.delta.properties import FORMAT_VERSION
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import NotAStore
 from offsets_pipeline.log.append import LogAppender
@@ -65,7 +66,8 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
     ingest = LogAppender(behind)
     file = log.write_file(log.snapshot().rows().slice(0, 1))
     seen = log.snapshot()
-    metadata = log.with_properties(seen, {"offsets.format.version": "7"})
+    newer = str(int(FORMAT_VERSION) + 1)
+    metadata = log.with_properties(seen, {"offsets.format.version": newer})
     path = Path(log.folder, "_delta_log", f"{seen.version + 1:020d}.json")
     path.write_text(json.dumps({"metaData": metadata}), encoding="utf-8")  # as a newer version of the program does
     before = versions(Path(behind.location))
@@ -75,7 +77,8 @@ def test_a_running_program_notices_a_newer_format_of_the_store(behind: Store, se
         lambda: ingest.append_files([file]),
         lambda: LogAppender(behind),
     ):
-        with pytest.raises(NotAStore, match=f"{behind.location}: it has format 7, this program reads 6; use a newer"):
+        reason = f"it has format {newer}, this program reads {FORMAT_VERSION}; use a newer"
+        with pytest.raises(NotAStore, match=f"{behind.location}: {reason}"):
             write()
     assert versions(Path(behind.location)) == before
 

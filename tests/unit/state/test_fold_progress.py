@@ -11,13 +11,11 @@ from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
-from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress, compacted_to
+from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
 from offsets_pipeline.state.replay_start import pending_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-GROUPS = "groups"
 
 COMMIT = {
     "producer_id": 7,
@@ -45,9 +43,10 @@ def partition(log_partition: int, folded_to: int = 0, incarnation: int = 1) -> P
 
 
 def test_progress_is_read_as_it_was_written(table: TableFolder) -> None:
-    whole = PartitionProgress(0, 2, 3, MODERN, 41, with_groups(17), 30, 1, 1_795_000_000_000_000, [])
-    FoldProgress.read(table).swap({0: whole, 1: partition(1, 5)})
+    whole = PartitionProgress(0, 2, 3, MODERN, 41, 17, 30, 1, 1_795_000_000_000_000, [])
+    FoldProgress.read(table).swap({0: whole, 1: partition(1, 5)}, {"offset_facts": 8, "current_offsets": 0})
     found = FoldProgress.read(table)
+    assert found.versions == {"offset_facts": 8, "current_offsets": 0}
     assert found.partitions == {0: whole, 1: partition(1, 5)}
     assert (found.log_incarnation, found.incarnation) == (2, 3)
     assert found.incarnations == {0: 3, 1: 1}
@@ -55,7 +54,7 @@ def test_progress_is_read_as_it_was_written(table: TableFolder) -> None:
 
 
 def test_pending_commits_come_back_as_rows_of_their_producer(table: TableFolder) -> None:  # R11
-    FoldProgress.read(table).swap({0: replace(partition(0, 41), pending=[COMMIT]), 1: partition(1)})
+    FoldProgress.read(table).swap({0: replace(partition(0, 41), pending=[COMMIT]), 1: partition(1)}, {})
     (row,) = pending_rows(FoldProgress.read(table).partitions).to_pylist()
     assert row["records"] == 0  # the fold that met it counted it
     assert {name: row[name] for name in ("log_partition", "record_offset", "producer_id", "key", "value")} == {
@@ -71,39 +70,79 @@ def test_pending_commits_come_back_as_rows_of_their_producer(table: TableFolder)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_second_of_two_folds_that_read_one_version_is_refused(table: TableFolder, is_first: bool) -> None:
     if not is_first:
-        FoldProgress.read(table).swap({0: partition(0, 1)})
+        FoldProgress.read(table).swap({0: partition(0, 1)}, {})
     one, other = FoldProgress.read(table), FoldProgress.read(table)
-    one.swap({0: partition(0, 5, incarnation=2)})
+    one.swap({0: partition(0, 5, incarnation=2)}, {})
     with pytest.raises(WriteConflict):
-        other.swap({0: partition(0, 3), 1: partition(1, 3)})
+        other.swap({0: partition(0, 3), 1: partition(1, 3)}, {})
     assert FoldProgress.read(table).partitions == {0: partition(0, 5, incarnation=2)}
     with pytest.raises(WriteConflict):  # what `one` read is no longer the newest either
-        one.swap({0: partition(0, 7)})
+        one.swap({0: partition(0, 7)}, {})
 
 
-def with_groups(record_offset: int) -> dict[str, int]:
-    """The ends of a log partition after a compaction of `groups` alone."""
-    return compacted_to(0) | {GROUPS: record_offset}
+def published(folded_to: int, published_to: int) -> PartitionProgress:
+    """Log partition 0, folded and published to these ends."""
+    return replace(partition(0, folded_to), published_to=published_to)
 
 
-def test_compaction_is_not_in_the_way_of_a_fold_and_both_are_kept(table: TableFolder) -> None:
-    FoldProgress.read(table).swap({0: partition(0, 10), 1: partition(1, 10)})
-    fold, compaction = FoldProgress.read(table), FoldProgress.read(table)
-    compaction.compact_to(GROUPS, {0: 8})
-    fold.swap({0: partition(0, 20), 1: partition(1, 15)})
-    found = FoldProgress.read(table).partitions
-    assert found == {0: replace(partition(0, 20), compacted_to=with_groups(8)), 1: partition(1, 15)}
-    compaction.compact_to(GROUPS, {0: 5, 1: 9})  # late: the end that is known does not go back
-    found = FoldProgress.read(table).partitions
-    assert found == {
-        0: replace(partition(0, 20), compacted_to=with_groups(8)),
-        1: replace(partition(1, 15), compacted_to=with_groups(9)),
-    }
+def test_publishing_is_not_in_the_way_of_a_fold_and_both_are_kept(table: TableFolder) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 8), 1: partition(1, 10)}, {"offset_facts": 1, "current_offsets": 1})
+    fold, publishing = FoldProgress.read(table), FoldProgress.read(table)
+    publishing.note_published({"current_offsets": 2})
+    fold.swap({0: partition(0, 20), 1: partition(1, 15)}, {"offset_facts": 3})
+    found = FoldProgress.read(table)
+    assert found.partitions == {0: published(20, 8), 1: replace(partition(1, 15), published_to=10)}
+    assert found.versions == {"offset_facts": 3, "current_offsets": 2}
+    assert publishing.note_published({}).partitions == found.partitions  # what is published is what was read
 
 
-def test_compaction_of_an_older_incarnation_says_nothing_of_the_new_one(table: TableFolder) -> None:
-    FoldProgress.read(table).swap({0: partition(0, 10)})
-    compaction = FoldProgress.read(table)
-    FoldProgress.read(table).swap({0: partition(0, 10, incarnation=2)})
-    compaction.compact_to(GROUPS, {0: 8})
-    assert FoldProgress.read(table).partitions == {0: partition(0, 10, incarnation=2)}
+def test_fold_is_not_in_the_way_of_a_publishing_and_both_are_kept(table: TableFolder) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 8)}, {"offset_facts": 1, "current_offsets": 1})
+    publishing = FoldProgress.read(table)
+    FoldProgress.read(table).swap({0: partition(0, 20)}, {"offset_facts": 3})
+    publishing.note_published({"current_offsets": 2})
+    found = FoldProgress.read(table)
+    assert (found.partitions, found.versions) == ({0: published(20, 8)}, {"offset_facts": 3, "current_offsets": 2})
+
+
+def test_end_of_a_publishing_does_not_go_back(table: TableFolder) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 8)}, {})
+    late = FoldProgress.read(table)
+    FoldProgress.read(table).swap({0: published(20, 20)}, {})
+    late.note_published({})
+    assert FoldProgress.read(table).partitions == {0: published(20, 20)}
+
+
+def test_publishing_of_an_older_incarnation_says_nothing_of_the_new_one(table: TableFolder) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 10)}, {"current_offsets": 1})
+    publishing = FoldProgress.read(table)
+    FoldProgress.read(table).swap({0: partition(0, 10, incarnation=2)}, {"current_offsets": 2})
+    newest = publishing.note_published({"current_offsets": 3})
+    found = FoldProgress.read(table)
+    assert found.partitions == newest.partitions == {0: partition(0, 10, incarnation=2)}
+    assert found.versions == {"current_offsets": 2}
+
+
+def test_fold_that_another_fold_and_a_publishing_overtook_is_refused(table: TableFolder) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 8)}, {})
+    late = FoldProgress.read(table)
+    FoldProgress.read(table).swap({0: partition(0, 20)}, {})
+    FoldProgress.read(table).note_published({})
+    with pytest.raises(WriteConflict):
+        late.swap({0: partition(0, 20)}, {})
+    assert FoldProgress.read(table).partitions == {0: published(20, 20)}
+
+
+def test_publishing_gives_up_where_folds_are_always_quicker(
+    table: TableFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FoldProgress.read(table).swap({0: partition(0, 8)}, {})
+
+    def overtaken(*_: object) -> None:
+        raise WriteConflict("a fold came first")
+
+    publishing = FoldProgress.read(table)
+    monkeypatch.setattr(FoldProgress, "replace", overtaken)
+    with pytest.raises(WriteConflict, match=r"other writers came first \d+ times"):
+        publishing.note_published({})
+    assert FoldProgress.read(table).partitions == {0: partition(0, 8)}

@@ -6,17 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from offsets_pipeline.state.table_compaction import compact
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.log.metadata import LogMetadata
 from offsets_pipeline.state.fold import fold_batch, reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import STATE_TABLES
+from offsets_pipeline.state.publishing import drop_replaced, publish
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of
-from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of
+from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,10 +29,10 @@ def folded(store: Store, settings: Settings) -> Store:
     """A store with commits, a deletion, groups and an open transaction, of incarnation 1."""
     log, other = LogPartition(0), LogPartition(1)
     for number in range(3):
-        log.commit(("g", "a", number), number)
+        log.commit(("h", "a", number), number)
         other.group(2, f"classic{number}")
-    log.delete(("g", "a", 0))
-    log.commit(("g", "open", 0), 7, producer_id=1)
+    log.delete(("h", "a", 0))
+    log.commit(("h", "open", 0), 7, producer_id=1)
     appended(store.location, [*log.rows, *other.rows])
     assert reload_partitions(store, None, settings, CLOCK) == 8
     assert_as_reference(store.location, log_of(store.location))
@@ -43,15 +42,16 @@ def folded(store: Store, settings: Settings) -> Store:
 def test_late_rows_behind_a_reload_change_nothing(store: Store, settings: Settings) -> None:  # R15
     log = LogPartition()
     for partition in range(3):
-        log.commit(("g", "a", partition), partition)
+        log.commit(("h", "a", partition), partition)
     appended(store.location, log.rows)
     assert reload_partitions(store, None, settings, CLOCK) == 3
-    base = [("a0", 0, 0), ("a1", 1, 1), ("a2", 2, 2)]
-    assert offsets(store) == base
+    rows = [("a0", 0, 0), ("a1", 1, 1), ("a2", 2, 2)]
+    assert offsets(store) == published(store.location) == rows
     append(store, offset("a1", 0), offset("a2", 2))
-    assert offsets(store) == base
+    assert offsets(store) == rows
     append(store, offset("a0", 3))
-    assert offsets(store) == [("a0", 3, 3), *base[1:]]
+    assert offsets(store) == [("a0", 3, 3), *rows[1:]]
+    assert published(store.location) == rows
 
 
 def test_each_reload_has_an_incarnation_of_its_own(folded: Store, settings: Settings) -> None:
@@ -79,18 +79,19 @@ def test_reload_has_what_others_folded_since_it_read_the_log(
     def stream_goes_on() -> None:
         log = LogPartition(0, start=5)
         log.end_commit(1)
-        log.commit(("g", "a", 1), 10)
+        log.commit(("h", "a", 1), 10)
         appended(folded.location, log.rows)
-        progress = progress_of(folded)
-        progress.swap(progress.partitions | {0: replace(progress.partitions[0], folded_to=7)})
+        swap(folded, {0: replace(progress_of(folded).partitions[0], folded_to=7)})
 
     before_swap(monkeypatch, stream_goes_on)
     reload_partitions(folded, None, settings, CLOCK)
     assert progress_of(folded).folded_to == {0: 7, 1: 3}
     assert progress_of(folded).incarnations == {0: 2, 1: 2}
     assert_as_reference(folded.location, log_of(folded.location))
-    append(folded, offset("a2", 1), incarnation=2)  # late rows behind the base: catching up does not move its end
+    append(folded, offset("a2", 1), incarnation=2)  # late, behind what is published
     assert offsets(folded)[:3] == [("a0", 3, None), ("a1", 6, 10), ("a2", 2, 2)]
+    assert publish(folded, CLOCK)
+    assert published(folded.location) == [("a1", 6, 10), ("a2", 2, 2), ("open0", 4, 7)]
 
 
 def test_reload_that_a_later_one_overtook_starts_again(
@@ -98,8 +99,7 @@ def test_reload_that_a_later_one_overtook_starts_again(
 ) -> None:
     def another_reload() -> None:
         reload_partitions(folded, None, settings, CLOCK)
-        for table in STATE_TABLES:  # drops the incarnation of the first, which is older than the one that is named
-            compact(folded, table)
+        drop_replaced(folded, progress_of(folded))  # the first is older than the incarnation that is named
 
     before_swap(monkeypatch, another_reload)
     reload_partitions(folded, None, settings, CLOCK)
@@ -113,7 +113,7 @@ def test_reload_gives_up_where_a_stream_is_always_quicker(
     def overtaken(*_: object) -> None:
         raise WriteConflict("another fold came first")
 
-    monkeypatch.setattr(FoldProgress, "swap", overtaken)
+    monkeypatch.setattr(FoldProgress, "replace", overtaken)
     once = replace(settings, fold=FoldSettings(max_retries=0))
     with pytest.raises(WriteConflict, match="cannot commit a reload: other writers committed first"):
         reload_partitions(folded, None, once, CLOCK)
@@ -124,14 +124,14 @@ def test_reload_gives_up_where_a_stream_is_always_quicker(
 def test_reload_never_moves_the_progress_back(folded: Store, settings: Settings) -> None:
     progress = progress_of(folded)
     beyond = replace(progress.partitions[0], folded_to=progress.folded_to[0] + 5)  # the last records left the log
-    progress.swap(progress.partitions | {0: beyond})
+    swap(folded, {0: beyond})
     reload_partitions(folded, None, settings, CLOCK)
     assert progress_of(folded).folded_to == progress.folded_to | {0: beyond.folded_to}
 
 
 def test_batch_of_a_superseded_log_incarnation_folds_the_one_that_counts(folded: Store, settings: Settings) -> None:
     log = LogPartition(0)
-    log.commit(("g", "a", 0), 70)
+    log.commit(("h", "a", 0), 70)
     appended(folded.location, log.rows, log_incarnation=1)
     LogMetadata(folded, settings, CLOCK, 1).bounds({0: (0, 1), 1: (0, 0)})
     not_read = cast("DataFrame", None)

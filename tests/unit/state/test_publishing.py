@@ -1,0 +1,333 @@
+"""Publishing without Spark: what is answered goes to the published tables, each key once (docs/adr/0037)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from offsets_pipeline.clock import FixedClock
+from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, TABLES
+from offsets_pipeline.delta.table_folder import TableFolder
+from offsets_pipeline.errors import WriteConflict
+from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state import published_rows, publishing
+from offsets_pipeline.state.fold import fold_log, reload_partitions
+from offsets_pipeline.state.fold_progress import FoldProgress, PartitionProgress
+from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
+from offsets_pipeline.state.publishing import compact_facts, drop_replaced, publish
+from tests.folded_stores import new_store, opened
+from tests.logs import LogPartition
+from tests.published import KEYS, assert_published, read, read_as_of
+from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, rows_of
+from tests.unit.state.dying import TOPIC_ID, Died, busy_log, dying
+from tests.unit.state.state_files import append, before_swap, offset, offsets, progress_of, published, swap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.store import Store
+
+HOME = partition_for("h", 2)
+#: In the order in which a publishing writes.
+WRITTEN = [
+    *("consumer_groups", "current_offsets", "group_members", "unstable_offsets"),
+    *("fold_progress", "group_facts", "offset_facts", "published_as_of"),
+]
+
+
+def folded(store: Store, *ends: int) -> None:
+    """Note that the log partitions are folded to these ends."""
+    progress = progress_of(store).partitions
+    swap(
+        store,
+        {
+            at: replace(progress.get(at, PartitionProgress(at, incarnation=1)), folded_to=end)
+            for at, end in enumerate(ends)
+        },
+    )
+
+
+def files_of(store: Store, name: str) -> list[StoredFile]:
+    """The files of a table, by their first log partition."""
+    return sorted(store.table(name).snapshot().files(), key=lambda file: int(file.lowest.get("log_partition", 0)))
+
+
+def rows_in(store: Store, name: str) -> list[dict[str, Any]]:
+    """All rows of a table, as any reader of Delta tables finds them."""
+    rows: list[dict[str, Any]] = DeltaTable(f"{store.location}/{name}").to_pyarrow_table().to_pylist()
+    return rows
+
+
+def actions_of(store: Store, name: str) -> list[dict[str, Any]]:
+    """The files that the last commit to a table added and removed."""
+    commit = Path(store.location, name, "_delta_log", f"{store.version(name):020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    return [action[kind] for action in actions for kind in ("add", "remove") if kind in action]
+
+
+def test_late_facts_behind_a_publishing_change_nothing_and_newer_ones_count(store: Store) -> None:  # R10, R15
+    folded(store, 50, 50)
+    append(store, offset("a0", 10), offset("a1", 20), offset("a2", 30))
+    assert publish(store, CLOCK)
+    first = [("a0", 10, 10), ("a1", 20, 20), ("a2", 30, 30)]
+    assert offsets(store) == published(store.location) == first
+    append(store, offset("a0", 9), offset("a1", 20))
+    assert offsets(store) == first
+    folded(store, 60, 50)
+    append(store, offset("a2", 51), offset("b0", 4))
+    assert offsets(store) == [("a0", 10, 10), ("a1", 20, 20), ("a2", 51, 51), ("b0", 4, 4)]
+    assert published(store.location) == first
+    append(store, offset("a2", 29), offset("b0", 52), offset("a0", 53, is_tombstone=True))
+    last = [("a0", 53, None), ("a1", 20, 20), ("a2", 51, 51), ("b0", 52, 52)]
+    assert offsets(store) == last
+    assert publish(store, CLOCK)
+    assert published(store.location) == last[1:]
+    assert [row["record_offset"] for row in rows_in(store, OFFSETS.name)] == [53]
+    assert offsets(store) == last
+
+
+def test_facts_of_a_fold_that_has_not_ended_are_not_published_and_stay(store: Store) -> None:
+    folded(store, 50, 50)
+    append(store, offset("a0", 10), offset("a1", 49), folded_to=50)
+    append(store, offset("a0", 55), offset("b0", 49), folded_to=60)  # this fold read the log to its end, 60
+    assert publish(store, CLOCK)
+    assert published(store.location) == [("a0", 10, 10), ("a1", 49, 49)]
+    assert sorted(row["folded_to"] for row in rows_in(store, OFFSETS.name)) == [60, 60]
+    folded(store, 60, 50)
+    assert offsets(store) == [("a0", 55, 55), ("a1", 49, 49), ("b0", 49, 49)]
+    assert publish(store, CLOCK)
+    assert published(store.location) == [("a0", 55, 55), ("a1", 49, 49), ("b0", 49, 49)]
+
+
+def test_streams_that_read_facts_skip_a_publishing(store: Store) -> None:
+    folded(store, 50, 50)
+    append(store, offset("a0", 10), offset("a1", 11, is_tombstone=True))
+    assert publish(store, CLOCK)
+    changes = actions_of(store, OFFSETS.name)
+    assert [each["dataChange"] for each in changes] == [False, False]
+
+
+def test_log_partitions_that_were_not_folded_since_keep_their_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", 1)
+    folded(store, 50, 50)
+    append(store, offset("a0", 10), offset("a0", 3, log_partition=1))
+    assert publish(store, CLOCK)
+    before = files_of(store, CURRENT_OFFSETS.name)
+    assert [file.rows for file in before] == [1, 1]
+    folded(store, 50, 60)
+    append(store, offset("a1", 55, log_partition=1))
+    assert publish(store, CLOCK)
+    after = files_of(store, CURRENT_OFFSETS.name)
+    assert [file.lowest["log_partition"] for file in after] == [0, 1, 1]
+    assert [file.name for file in before if file in after] == [before[0].name]
+    assert publish(store, CLOCK)
+    assert files_of(store, CURRENT_OFFSETS.name) == after  # nothing was folded
+
+
+@pytest.mark.parametrize("share_rows", [1, 3, 100])
+def test_many_rows_are_published_a_share_of_log_partitions_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch, share_rows: int
+) -> None:
+    monkeypatch.setattr(publishing, "_SHARE_ROWS", share_rows)
+    monkeypatch.setattr(published_rows, "_FILE_ROWS", 2)
+    held = {0: 2, 1: 5, 2: 1, 3: 1}
+    for turn in range(1, 3):
+        folded(store, *[50 * turn] * 4)
+        rows = (
+            offset(f"a{place}", 50 * turn - 10 + place, log_partition=at)
+            for at, count in held.items()
+            for place in range(count)
+        )
+        append(store, *rows, folded_to=50 * turn)
+        assert publish(store, CLOCK)
+        found = [(row["log_partition"], row["partition"]) for row in rows_in(store, CURRENT_OFFSETS.name)]
+        assert sorted(found) == [(at, place) for at, count in held.items() for place in range(count)]
+        assert {row["record_offset"] // 50 for row in rows_in(store, CURRENT_OFFSETS.name)} == {turn - 1}
+        assert rows_in(store, OFFSETS.name) == []
+
+
+@pytest.fixture(scope="module")
+def busy_store(tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Path:
+    """A store with something for every table in both log partitions, published, and folded on since."""
+    store = new_store(tmp_path_factory.mktemp("busy"))
+    for number, part in enumerate(busy_log(7)):
+        appended(store.location, [row._replace(log_partition=at) for at in (0, 1) for row in part.rows])
+        fold_log(store, settings, CLOCK)
+        if number == 3:
+            assert publish(store, CLOCK)
+    return Path(store.location)
+
+
+@pytest.fixture
+def busy(busy_store: Path, tmp_path: Path) -> Store:
+    """A copy of that store."""
+    shutil.copytree(busy_store, tmp_path, dirs_exist_ok=True)
+    return opened(tmp_path)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("table", WRITTEN)
+def test_publishing_that_dies_at_any_write_hides_nothing_and_runs_again(busy: Store, table: str, when: str) -> None:
+    log, expected = log_of(busy.location), offsets(busy)
+    assert len(expected) > 5
+    with pytest.MonkeyPatch.context() as patch:
+        died = dying(table, when, patch)
+        with pytest.raises(Died):
+            publish(busy, CLOCK)
+    assert died == [table]
+    assert offsets(busy) == expected
+    assert_as_reference(busy.location, log)
+    assert publish(busy, CLOCK)
+    assert offsets(busy) == expected
+    assert_as_reference(busy.location, log)
+    assert_published(busy.location, log, 2)
+    assert read_as_of(busy.location)["current_offsets"] == progress_of(busy).folded_to
+
+
+def test_published_tables_have_what_is_specified(busy: Store) -> None:
+    assert publish(busy, CLOCK)
+    found = {name: read(busy.location, name) for name in KEYS}
+    assert all(found.values())  # the log has something for each
+    assert_published(busy.location, log_of(busy.location), 2)
+
+
+def test_second_publishing_of_the_same_folds_writes_no_rows(busy: Store) -> None:
+    assert publish(busy, CLOCK)
+    before = {each.name: busy.version(each.name) for each in TABLES}
+    assert publish(busy, FixedClock(CLOCK.now_ms() + 1_000))
+    after = {each.name: busy.version(each.name) for each in TABLES}
+    assert {name for name, version in after.items() if version != before[name]} == {"published_as_of"}
+
+
+def test_second_of_two_publishings_of_one_version_leaves_the_first(
+    busy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts_before(monkeypatch, CURRENT_OFFSETS.name, lambda: publish(busy, CLOCK))
+    assert not publish(busy, CLOCK)
+    for _ in range(2):
+        assert_as_reference(busy.location, log_of(busy.location))
+        assert_published(busy.location, log_of(busy.location), 2)
+        assert publish(busy, CLOCK)
+
+
+@pytest.mark.parametrize("table", WRITTEN)
+@pytest.mark.parametrize("beside", ["a fold", "a reload", "a reload of one log partition"])
+def test_publishing_beside_another_writer_loses_nothing(
+    busy: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, table: str, beside: str
+) -> None:
+    log = LogPartition(HOME, start=200)
+    log.commit(("h", "late", 0), 8)
+    log.delete(("simple", "t", 0))
+    log.group_tombstone(3, "members")
+    appended(busy.location, log.rows)
+    acts: dict[str, Callable[[], object]] = {
+        "a fold": lambda: fold_log(busy, settings, CLOCK),
+        "a reload": lambda: reload_partitions(busy, None, settings, CLOCK),
+        "a reload of one log partition": lambda: reload_partitions(busy, [HOME], settings, CLOCK),
+    }
+    acts_before(monkeypatch, table, acts[beside])
+    publish(busy, CLOCK)
+    fold_log(busy, settings, CLOCK)
+    assert_as_reference(busy.location, log_of(busy.location))
+    assert publish(busy, CLOCK)
+    assert_as_reference(busy.location, log_of(busy.location))
+    assert_published(busy.location, log_of(busy.location), 2)
+    assert ("late", 0) in {(row["topic"], row["partition"]) for row in rows_in(busy, "current_offsets")}
+
+
+def acts_before(patch: pytest.MonkeyPatch, table: str, act: Callable[[], object]) -> None:
+    """Do something before the next commit to a table."""
+    whole = TableFolder.commit
+
+    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
+        if self.table.name == table:
+            patch.setattr(TableFolder, "commit", whole)
+            act()
+        return whole(self, *arguments, **named)
+
+    patch.setattr(TableFolder, "commit", commit)
+
+
+def test_reload_beside_a_publishing_loses_nothing(
+    busy: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_swap(monkeypatch, lambda: publish(busy, CLOCK))
+    reload_partitions(busy, None, settings, CLOCK)
+    assert progress_of(busy).incarnations == {0: 2, 1: 2}
+    assert_published(busy.location, log_of(busy.location), 2)
+    assert_as_reference(busy.location, log_of(busy.location))
+
+
+def test_publishing_leaves_the_facts_if_folds_always_come_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded(store, 50, 50)
+    append(store, offset("a0", 10), offset("a0", 11))
+
+    def overtaken(*_: object) -> None:
+        raise WriteConflict("a fold came first")
+
+    before = store.version(OFFSETS.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(FoldProgress, "replace", overtaken)
+        assert not publish(store, CLOCK)
+    assert store.version(OFFSETS.name) == before
+    assert offsets(store) == published(store.location) == [("a0", 11, 11)]
+
+
+def test_dropping_leaves_incarnations_that_count_and_those_that_will_be_named(store: Store) -> None:
+    swap(store, {at: PartitionProgress(at, incarnation=2, folded_to=50) for at in (0, 1)})
+    for incarnation in (1, 2, 3):
+        append(store, offset("a0", 10 * incarnation), incarnation=incarnation)
+    drop_replaced(store, progress_of(store))
+    assert {file.partition["incarnation"] for file in files_of(store, OFFSETS.name)} == {"2", "3"}
+    assert offsets(store) == [("a0", 20, 20)]
+
+
+def test_facts_that_are_never_published_are_compacted_if_their_files_are_many(busy: Store) -> None:
+    def files() -> int:
+        return len(files_of(busy, RECORDS.name))
+
+    before = rows_of(busy.location, RECORDS.name)
+    assert files() > 3
+    compact_facts(busy, RECORDS, progress_of(busy), most_files=files())
+    assert files() > 3
+    compact_facts(busy, RECORDS, progress_of(busy), most_files=3)
+    assert files() == 1
+    assert [each["dataChange"] for each in actions_of(busy, RECORDS.name)].count(True) == 0
+    assert len(rows_in(busy, RECORDS.name)) == len(before)
+    assert rows_of(busy.location, RECORDS.name) == before
+    assert_as_reference(busy.location, log_of(busy.location))
+
+
+def test_names_of_topics_that_come_later_are_published(store: Store, settings: Settings) -> None:  # R35
+    log = LogPartition(HOME)
+    topic_id = TOPIC_ID.format(1)
+    log.group(3, "h", epoch=1)
+    log.group(5, "h", "m", client_id="c", client_host="x")
+    log.group(8, "h", "m", member_epoch=1, assigned_partitions=[{"topic_id": topic_id, "partitions": [4]}])
+    appended(store.location, log.rows)
+    fold_log(store, settings, CLOCK)
+    assert publish(store, CLOCK)
+    assert [(row["topic"], row["partition"]) for row in rows_in(store, "group_members")] == [(topic_id, 4)]
+    log.rows.clear()
+    log.commit(("h", "named", 4), 1, version=4, topic_id=topic_id)
+    appended(store.location, log.rows)
+    fold_log(store, settings, CLOCK)
+    assert publish(store, CLOCK)
+    assert [(row["topic"], row["partition"]) for row in rows_in(store, "group_members")] == [("named", 4)]
+
+
+def test_published_as_of_says_when_it_was_published(busy: Store) -> None:
+    for later_ms in (5_000, 9_000):
+        assert publish(busy, FixedClock(CLOCK.now_ms() + later_ms))
+        found = {row["published_at"] for row in read(busy.location, "published_as_of")}
+        assert found == {(CLOCK.now_ms() + later_ms) * 1_000}
