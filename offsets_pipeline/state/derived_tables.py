@@ -46,7 +46,10 @@ _RECORDS = "offsets-records"
 
 
 def write_derived(store: Store, progress: FoldProgress, *, groups_changed: bool) -> dict[str, int]:
-    """Write the tables that are made from the published groups, or from connect records; returns their versions."""
+    """Write the tables that are made from the published groups, or from connect records; returns their versions.
+
+    Raises as `belonging`.
+    """
     if store.properties.topic_kind.is_connect:
         return _write_connectors(store, progress)
     return {
@@ -57,7 +60,7 @@ def write_derived(store: Store, progress: FoldProgress, *, groups_changed: bool)
 
 def _write_members(store: Store, progress: FoldProgress, *, groups_changed: bool) -> int:
     names = store.table(TOPICS.name).snapshot()
-    seen = store.table(GROUP_MEMBERS.name).snapshot()
+    seen = belonging(store.table(GROUP_MEMBERS.name), progress)
     made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
     if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
         return seen.version
@@ -83,7 +86,7 @@ def _write_unstable(store: Store, progress: FoldProgress) -> int:
         for each in partition.pending
         if not each["misplaced"]
     ]
-    seen = store.table(UNSTABLE_OFFSETS.name).snapshot()
+    seen = belonging(store.table(UNSTABLE_OFFSETS.name), progress)
     if not rows and not seen.files():
         return seen.version
     existing = _answering_groups(store, {row["group_id"] for row in rows})
@@ -117,7 +120,8 @@ def _write_connectors(store: Store, progress: FoldProgress) -> dict[str, int]:
     records = sum(each.records for one in every.values() for each in one.partitions.values())
     made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
     seen = {
-        table.name: store.table(table.name).snapshot() for table in published_tables_of(store.properties.topic_kind)
+        table.name: belonging(store.table(table.name), progress)
+        for table in published_tables_of(store.properties.topic_kind)
     }
     if all(each.transaction(name) == made for each in seen.values() for name, made in made_of.items()):
         return {name: each.version for name, each in seen.items()}

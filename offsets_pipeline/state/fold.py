@@ -26,7 +26,7 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import (
@@ -254,6 +254,7 @@ class _Rebuild:
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
+        tables = _state_tables(self._store)
         for _ in range(_SWAPS):
             versions |= published.publish(self._progress)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
@@ -269,6 +270,8 @@ class _Rebuild:
                         if each.log_incarnation == self._log_incarnation
                     },
                     versions,
+                    # also if the progress was restored alone
+                    max(self._store.table(each.name).snapshot().transaction(REMOVED_BY) for each in tables),
                 )
             except WriteConflict:
                 self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))

@@ -79,6 +79,15 @@ class FoldProgress:
         snapshot = table.snapshot()
         return cls(table, snapshot, progress_of(snapshot), versions_of(snapshot))
 
+    @property
+    def number(self) -> int:
+        """How often the table was written; a reload goes on behind the numbers that tables of facts know."""
+        return self.snapshot.transaction(APPLICATION)
+
+    def is_newest(self) -> bool:
+        """Whether this is the newest version of the table."""
+        return self._table.snapshot().version == self.snapshot.version
+
     def says_same(self, other: FoldProgress) -> bool:
         """Whether another progress names the same incarnations, published as far: so the same facts are there."""
         ends = [{at: each.published_to for at, each in one.partitions.items()} for one in (self, other)]
@@ -123,9 +132,10 @@ class FoldProgress:
             newest.swap(_published(partitions, newest.partitions), versions)
 
     def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
-        """Note that tables of these versions have all that is folded as of this progress; returns the newest progress.
+        """Note that tables of these versions have all that is folded as of this progress.
 
-        A log partition with another incarnation keeps its own end. Raises WriteConflict if folds came first too often.
+        Returns the progress that it replaced, or one of other incarnations, which it does not replace. Raises
+        WriteConflict if folds came first too often.
         """
         ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
         newest = FoldProgress.read(self._table)
@@ -141,8 +151,10 @@ class FoldProgress:
             raise WriteConflict(f"cannot write {self._table.folder}: other writers came first {_SWAPS} times")
         return newest
 
-    def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
-        """Commit these rows, and the versions of all tables, in place of all.
+    def replace(
+        self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int], known_number: int = -1
+    ) -> None:
+        """Commit these rows, and the versions of all tables, in place of all; its number is above ``known_number``.
 
         Raises WriteConflict if another process has replaced them since this was read.
         """
@@ -166,7 +178,7 @@ class FoldProgress:
             add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))],
             remove=self.snapshot.files(),
             seen=self.snapshot,
-            advance={APPLICATION: self.snapshot.transaction(APPLICATION) + 1},
+            advance={APPLICATION: max(self.number, known_number) + 1},
         )
 
 
