@@ -36,7 +36,7 @@ class GeneratedLog:
     """A log on disk. ``records`` counts markers too; ``state`` is the state of a broker that has loaded the log.
 
     ``state`` has a row for each identity with a visible commit that no tombstone removed, by the generator's own
-    reckoning: the columns of `committed_offsets` that such a log fills, timestamps in milliseconds.
+    reckoning: the columns of `current_offsets` that such a log fills, timestamps in milliseconds.
     """
 
     shape: Shape

@@ -77,7 +77,7 @@ class LivingStore:
         ingest_segments(spark, self.store.location, [str(log.folder)], settings, self._clock)
         shutil.rmtree(log.folder)
         reload_partitions(self.store, None, settings, self._clock)
-        self.identities = self.store.read("committed_offsets").count()
+        self.identities = self.store.read("current_offsets").count()
 
     def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
         """Yield the next batches of rows of the log, with the columns that a source sets."""
@@ -139,7 +139,7 @@ class LivingStore:
     def reads(self, query: str) -> tuple[list[float], list[float]]:
         """Return the seconds of a query of current_offsets, and of a plain scan of its table."""
         register_views(self.store.spark, self.store.location)
-        plain = f"delta.`{self.store.location}/committed_offsets`"
+        plain = f"delta.`{self.store.location}/current_offsets`"
         through: list[float] = []
         beneath: list[float] = []
         for _ in range(_READS + 1):  # by turns; the first is for the JVM

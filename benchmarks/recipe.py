@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, KEY_HASH, LOG
+from offsets_pipeline.delta.schemas import LOG, OFFSET_FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +76,7 @@ def _decode(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 
 def merge_by_recipe(store: Store) -> None:
-    """Merge the store's log into `committed_offsets`."""
+    """Merge the store's log into `offset_facts`."""
     newest_first = Window.partitionBy("group_id", "topic", "partition").orderBy(F.col("record_offset").desc())
     newest = (
         store.read(LOG.name)
@@ -88,13 +88,12 @@ def merge_by_recipe(store: Store) -> None:
         .withColumn("expire_timestamp", F.lit(None).cast("timestamp"))
         .withColumn("position", F.col("record_offset"))
         .withColumn("misplaced", F.lit(False))
-        .withColumn("base", F.lit(True))
+        .withColumn("folded_to", F.lit(0).cast("long"))
         .withColumn("incarnation", F.lit(1))
-        .withColumns({column.name: F.lit(0).cast("long") for column in KEY_HASH})  # its readers merge nothing
-        .select(COMMITTED_OFFSETS.names())
+        .select(OFFSET_FACTS.names())
     )
     (
-        DeltaTable.forPath(store.spark, store.table(COMMITTED_OFFSETS.name).folder)
+        DeltaTable.forPath(store.spark, store.table(OFFSET_FACTS.name).folder)
         .alias("t")
         .merge(newest.alias("s"), "t.group_id = s.group_id AND t.topic = s.topic AND t.partition = s.partition")
         .whenMatchedUpdateAll(condition="s.record_offset > t.record_offset")

@@ -35,7 +35,7 @@ from benchmarks.questions import measure_questions
 from benchmarks.table import Table, timed
 from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.config import Settings
-from offsets_pipeline.delta.schemas import COMMITTED_OFFSETS, LOG
+from offsets_pipeline.delta.schemas import CURRENT_OFFSETS, LOG, STATE
 from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
@@ -207,12 +207,13 @@ class Bench:
         start_fold(store, self._settings, self._clock, available_now=True).await_end()
 
     def _sizes(self, table: Table, log: GeneratedLog, store: Store) -> None:
-        log_bytes, state_bytes = (_table_bytes(store, each.name) for each in (LOG, COMMITTED_OFFSETS))
+        log_bytes = _table_bytes(store, LOG.name)
+        state_bytes = sum(_table_bytes(store, each.name) for each in store.tables if each.name in STATE)
         identities = _offsets(store).num_rows
         table.add_size("segment files", log.description, f"{log.bytes_per_record:.1f} bytes a record")
         table.add_size("log table", f"{log_bytes:,} bytes", f"{log_bytes / log.records:.1f} bytes a record")
         table.add_size(
-            "committed_offsets", f"{state_bytes:,} bytes", f"{state_bytes / identities:.1f} bytes an identity"
+            "state, all tables", f"{state_bytes:,} bytes", f"{state_bytes / identities:.1f} bytes an identity"
         )
 
 
@@ -227,8 +228,7 @@ def _fold_alone(store: Store) -> None:
 
 def _offsets(store: Store) -> pa.Table:
     """Return the newest row of each identity."""
-    name = COMMITTED_OFFSETS.name
-    rows = StateReader(store.location).select(OFFSETS.newest(name, "TRUE"), name)
+    rows = StateReader(store.location).select(OFFSETS.newest(OFFSETS.name, CURRENT_OFFSETS.name), OFFSETS.name)
     return rows.cast(
         pa.schema([(each.name, pa.string() if each.type == pa.string_view() else each.type) for each in rows.schema])
     )

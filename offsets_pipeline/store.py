@@ -18,7 +18,15 @@ from pyspark.sql import functions as F
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta.filesystems import arrow_folder, arrow_path, children, open_path
-from offsets_pipeline.delta.properties import CREATION, MIRRORED, OWNED, SCHEMA_PREFIX, StoreProperties, require_format
+from offsets_pipeline.delta.properties import (
+    CREATION,
+    IN_SCHEMA,
+    MIRRORED,
+    OWNED,
+    SCHEMA_PREFIX,
+    StoreProperties,
+    require_format,
+)
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
 from offsets_pipeline.delta.store_folder import create_tables, properties_of
@@ -148,7 +156,7 @@ class Store:
             create = inheritable_thread_target(self.spark)(self._create_table)
             list(threads.map(create, (table for table in self.tables if table is not LOG)))
         mark = uuid.uuid4().hex
-        self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark})
+        self._create_table(LOG, self.properties.as_table_properties() | {CREATION: mark, IN_SCHEMA: "true"})
         if self.table(LOG.name).snapshot().properties.get(CREATION) != mark:
             return self._as_made_by_another()
         self._created_here = True

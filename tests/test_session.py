@@ -25,7 +25,7 @@ table, store = sys.argv[1:]
 spark = build_session("program", load_settings())
 spark.range(3).write.format("delta").save(table)
 print(spark.read.format("delta").load(table).count(), spark.conf.get("spark.sql.shuffle.partitions"), flush=True)
-sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM groups"]))
+sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM consumer_groups"]))
 """
 
 

@@ -29,6 +29,8 @@ _TOPIC = f"{_PROPERTY}topic.name"
 _UNKNOWN = ""  # a table property cannot be null
 #: Log table property with the process that created the store, if several tried at the same time.
 CREATION = f"{_PROPERTY}creation"
+#: Log table property of a store that is a schema: its tables, and so their folders, have the names of `catalog_name`.
+IN_SCHEMA = f"{_PROPERTY}in.schema"
 #: Log table property with the name of the store's cluster.
 CLUSTER_NAME = f"{_PROPERTY}cluster.name"
 

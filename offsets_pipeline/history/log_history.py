@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import Clock, SystemClock
 from offsets_pipeline.delta.filesystems import arrow_folder
-from offsets_pipeline.delta.properties import OWNED, StoreProperties
+from offsets_pipeline.delta.properties import IN_SCHEMA, OWNED, StoreProperties
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.delta.schemas import (
     CONSUMER_GROUPS,
@@ -19,6 +19,7 @@ from offsets_pipeline.delta.schemas import (
     LOG_PARTITIONS,
     RECORD_COLUMNS,
     TOPICS,
+    catalog_name,
 )
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -69,6 +70,7 @@ class LogHistory:
         #: when the log was opened, in milliseconds since 1970
         self.opened_ms = clock.now_ms()
         self._folder = arrow_folder(self.location)
+        self._in_schema = False  # the log has the same name in both
         # read the bounds first: an ingest appends records before it writes their bounds
         #: the table `log_partitions`; None in a store without it
         self.notes = self._read_notes()
@@ -76,6 +78,7 @@ class LogHistory:
             self.log = self._table(LOG)
         except NoSuchTable:
             raise no_store(self._folder) from None
+        self._in_schema = IN_SCHEMA in self.log.properties
         self.properties = StoreProperties.from_table_properties(self.log.properties, self.location)
         self.properties.require_topic_kind(self.location, TopicKind.CONSUMER_OFFSETS)
         progress = self._select(FOLD_PROGRESS, "coordinator_semantics")
@@ -188,4 +191,5 @@ class LogHistory:
         return rows
 
     def _table(self, table: Table) -> Snapshot:
-        return TableFolder(f"{self._folder}/{table.name}", table).snapshot()
+        folder = catalog_name(table.name) if self._in_schema else table.name
+        return TableFolder(f"{self._folder}/{folder}", table).snapshot()

@@ -10,8 +10,8 @@ from offsets_pipeline.config.sections import QuestionSettings
 from offsets_pipeline.delta import Snapshot, TableFolder
 from offsets_pipeline.delta import query as query_tables
 from offsets_pipeline.delta.filesystems import arrow_folder
-from offsets_pipeline.delta.properties import StoreProperties
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TABLE_BY_NAME
+from offsets_pipeline.delta.properties import IN_SCHEMA, StoreProperties
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TABLE_BY_NAME, catalog_name
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
@@ -45,7 +45,10 @@ class StateReader:
         self._location = location.rstrip("/")
         self._folder = arrow_folder(self._location)
         self._tables: dict[str, Snapshot] = {}
-        self.properties = StoreProperties.from_table_properties(self._log().properties, self._location)
+        self._in_schema = False  # the log has the same name in both
+        log = self._log()
+        self._in_schema = IN_SCHEMA in log.properties
+        self.properties = StoreProperties.from_table_properties(log.properties, self._location)
 
     @property
     def location(self) -> str:
@@ -132,7 +135,8 @@ class StateReader:
         return state_tables_of(self.properties.topic_kind)
 
     def _folder_of(self, name: str) -> TableFolder:
-        return TableFolder(f"{self._folder}/{name}", TABLE_BY_NAME[name])
+        folder = catalog_name(name) if self._in_schema else name
+        return TableFolder(f"{self._folder}/{folder}", TABLE_BY_NAME[name])
 
     def _progress(self) -> FoldProgress:
         return FoldProgress.read(self._folder_of(FOLD_PROGRESS.name))

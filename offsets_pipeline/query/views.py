@@ -154,12 +154,18 @@ def _queries_of(store: Store) -> dict[str, str]:
         "hides_offsets": HIDES_OFFSETS,
     }
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
-    names |= {name: f"({queries[name]})" for name in ("current_offsets", "group_members")}
-    names["steps"] = f"({STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS))})"
-    names["micros"] = "unix_micros"
-    names["is_mirrored"] = "FALSE" if store.properties.kind == OWNED else "TRUE"
-    names["data_times"] = f"({DATA_TIMES.format(**names)})"
-    return queries | {"consumer_lag": CONSUMER_LAG.format(**names)}
+    # each part once, after those that it names: a catalog limits the length of a view
+    names |= {name: name for name in ("current_offsets", "groups", "group_members", "steps", "data_times")}
+    names |= {"micros": "unix_micros", "is_mirrored": "FALSE" if store.properties.kind == OWNED else "TRUE"}
+    parts = {
+        "current_offsets": queries["current_offsets"],
+        "groups": DESCRIBED.newest_in_spark(*groups),
+        "group_members": VIEWS["group_members"].format(**names),
+        "steps": STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS)),
+        "data_times": DATA_TIMES.format(**names),
+    }
+    definitions = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
+    return queries | {"consumer_lag": f"WITH {definitions} {CONSUMER_LAG.format(**names)}"}
 
 
 def _later(store: Store, table: Table) -> str:

@@ -50,7 +50,9 @@ def test_a_store_on_s3_is_ingested_folded_reloaded_described_verified_and_mainta
     assert (before, after) == (5, 1)
     assert differences() == []
     broker = [name for name, group in oracle(CAPTURE)["groups"].items() if group.get("list_state") == "Stable"]
-    listed = said("sql", "--spark", "--format", "json", "SELECT group_id FROM groups WHERE state = 'Stable' ORDER BY 1")
+    listed = said(
+        "sql", "--spark", "--format", "json", "SELECT group_id FROM consumer_groups WHERE state = 'Stable' ORDER BY 1"
+    )
     assert [json.loads(each)["group_id"] for each in listed.splitlines()] == sorted(broker)
 
 

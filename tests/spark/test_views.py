@@ -83,7 +83,7 @@ second.range(3).write.format("delta").save(table)
 second.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")  # the default is 10,000 tasks
 second.sql(f"VACUUM delta.`{table}`")  # Delta prints the result to stdout
 print(second.read.format("delta").load(table).count(), second.conf.get("spark.sql.shuffle.partitions"), flush=True)
-sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM groups"]))
+sys.exit(main(["sql", "--spark", "--store", store, "SELECT raise_error(group_id) FROM consumer_groups"]))
 """
 
 #: Warnings of the catalog that the program makes.
