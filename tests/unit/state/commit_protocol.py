@@ -216,7 +216,7 @@ class Program:
 class Append(Program):
     """The source of the log appends up to one end after the other."""
 
-    steps = ("append",)
+    steps: tuple[str, ...] = ("append",)
 
     def __init__(self, *ends: int) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class Append(Program):
 class Fold(Program):
     """`fold_log`: until the log has no records that are not folded."""
 
-    steps = ("read_progress", "read_log", "append", "swap")
+    steps: tuple[str, ...] = ("read_progress", "read_log", "append", "swap")
 
     def read_log(self, world: World, memory: Memory) -> Step:
         assert memory.progress is not None
@@ -254,7 +254,7 @@ class Fold(Program):
 class LookingFold(Fold):
     """A fold that looks up the known state of the groups of its records."""
 
-    steps = ("read_progress", "read_facts", "read_known", "read_log", "append", "swap")
+    steps: tuple[str, ...] = ("read_progress", "read_facts", "read_known", "read_log", "append", "swap")
 
     def swap(self, world: World, memory: Memory) -> Step:
         after, memory_after = super().swap(world, memory)
@@ -268,15 +268,15 @@ class LookingFold(Fold):
 class Publishing(Program):
     """`publish`."""
 
-    steps = (
+    steps: tuple[str, ...] = (
         *("look", "read_progress", "read_facts", "read_known"),
         *("fence", "write_rows", "write_unstable", "note", "drop", "write_as_of"),
     )
 
     def look(self, world: World, memory: Memory) -> Step:
         """What a later commit of this publishing must find unchanged."""
-        seen = {"seen": newest_version(world), "unstable": world.unstable.version, "as_of": world.as_of.version}
-        return world, memory._replace(at=memory.at + 1, **seen)
+        rows, unstable, as_of = newest_version(world), world.unstable.version, world.as_of.version
+        return world, memory._replace(at=memory.at + 1, seen=rows, unstable=unstable, as_of=as_of)
 
     def conflict(self, memory: Memory) -> None:  # noqa: ARG002
         return None
@@ -351,7 +351,7 @@ class Publishing(Program):
 class Reload(Program):
     """`reload_partitions` of the whole log."""
 
-    steps = (
+    steps: tuple[str, ...] = (
         *("read_progress", "reserve", "read_log", "append"),
         *("look", "read_progress_again", "catch_up", "fence", "write_rows", "swap"),
     )
@@ -415,7 +415,7 @@ class Reload(Program):
 class Drop(Program):
     """`drop_replaced`: removes facts of incarnations that newer ones have replaced."""
 
-    steps = ("read_progress", "drop")
+    steps: tuple[str, ...] = ("read_progress", "drop")
 
     def drop(self, world: World, memory: Memory) -> Step:
         assert memory.progress is not None
@@ -426,7 +426,7 @@ class Drop(Program):
 class StateRead(Program):
     """`StateReader`: it begins again if the progress names another incarnation or another end at the end."""
 
-    steps = ("read_progress", "read_facts", "answer")
+    steps: tuple[str, ...] = ("read_progress", "read_facts", "answer")
 
     def answer(self, world: World, memory: Memory) -> Step:
         progress, found = memory.progress, world.progress
@@ -441,7 +441,7 @@ class StateRead(Program):
 class SparkRead(Program):
     """A query in Spark over a view: each table as of the moment at which the query resolves it."""
 
-    steps = ("read_progress", "read_facts", "read_published", "answer")
+    steps: tuple[str, ...] = ("read_progress", "read_facts", "read_published", "answer")
 
     def __call__(self, world: World, memory: Memory) -> Step:
         if memory.at == 0:
@@ -537,10 +537,12 @@ def explore(programs: Sequence[Program], start: World = START) -> Exploration:
     of_world, of_memory = list(worlds), list(memories)
     kinds = list(dict.fromkeys(map(id, programs)))
     kind_of = [kinds.index(id(each)) for each in programs]
+    assert kind_of == sorted(kind_of), "equal programs are beside each other"
     calls: dict[tuple[int, int, int], tuple[int, int]] = {}
     first = (0, *(1 for _ in programs))
     came_from: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {first: None}
     queue = deque([first])
+    last = (first, 0)
     try:
         check(start)
         while queue:
