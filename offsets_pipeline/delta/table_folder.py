@@ -258,6 +258,7 @@ class TableFolder:
         operation: str = "WRITE",
         durable: bool = True,
         user_metadata: str | None = None,
+        keep: bool = False,
     ) -> int:
         """Commit on top of the newest version; returns the version committed.
 
@@ -269,8 +270,8 @@ class TableFolder:
         Raises WriteConflict if a commit after ``seen`` advanced an application of ``advance`` or ``unless_advanced``,
         removed a file that this commit removes, or changed the metadata that this commit changes. Raises
         UnsupportedTable and NotAStore as `refuse_unwritable`, StoreReplaced if it is another table now, StorageFailed
-        if the storage fails. If one of these is raised, nothing is committed, and the files of ``add`` are removed:
-        write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
+        if the storage fails. If one of these is raised, nothing is committed, and the files of ``add`` are removed,
+        unless ``keep``: write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
         """
         gone = [file.removal() for file in remove]
         actions = write_actions(
@@ -298,10 +299,10 @@ class TableFolder:
         except CommitUnknown:
             raise
         except OSError as error:
-            self.remove_uncommitted(add)
+            self.remove_uncommitted(() if keep else add)
             raise self._not_written(error) from error
         except OffsetsError:
-            self.remove_uncommitted(add)
+            self.remove_uncommitted(() if keep else add)
             raise
         self._newest = committed
         if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:

@@ -108,10 +108,9 @@ class StateReader:
             progress = self._progress()
             for name in (LOG.name, LOG_PARTITIONS.name):
                 self.table(name)
-            # facts first: those that are gone meanwhile are published by then
             for name in (*facts, *published):
-                self._tables[name] = belonging(self._folder_of(name), progress)
-            if self._progress().says_same(progress):  # so no reload has dropped their rows meanwhile
+                self._tables[name] = belonging(self._folder_of(name), progress, is_named=True)
+            if self._progress().says_same(progress):  # so nothing has dropped facts of theirs meanwhile
                 self._tables[FOLD_PROGRESS.name] = progress.snapshot
                 return current_state(self.table, self.properties, self._at_most)
             for name in (LOG.name, LOG_PARTITIONS.name):

@@ -28,10 +28,12 @@ REMOVED_BY = "offsets-removed-by"
 _ALONE = "it was restored or copied alone, or lost a commit"
 
 
-def belonging(table: TableFolder, progress: FoldProgress) -> Snapshot:
-    """The version of a table that belongs to a progress: the newest one, unless it has rows of another incarnation.
+def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
+    """The newest version of a table with rows of the incarnation of a progress.
 
-    A reload replaces published rows before its progress is swapped: until then those of the named version belong to it.
+    A reload replaces published rows before the progress names them: until then earlier versions belong to it. With
+    ``is_named`` so they do while a publishing has not named its rows. A reader takes these: then facts that it has read
+    before are as new as the published rows.
 
     Raises DamagedTable for a table that is older than the named version, or that another program has changed, and for a
     progress that is older than the removal of facts that it names.
@@ -46,18 +48,19 @@ def belonging(table: TableFolder, progress: FoldProgress) -> Snapshot:
             table.folder,
             f"is at version {newest.version}, and the progress of its fold belongs to version {version}: {_ALONE}",
         )
+    found, belongs = version, True
     for later in range(version + 1, newest.version + 1):
         actions = parsed(table.commit_file(later) or b"")
-        if not changes_rows(actions):
-            continue
-        if not is_own(actions):
-            raise _not_belonging(
-                table.folder, f"was changed by another program: version {later}, {_operation_of(actions)}"
-            )
-        written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
-        if written and written != [progress.incarnation]:
-            return table.snapshot(version)
-    return newest
+        if changes_rows(actions):
+            if not is_own(actions):
+                raise _not_belonging(
+                    table.folder, f"was changed by another program: version {later}, {_operation_of(actions)}"
+                )
+            written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
+            belongs = not written or (written == [progress.incarnation] and not is_named)
+        if belongs:
+            found = later
+    return newest if found == newest.version else table.snapshot(found)
 
 
 def _not_belonging(folder: str, what: str) -> DamagedTable:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.delta.snapshot import Snapshot
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
 _TOPICS = "offsets-topics"
@@ -45,22 +45,26 @@ _TOPICS = "offsets-topics"
 _RECORDS = "offsets-records"
 
 
-def write_derived(store: Store, progress: FoldProgress, *, groups_changed: bool) -> dict[str, int]:
+def write_derived(
+    store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot], *, groups_changed: bool
+) -> dict[str, int]:
     """Write the tables that are made from the published groups, or from connect records; returns their versions.
 
-    Raises as `belonging`.
+    ``seen`` are these tables as they were before the progress was read. Raises WriteConflict if another process has
+    written them since, DamagedTable as `belonging`.
     """
+    for table in published_tables_of(store.properties.topic_kind):
+        belonging(store.table(table.name), progress)
     if store.properties.topic_kind.is_connect:
-        return _write_connectors(store, progress)
+        return _write_connectors(store, progress, seen)
     return {
-        GROUP_MEMBERS.name: _write_members(store, progress, groups_changed=groups_changed),
-        UNSTABLE_OFFSETS.name: _write_unstable(store, progress),
+        GROUP_MEMBERS.name: _write_members(store, progress, seen[GROUP_MEMBERS.name], groups_changed=groups_changed),
+        UNSTABLE_OFFSETS.name: _write_unstable(store, progress, seen[UNSTABLE_OFFSETS.name]),
     }
 
 
-def _write_members(store: Store, progress: FoldProgress, *, groups_changed: bool) -> int:
+def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, groups_changed: bool) -> int:
     names = store.table(TOPICS.name).snapshot()
-    seen = belonging(store.table(GROUP_MEMBERS.name), progress)
     made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
     if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
         return seen.version
@@ -71,10 +75,10 @@ def _write_members(store: Store, progress: FoldProgress, *, groups_changed: bool
             found.append(parquet.read(found[0].column_names, use_threads=False).cast(found[0].schema))
     topics = names.rows()
     of_id = dict(zip(topics["topic_id"].to_pylist(), topics["topic"].to_pylist(), strict=True))
-    return _replace(store, GROUP_MEMBERS, published_members(pa.concat_tables(found), of_id), made_of)
+    return _replace(store, seen, published_members(pa.concat_tables(found), of_id), made_of)
 
 
-def _write_unstable(store: Store, progress: FoldProgress) -> int:
+def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
     """R17: the pending commits of groups that exist."""
     rows = [
         {
@@ -86,14 +90,13 @@ def _write_unstable(store: Store, progress: FoldProgress) -> int:
         for each in partition.pending
         if not each["misplaced"]
     ]
-    seen = belonging(store.table(UNSTABLE_OFFSETS.name), progress)
     if not rows and not seen.files():
         return seen.version
     existing = _answering_groups(store, {row["group_id"] for row in rows})
     kept = [row for row in rows if (row["log_partition"], row["group_id"]) in existing]
     found = pa.Table.from_pylist(kept, schema=UNSTABLE_OFFSETS.arrow_schema())
     known = seen.rows()
-    return seen.version if found.equals(known) else _replace(store, UNSTABLE_OFFSETS, found)
+    return seen.version if found.equals(known) else _replace(store, seen, found)
 
 
 def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]:
@@ -112,19 +115,16 @@ def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]
 # --- Kafka Connect
 
 
-def _write_connectors(store: Store, progress: FoldProgress) -> dict[str, int]:
+def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
     """R30: the rows of the views, if this store or one beside it has more records; returns the versions."""
     beside_it = (Store.find(lambda: store.spark, each) for each in beside(store.location))
     others = [each for each in beside_it if each is not None and each.properties.topic_kind.is_connect]
     every = {store: progress} | {each: FoldProgress.read(each.table(FOLD_PROGRESS.name)) for each in others}
     records = sum(each.records for one in every.values() for each in one.partitions.values())
     made_of = {INCARNATION: progress.incarnation, _RECORDS: records}
-    seen = {
-        table.name: belonging(store.table(table.name), progress)
-        for table in published_tables_of(store.properties.topic_kind)
-    }
-    if all(each.transaction(name) == made for each in seen.values() for name, made in made_of.items()):
-        return {name: each.version for name, each in seen.items()}
+    written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
+    if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
+        return {name: each.version for name, each in written.items()}
     kinds = [each.properties.topic_kind for each in every]
     with duckdb.connect() as connection:
         for number, (each, known) in enumerate(every.items()):
@@ -136,11 +136,11 @@ def _write_connectors(store: Store, progress: FoldProgress) -> dict[str, int]:
         }
         found = {
             name: connection.sql(f"FROM ({CONNECT_VIEWS[name].format(**places)}) ORDER BY 1, 2").to_arrow_table()
-            for name in seen
+            for name in written
         }
     return {
-        name: _replace(store, each.table, found[name].cast(each.table.arrow_schema()), made_of)
-        for name, each in seen.items()
+        name: _replace(store, each, found[name].cast(each.table.arrow_schema()), made_of)
+        for name, each in written.items()
     }
 
 
@@ -152,10 +152,9 @@ def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
     return merged(CONNECT, facts.filter(pc.less_equal(facts["folded_to"], ended(facts, progress.folded_to))), None)
 
 
-def _replace(store: Store, table: Table, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
-    """Put rows in place of all rows of a table; returns the version. Raises WriteConflict."""
-    folder = store.table(table.name)
-    seen = folder.snapshot()
+def _replace(store: Store, seen: Snapshot, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
+    """Put rows in place of all rows of a table; returns the version. Raises WriteConflict if it changed since."""
+    folder = store.table(seen.table.name)
     return folder.commit(
         [folder.write_file(rows)] if rows.num_rows else [],
         seen.files(),
@@ -167,9 +166,12 @@ def _replace(store: Store, table: Table, rows: pa.Table, advance: Mapping[str, i
 # --- how far they reach
 
 
-def note_as_of(store: Store, progress: FoldProgress, times: Mapping[int, int], now_ms: int) -> None:
-    """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back."""
-    known = store.table(PUBLISHED_AS_OF.name).snapshot().rows()
+def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapping[int, int], now_ms: int) -> None:
+    """Write how far the published tables reach, and as of when, by `data_times`; no data time steps back.
+
+    ``seen`` is the table as it was before the progress was read. Raises WriteConflict if it was written since.
+    """
+    known = seen.rows()
     before = dict(
         zip(
             zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True),
@@ -188,7 +190,7 @@ def note_as_of(store: Store, progress: FoldProgress, times: Mapping[int, int], n
         for published in published_tables_of(store.properties.topic_kind)
         for at, each in sorted(progress.partitions.items())
     ]
-    _replace(store, PUBLISHED_AS_OF, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
+    _replace(store, seen, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
 
 
 def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:

@@ -37,7 +37,7 @@ from offsets_pipeline.state.fold_progress import (
 )
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
-from offsets_pipeline.state.publishing import ReplayedRows
+from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed
 from offsets_pipeline.state.replay_job import replay_batch, replay_log
 
 if TYPE_CHECKING:
@@ -201,13 +201,11 @@ class _Rebuild:
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
-        known_versions: dict[str, int] = {}
         if replayed.keys() != start.keys():  # the others stay as they are
-            known_versions = self._progress.versions
-            for name in known_versions:
+            for name in self._progress.versions:
                 belonging(self._store.table(name), self._progress)
         changes = self._replay(replayed, None)
-        versions = known_versions | _append(self._store, changes)
+        versions = _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = unknown | {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
@@ -249,56 +247,67 @@ class _Rebuild:
     ) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
-        Its rows are published before each swap, so that no reader that sees the new progress finds older ones
-        (docs/adr/0037).
+        Its rows are published before each swap, and no earlier than those that they replace, so that readers of the old
+        progress and of the new one find what they miss in the facts (docs/adr/0037).
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
         tables = [self._store.table(each.name) for each in _state_tables(self._store)]
         for _ in range(_SWAPS):
-            versions |= published.publish(self._progress)
-            for at, each in moved.items():  # the log has no record between the two ends, only a gap
-                known = self._progress.partitions.get(at)
-                if known is not None and known.log_incarnation == self._log_incarnation:
-                    moved[at] = replace(each, folded_to=max(known.folded_to, each.folded_to))
+            seen = published.look()
+            self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
+            if (
+                self._progress.log_incarnation > self._log_incarnation
+                or self._progress.incarnation > published.incarnation  # it may have dropped facts of this one
+                or self._progress.semantics not in (self._found, self._semantics)
+            ):
+                raise WriteConflict(f"another reload of {self._store.location} came first")
             removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
             self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
+            known = self._of_log(self._progress.partitions)
+            moved |= self._catch_up(moved, versions, published)
+            for at, each in moved.items():  # the log has no record between the two ends, only a gap
+                moved[at] = replace(each, folded_to=max(known.get(at, each).folded_to, each.folded_to))
+            if not published.are_published(seen) and any(
+                at in known and known[at].folded_to > each.published_to for at, each in moved.items()
+            ):
+                published.merge({at: each.folded_to for at, each in moved.items()})
+                moved = {at: replace(each, published_to=each.folded_to) for at, each in moved.items()}
             try:
-                known_partitions = self._progress.partitions | moved
-                return self._progress.replace(
-                    {
-                        at: each
-                        for at, each in known_partitions.items()
-                        if each.log_incarnation == self._log_incarnation
-                    },
-                    versions,
-                )
+                if not published.are_published(seen) and is_of_unnamed(self._progress, seen):
+                    self._progress = self._progress.fenced()
+                versions |= published.publish(self._progress, seen)
+                partitions = self._of_log(self._progress.partitions | moved)
+                is_whole = published.partitions >= partitions.keys()
+                self._progress.replace(partitions, versions if is_whole else self._progress.latest(versions))
             except WriteConflict:
-                self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
-                # a compaction may have dropped rows of older state incarnations
-                if self._progress.log_incarnation > self._log_incarnation:
-                    raise
-                if self._progress.incarnation > published.incarnation:
-                    raise
-                if self._progress.semantics not in (self._found, self._semantics):
-                    raise
-                moved |= self._catch_up(moved, versions)
+                continue
+            published.drop_covered(self._progress.number + 1)
+            return
         raise WriteConflict(
             f"cannot finish the reload of {self._store.location}: a stream folds faster; "
             "stop the stream, or run the reload again"
         )
 
+    def _of_log(self, partitions: Mapping[int, PartitionProgress]) -> dict[int, PartitionProgress]:
+        """Those of the incarnation of the log that was read."""
+        return {at: each for at, each in partitions.items() if each.log_incarnation == self._log_incarnation}
+
     def _catch_up(
-        self, moved: Mapping[int, PartitionProgress], versions: dict[str, int]
+        self, moved: Mapping[int, PartitionProgress], versions: dict[str, int], published: ReplayedRows
     ) -> dict[int, PartitionProgress]:
         """Fold what another fold has folded since the log was read, into this incarnation."""
-        known = self._progress.partitions
+        known = self._of_log(self._progress.partitions)
         late = {at: each for at, each in moved.items() if at in known and known[at].folded_to > each.folded_to}
         if not late:
             return {}
         incarnations = {at: each.incarnation for at, each in moved.items()}
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
-        known_groups = KnownGroups.of((self._store.table(name).snapshot() for name in names), incarnations)
+        rows = published.stored()
+        facts = (self._store.table(name).snapshot() for name in names if name not in rows)
+        known_groups = KnownGroups.of(facts, incarnations).with_files(
+            {name: (self._store.table(name), rows[name]) for name in names if name in rows}
+        )
         changes = self._replay(late, known_groups)
         versions |= _append(self._store, changes)
         self._note(changes)

@@ -140,7 +140,7 @@ class FoldProgress:
             if newest.incarnations != self.incarnations:
                 break
             try:
-                newest.replace(_published(newest.partitions, ends), {**newest.versions, **versions})
+                newest.replace(_published(newest.partitions, ends), newest.latest(versions))
                 break
             except WriteConflict:
                 newest = FoldProgress.read(self._table)
@@ -148,8 +148,21 @@ class FoldProgress:
             raise WriteConflict(f"cannot write {self._table.folder}: other writers came first {_SWAPS} times")
         return newest
 
-    def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> None:
-        """Commit these rows, and the versions of all tables, in place of all.
+    def latest(self, versions: Mapping[str, int]) -> dict[str, int]:
+        """The later version of each table, of those that belong to this progress and these."""
+        later = {name: max(each, self.versions.get(name, each)) for name, each in versions.items()}
+        return {**self.versions, **later}
+
+    def fenced(self) -> Self:
+        """Commit it again, and return the new version: a reload that has read it before cannot swap it any more.
+
+        Raises WriteConflict if another process has replaced it.
+        """
+        version = self.replace(self.partitions, self.versions)
+        return type(self)(self._table, self._table.snapshot(version), self.partitions, self.versions)
+
+    def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> int:
+        """Commit these rows, and the versions of all tables, in place of all; returns the version committed.
 
         Raises WriteConflict if another process has replaced them since this was read.
         """
@@ -169,8 +182,8 @@ class FoldProgress:
             }
             for at, each in sorted(partitions.items())
         ]
-        self._table.commit(
-            add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))],
+        return self._table.commit(
+            add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))] if rows else [],
             remove=self.snapshot.files(),
             seen=self.snapshot,
             advance={APPLICATION: self.number + 1},

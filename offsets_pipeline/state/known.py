@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,6 +47,15 @@ class KnownGroups:
                 file for file in each.files() if not file.partition or _incarnation(file) in partitions
             ]
         return cls(tables, files, partitions)
+
+    def with_files(self, files: Mapping[str, tuple[TableFolder, Sequence[StoredFile]]]) -> KnownGroups:
+        """Look at these files of other tables, too."""
+        tables = {name: folder for name, (folder, _) in files.items()}
+        return replace(
+            self,
+            tables={**self.tables, **tables},
+            files={**self.files, **{name: found for name, (_, found) in files.items()}},
+        )
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Those of the groups that exist (R14)."""

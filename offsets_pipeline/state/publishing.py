@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS
+from offsets_pipeline.delta.reader import StoredFile
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.published_rows import Groups
@@ -52,7 +52,8 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     Raises DamagedTable if a table of the state does not belong to the progress, and as `TableFolder.commit`.
     """
     # first: a publishing or a reload that commits after this conflicts, so no older rows replace its rows
-    seen = {name: store.table(name).snapshot() for name in _merged_tables(store)}
+    published = (*published_tables_of(store.properties.topic_kind), PUBLISHED_AS_OF)
+    seen = {table.name: store.table(table.name).snapshot() for table in published}
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     if not progress.partitions:
         return True
@@ -60,8 +61,10 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     times = data_times(store, progress, now_ms)
     versions: dict[str, int] = {}
     try:
-        covered = _merge_facts(store, progress, seen, versions, driver_bytes) if seen else []
-        versions |= write_derived(store, progress, groups_changed=any(each.has_news for each in covered))
+        covered = []
+        if not store.properties.topic_kind.is_connect:
+            covered = _merge_facts(store, progress, seen, versions, driver_bytes)
+        versions |= write_derived(store, progress, seen, groups_changed=any(each.has_news for each in covered))
         newest = progress
         if covered or not versions.items() <= progress.versions.items():
             newest = progress.note_published(versions)
@@ -69,7 +72,7 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
             return publish(store, clock, driver_bytes=driver_bytes)
         for each in covered:
             each.drop(newest.number + 1)
-        note_as_of(store, progress, times, now_ms)
+        note_as_of(store, progress, seen[PUBLISHED_AS_OF.name], times, now_ms)
     except WriteConflict:
         return False
     return True
@@ -81,6 +84,11 @@ def _merged_tables(store: Store) -> list[str]:
     return [table.published.name for table in tables if table.published is not None]
 
 
+def is_of_unnamed(progress: FoldProgress, seen: Mapping[str, Snapshot]) -> bool:
+    """Whether a published table has rows of a reload that may still name them in the progress."""
+    return any(each.transaction(INCARNATION) > progress.incarnation for each in seen.values())
+
+
 # --- rows of a replay from the start
 
 
@@ -89,40 +97,89 @@ class ReplayedRows:
     """Files of the published tables that a replay of ``partitions`` from their start has written."""
 
     store: Store
-    files: Mapping[str, Sequence[AddFile]]
-    partitions: Collection[int]
+    files: dict[str, list[AddFile]]
+    partitions: set[int]
     incarnation: int
     _versions: dict[str, int] = field(default_factory=dict)
+    _covered: list[Covered] = field(default_factory=list)
 
-    def publish(self, progress: FoldProgress) -> dict[str, int]:
+    def look(self) -> dict[str, Snapshot]:
+        """The published tables as they are now. A later commit of another process is in the way of `publish`."""
+        return {name: self.store.table(name).snapshot() for name in _merged_tables(self.store)}
+
+    def are_published(self, seen: Mapping[str, Snapshot]) -> bool:
+        """Whether the rows are in the published tables."""
+        return all(self._versions.get(name) == each.version for name, each in seen.items())
+
+    def stored(self) -> dict[str, list[StoredFile]]:
+        """The files, as if they were in the published tables."""
+        names = _merged_tables(self.store)
+        return {name: [StoredFile.of_action(file.add_action()) for file in self.files.get(name, ())] for name in names}
+
+    def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> None:
+        """Take in the facts of this incarnation, which has all records before these ends."""
+        incarnations = dict.fromkeys(self.partitions, self.incarnation)
+        known = {table.name: self.store.table(table.name).snapshot() for table in _PUBLISHED}
+        files = self.stored() | {name: named_files(each.files(), incarnations) for name, each in known.items()}
+        merge = _Merge({name: self.store.table(name) for name in files}, files, ends, ends, incarnations)
+        shares = _shares([file for each in self.stored().values() for file in each], self.partitions, self.partitions)
+        found = merge.in_shares(self.store, shares, driver_bytes)
+        self._discard()
+        self.files = {name: [file for each in found for file in each.files[name]] for name in self.stored()}
+        self._covered = [
+            Covered(
+                self.store.table(table.name),
+                known[table.name],
+                files[table.name],
+                [file for each in found for file in each.files[table.name]],
+                has_news=True,
+            )
+            for table in _PUBLISHED
+        ]
+
+    def publish(self, progress: FoldProgress, seen: Mapping[str, Snapshot]) -> dict[str, int]:
         """Put them in place of the rows of their log partitions; returns the versions of the tables.
 
-        The rows of the others stay as of ``progress``. Does nothing if they are there already. Raises WriteConflict.
+        The rows of the others stay as of ``progress``. If they are there already, this only refuses publishings that
+        have looked at the tables before. Raises WriteConflict; then it may be called again.
         """
-        for name in _merged_tables(self.store):
-            folder = self.store.table(name)
-            seen = folder.snapshot()
-            if self._versions.get(name) != seen.version:
-                self._versions[name] = self._replace(folder, seen, progress)
+        is_there = self.are_published(seen)
+        for name, each in seen.items():
+            self._versions[name] = self._commit(self.store.table(name), each, None if is_there else progress)
         return self._versions
 
-    def _replace(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress) -> int:
-        remains: list[AddFile] = []
-        removed = seen.files()
-        if progress.partitions.keys() - self.partitions:
-            known = belonging(folder, progress)
+    def _commit(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress | None) -> int:
+        added: list[AddFile] = []
+        removed: list[StoredFile] = []
+        if progress is not None:
+            added, removed = [*self.files.get(folder.table.name, ())], seen.files()
+            others = progress.partitions.keys() - self.partitions
+            known = belonging(folder, progress) if others else seen
             if known.version == seen.version:
-                removed = [file for file in removed if log_partitions_in(file) & set(self.partitions)]
-            for file in removed if known.version == seen.version else known.files():
-                remains += write_published(
-                    folder, rows_of(folder, [file], progress.partitions.keys() - self.partitions)
-                )
+                removed = [file for file in removed if not others or log_partitions_in(file) & set(self.partitions)]
+            for file in (removed if known.version == seen.version else known.files()) if others else ():
+                added += write_published(folder, rows_of(folder, [file], others))
         return folder.commit(
-            [*self.files.get(folder.table.name, ()), *remains],
+            added,
             removed,
             seen=seen,
             advance={INCARNATION: self.incarnation, APPLICATION: seen.transaction(APPLICATION) + 1},
+            keep=True,
         )
+
+    def drop_covered(self, number: int) -> None:
+        """Remove the facts that were taken in, after the progress of this number; a conflict leaves them."""
+        for each in self._covered:
+            with suppress(WriteConflict):
+                each.drop(number)
+
+    def _discard(self) -> None:
+        """Remove the files that no version of a table ever had."""
+        for name, files in self.files.items():
+            if name in self.stored() and not self._versions:
+                self.store.table(name).remove_uncommitted(files)
+        for each in self._covered:
+            each.folder.remove_uncommitted(each.kept)
 
 
 # --- facts that were folded since
@@ -171,6 +228,13 @@ class _Merge:
             files[table.name] = self._written(table, kept)
         return _MergedShare(files, groups_changed)
 
+    def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> list[_MergedShare]:
+        """Write the files of all shares: in the driver up to this size, else in Spark tasks."""
+        if len(shares) < 2 or sum(file.size for each in self.files.values() for file in each) <= driver_bytes:
+            return list(map(self, shares))
+        found: list[_MergedShare] = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
+        return found
+
     def others(self, table: StateTable, files: Sequence[StoredFile], shared: Collection[int]) -> list[AddFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
         rest = self.incarnations.keys() - shared
@@ -194,19 +258,22 @@ class _Merge:
 
 
 def _merge_facts(
-    store: Store, progress: FoldProgress, newest: Mapping[str, Snapshot], versions: dict[str, int], driver_bytes: int
+    store: Store, progress: FoldProgress, published: Mapping[str, Snapshot], versions: dict[str, int], driver_bytes: int
 ) -> list[Covered]:
     """Publish what was folded since the last publishing; returns the facts that are published then.
 
-    ``newest`` are the published tables as they were before the progress was read. Adds their new versions to
+    ``published`` are the published tables as they were before the progress was read. Adds their new versions to
     ``versions``.
     """
     known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
-    # a reload that died after it had published, or a slow publishing after a reload
+    newest = {name: published[name] for name in _merged_tables(store)}
+    # of a reload that died after it had published, or of a publishing that came after a reload
     is_other = any(known[name].version != seen.version for name, seen in newest.items())
     behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
     if not behind:
         return []
+    if is_of_unnamed(progress, newest):
+        progress.fenced()
     files = {name: named_files(each.files(), progress.incarnations) for name, each in known.items()}
     shares = _shares([file for name in newest for file in files[name]], behind, progress.partitions.keys())
     merge = _Merge(
@@ -216,10 +283,7 @@ def _merge_facts(
         {at: each.published_to for at, each in progress.partitions.items()},
         progress.incarnations,
     )
-    if len(shares) < 2 or sum(file.size for each in files.values() for file in each) <= driver_bytes:
-        found = list(map(merge, shares))
-    else:
-        found = store.spark.sparkContext.parallelize(shares, len(shares)).map(merge).collect()
+    found = merge.in_shares(store, shares, driver_bytes)
     shared = {at for share in shares for at in share}
     for name, seen in newest.items():
         versions[name] = store.table(name).commit(
