@@ -755,7 +755,7 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, PUBLISHING, "if newest.incarnations != progress.incarnations:", "if False:", STATE_WRITER),
-    Mutation("STATE", FOLDS, PUBLISHING, "        for each in covered:\n            each.drop()\n", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, PUBLISHING, "        for each in covered:\n            each.drop(newest.number + 1)\n", "", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -789,7 +789,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        "            advance={APPLICATION: self.snapshot.transaction(APPLICATION) + 1},\n",
+        "            advance={APPLICATION: self.number + 1},\n",
         "",
         STATE_WRITER,
     ),

@@ -341,14 +341,18 @@ def _replayed_log(
 def _append(store: Store, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
     """Append the facts, which other folds may do at the same time; returns the versions of their tables.
 
-    Raises DamagedTable if a table does not belong to ``progress``; None: of another incarnation.
+    ``progress`` is that of their incarnation; None: a replay from the start makes a new one. Its facts are no changes
+    for a feed of facts: published rows are the other part of what it found.
+
+    Raises DamagedTable if a table does not belong to the progress.
     """
     found = {}
     for table in _state_tables(store):
         folder = store.table(table.name)
         seen = folder.snapshot() if progress is None else belonging(folder, progress)
         facts = changes.files[table.name]
-        found[table.name] = folder.commit(add=facts, seen=seen) if facts else seen.version
+        is_change = progress is not None
+        found[table.name] = folder.commit(add=facts, seen=seen, is_change=is_change) if facts else seen.version
     return found
 
 
