@@ -123,10 +123,13 @@ def written_file(
     if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)
     name = place + new_file_name(compression)
-    options: dict[str, Any] = {"use_dictionary": False} if few_rows else {"row_group_size": _ROW_GROUP_ROWS}
+    dictionary = [] if few_rows else _dictionary_columns(rows.schema)
+    size_of_group = None if few_rows else _ROW_GROUP_ROWS
     try:
         with system.open_output_stream(f"{path}/{name}") as sink:
-            pq.write_table(rows, sink, compression=compression, store_schema=False, **options)
+            pq.write_table(
+                rows, sink, size_of_group, compression=compression, store_schema=False, use_dictionary=dictionary
+            )
             size = int(sink.tell())
     except BaseException:
         with suppress(OSError):  # VACUUM removes it
@@ -139,6 +142,16 @@ def written_file(
         for which in ("min", "max")
     )
     return AddFile(name, size, rows.num_rows, lowest, highest, partition or {})
+
+
+def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:
+    """The columns to write with a dictionary: texts and bytes, which repeat. Numbers take more space and time with one.
+
+    All columns if some are nested: those have few numbers.
+    """
+    if any(pa.types.is_nested(each.type) for each in schema):
+        return True
+    return [each.name for each in schema if not pa.types.is_primitive(each.type)]
 
 
 def in_statistics(bound: pa.Scalar) -> int | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,8 +51,10 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
         if hidden:
             is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))
         stays = pc.or_(pc.invert(is_answered), pc.not_equal(rows["position"], rows["record_offset"]))
-        published = rows.filter(is_answered).select(CURRENT_OFFSETS.names()).cast(CURRENT_OFFSETS.arrow_schema())
-        return published, rows.filter(stays)
+        published = rows.select(CURRENT_OFFSETS.names())
+        if not pc.all(is_answered).as_py():
+            published = published.filter(is_answered)
+        return published.cast(CURRENT_OFFSETS.arrow_schema()), rows.filter(stays)
     is_answered = pc.not_equal(rows["state"], DEAD)
     hides = pc.fill_null(pc.equal(rows["group_type"], SHARE), False)  # noqa: FBT003
     stays = pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)
@@ -120,16 +123,16 @@ def ended(rows: pa.Table, ends: Mapping[int, int]) -> pa.Array:
 
 
 def _shares(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows in shares of up to about a million, cut between log partitions."""
+    """The rows in shares of about a million, cut between log partitions; a larger log partition has several."""
     partitions = rows["log_partition"].to_numpy()
-    ends = [*(np.flatnonzero(np.diff(partitions)) + 1).tolist(), rows.num_rows]
-    start = 0
-    for at, end in enumerate(ends):
-        following = ends[at + 1] if at + 1 < len(ends) else None
-        if end > start and (following is None or following - start > _FILE_ROWS):
-            for part in range(start, end, _FILE_ROWS):
-                yield rows.slice(part, min(_FILE_ROWS, end - part))
-            start = end
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    ends = np.append(starts[1:], rows.num_rows)
+    share = rows.num_rows / max(1, round(rows.num_rows / _FILE_ROWS))
+    first_of_share = np.diff((starts + ends) / 2 // share, prepend=-1) > 0
+    for start, end in pairwise([*starts[first_of_share].tolist(), rows.num_rows]):
+        most = end - start if end - start < 2 * _FILE_ROWS else _FILE_ROWS
+        for part in range(start, end, most):
+            yield rows.slice(part, min(most, end - part))
 
 
 def _of_groups(rows: pa.Table, groups: AbstractSet[tuple[int, str]]) -> pa.Array:
