@@ -755,7 +755,14 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, PUBLISHING, "if newest.incarnations != progress.incarnations:", "if False:", STATE_WRITER),
-    Mutation("STATE", FOLDS, PUBLISHING, "        for each in covered:\n            each.drop(newest.number + 1)\n", "", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "        for each in covered:\n            each.drop(newest.number + 1)\n",
+        "",
+        STATE_WRITER,
+    ),
     Mutation(
         "STATE",
         FOLDS,
