@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shutil
 from collections.abc import Callable
@@ -15,25 +13,20 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable
 
-from offsets_pipeline.cli import main
-from offsets_pipeline.delta.table_folder import TableFolder
-from offsets_pipeline.errors import DamagedTable
 from offsets_pipeline.state.publishing import publish
 from tests.folded_stores import new_store, opened
 from tests.logs import in_batches
 from tests.programs import assert_refused, in_process
 from tests.published import KEYS, read
 from tests.readers.stores import captured, fold
-from tests.spark.stores import CLOCK, appended, copied, export_of
+from tests.spark.stores import CLOCK, copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from random import Random
-    from typing import Any
-
-    from pyspark.sql import SparkSession
 
     from tests.programs import Done
+
+pytestmark = pytest.mark.usefixtures("spark")
 
 LOG = captured("4.2.0-txn-open")
 FACTS = ["offset_facts", "group_facts", "group_records"]
@@ -62,12 +55,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run(store: Path, command: str, *options: str) -> Done:
-    """Run a command in this process, without Spark."""
-    out, err = io.StringIO(), io.StringIO()
-    words = [command, "--store", str(store), *options]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(words)
-    return CompletedProcess(words, status, out.getvalue(), err.getvalue())
+    return in_process(store.parent, command, "--store", store, *options)
 
 
 def newest_commit(table: Path) -> Path:
@@ -204,73 +192,12 @@ def test_table_does_not_belong_until_a_reload_has_ended(
 
 @pytest.mark.streaming
 @pytest.mark.slow  # a stream for each table
-def test_fold_refuses_a_table_that_does_not_belong(
-    spark: SparkSession, stores: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_fold_refuses_a_table_that_does_not_belong(stores: tuple[Path, Path], tmp_path: Path) -> None:
     whole, older = stores
     for table in [*FACTS, *MERGED, *WHOLE, "fold_progress"]:
         store = copied(whole, tmp_path / table / "store")
         restore_alone(store, older, table)
-        done = in_process(tmp_path, "fold", "--store", str(store), "--available-now")
+        done = run(store, "fold", "--available-now")
         said = OLD_PROGRESS if table == "fold_progress" else SAID[restore_alone]
         lines = done.stderr.splitlines(keepends=True)
         assert_names(CompletedProcess(done.args, done.returncode, "", lines[-1]), store, table, said)
-
-
-# --- copies of a store that is folded
-
-
-@pytest.fixture(scope="module")
-def moments(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Copies of a store after each commit of folds, publishings and a reload."""
-    folder, found = tmp_path_factory.mktemp("moments"), list[Path]()
-    store = new_store(folder / "store", LOG.offsets_partitions, LOG.semantics)
-    first, *batches = in_batches(LOG.rows, 4)
-    fold(store, first)
-    assert publish(store, CLOCK)
-    with copied_after_each_commit(folder / "store", found):
-        for batch in batches:
-            appended(store.location, batch)
-            found.append(copied(folder / "store", folder / f"moment-{len(found)}"))
-            fold(store, [])
-            assert publish(store, CLOCK)
-        assert run(folder / "store", "reload").returncode == 0
-    return found
-
-
-@contextlib.contextmanager
-def copied_after_each_commit(store: Path, copies: list[Path]) -> Iterator[None]:
-    whole = TableFolder.commit
-
-    def commit(self: TableFolder, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        version = whole(self, *arguments, **named)
-        copies.append(copied(store, store.with_name(f"moment-{len(copies)}")))
-        return version
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TableFolder, "commit", commit)
-        yield
-
-
-@pytest.mark.parametrize("count", [60, pytest.param(600, marks=pytest.mark.long)])
-def test_copy_that_was_made_table_by_table_answers_right_or_names_a_table(
-    moments: list[Path], tmp_path: Path, chance: Random, count: int
-) -> None:
-    exact = {str(export_of(each, MANY_RECORDS)) for each in moments}
-    refused: list[str] = []
-    for number in range(count):
-        store = tmp_path / f"copy-{number}"
-        store.mkdir()
-        tables = [each.name for each in moments[0].iterdir() if each.name != "log"]
-        order = [*chance.sample(tables, len(tables)), "log"]  # it has all that the tables have
-        whens = sorted(chance.choices(moments, k=len(order)), key=moments.index)
-        for table, when in zip(order, whens, strict=True):
-            (store / table).symlink_to(when / table)
-        try:
-            assert str(export_of(store, MANY_RECORDS)) in exact
-        except DamagedTable as error:
-            refused.append(str(error))
-    assert 0 < len(refused) < count
-    named = r"the table \S+/(\w+) .*; make the state again from the log: offsets reload --store \S+"
-    assert all(re.fullmatch(named, each) for each in refused)
-    assert any("/fold_progress is older than" in each for each in refused)
