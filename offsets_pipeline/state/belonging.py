@@ -14,7 +14,7 @@ from offsets_pipeline.delta.protocol import changes_rows, is_own, parsed
 from offsets_pipeline.errors import DamagedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.snapshot import Snapshot
@@ -26,6 +26,8 @@ INCARNATION = "offsets-incarnation"
 #: Delta application whose transactions in tables of facts are the number of the progress by which facts were removed.
 REMOVED_BY = "offsets-removed-by"
 _ALONE = "it was restored or copied alone, or lost a commit"
+#: In place of the version of a table that is too old, while a reload appends to it.
+_BEFORE_RELOAD = 2**62
 
 
 def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
@@ -44,9 +46,10 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
     if version is None or newest.version == version:
         return newest
     if newest.version < version:
+        named = "a later one, and a reload has not ended" if version == _BEFORE_RELOAD else f"version {version}"
         raise _not_belonging(
             table.folder,
-            f"is at version {newest.version}, and the progress of its fold belongs to version {version}: {_ALONE}",
+            f"is at version {newest.version}, and the progress of its fold belongs to {named}: {_ALONE}",
         )
     found, belongs = version, True
     for later in range(version + 1, newest.version + 1):
@@ -61,6 +64,19 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
         if belongs:
             found = later
     return newest if found == newest.version else table.snapshot(found)
+
+
+def with_older_noted(tables: Iterable[TableFolder], progress: FoldProgress) -> FoldProgress:
+    """Note in the progress the tables that are older than it names; returns the newest progress.
+
+    For a reload, which appends to them before it ends: with its commits they would seem to belong if it died. Raises
+    WriteConflict.
+    """
+    versions = progress.versions
+    older = [table.table.name for table in tables if table.snapshot().version < versions.get(table.table.name, 0)]
+    if all(versions[name] == _BEFORE_RELOAD for name in older):
+        return progress
+    return progress.fenced(dict.fromkeys(older, _BEFORE_RELOAD))
 
 
 def _not_belonging(folder: str, what: str) -> DamagedTable:

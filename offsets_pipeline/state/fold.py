@@ -26,7 +26,7 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
+from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import (
@@ -193,6 +193,12 @@ class _Rebuild:
         every = range(self._count)
         if self._progress.log_incarnation != self._log_incarnation or self._found not in (None, self._semantics):
             chosen = None
+        tables = [self._store.table(name) for name in self._progress.versions]
+        if chosen is None or set(chosen) == set(every):
+            self._progress = with_older_noted(tables, self._progress)
+        else:  # the others stay as they are
+            for table in tables:
+                belonging(table, self._progress)
         incarnation = self._reserve_incarnation()
         start = {
             at: PartitionProgress(
@@ -201,9 +207,6 @@ class _Rebuild:
             for at in every
         }
         replayed = start if chosen is None else {at: start[at] for at in chosen}
-        if replayed.keys() != start.keys():  # the others stay as they are
-            for name in self._progress.versions:
-                belonging(self._store.table(name), self._progress)
         changes = self._replay(replayed, None)
         versions = _append(self._store, changes)
         unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}

@@ -8,6 +8,7 @@ incarnation is not named here, not read (docs/adr/0008).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -153,13 +154,15 @@ class FoldProgress:
         later = {name: max(each, self.versions.get(name, each)) for name, each in versions.items()}
         return {**self.versions, **later}
 
-    def fenced(self) -> Self:
+    def fenced(self, versions: Mapping[str, int] = MappingProxyType({})) -> Self:
         """Commit it again, and return the new version: a reload that has read it before cannot swap it any more.
 
-        Raises WriteConflict if another process has replaced it.
+        ``versions`` are tables that belong to it then in other versions. Raises WriteConflict if another process has
+        replaced it.
         """
-        version = self.replace(self.partitions, self.versions)
-        return type(self)(self._table, self._table.snapshot(version), self.partitions, self.versions)
+        named = {**self.versions, **versions}
+        version = self.replace(self.partitions, named)
+        return type(self)(self._table, self._table.snapshot(version), self.partitions, named)
 
     def replace(self, partitions: Mapping[int, PartitionProgress], versions: Mapping[str, int]) -> int:
         """Commit these rows, and the versions of all tables, in place of all; returns the version committed.

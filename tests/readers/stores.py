@@ -57,7 +57,12 @@ def logs_of_25_stores() -> Iterator[LogOfStore]:
     for capture in CAPTURE_NAMES:
         if capture not in ALIKE:
             yield captured(capture)
-    for seed in range(7):
+    yield from random_logs(7)
+
+
+def random_logs(count: int) -> Iterator[LogOfStore]:
+    """Random logs of a few log partitions, by the semantics in turn."""
+    for seed in range(count):
         semantics = list(CoordinatorSemantics)[seed % 2]
         rows = random_log(Random(seed), _RANDOM_STEPS, _RANDOM).rows()
         yield LogOfStore(f"random-{seed}", rows, _RANDOM.log_partitions, semantics)
