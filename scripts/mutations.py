@@ -2,7 +2,7 @@
 
     python scripts/mutations.py [R12 | STATE | DOOR ...]
 
-STATE breaks the writer of the state tables (docs/adr/0016), DOOR the access to Delta tables (docs/adr/0015).
+STATE breaks the writers of the state tables (docs/adr/0037), DOOR the access to Delta tables (docs/adr/0015).
 
 A mutation replaces one text in one file of a copy of the project. The tests named with it run until the first fails.
 The program prints a table and exits with 1 if a mutation survives or its text is no longer in the file. First it runs
@@ -44,7 +44,7 @@ STATE_ON_SPARK = "tests/streaming/test_writers_of_state.py"
 STATE_WRITER = (STATE_UNIT,)
 LATE_ROWS_ON_SPARK = (f"{STATE_ON_SPARK}::test_views_show_no_late_row_behind_a_reload",)
 QUESTIONS = ("tests/unit/state/test_current.py",)
-KEY_HASHES = ("tests/unit/state/test_key_hash.py",)
+PUBLISHED_AS_OF = ("tests/unit/state/test_published_as_of.py",)
 DOOR = ("tests/unit/delta/test_table_folder.py", "tests/unit/delta")
 REQUESTS = ("tests/unit/delta/test_lost_requests.py",)
 FORMATS = ("tests/unit/coordinator/test_table_features.py", "tests/unit/state/test_fold_log.py")
@@ -54,10 +54,10 @@ APPENDS = ("tests/unit/coordinator/test_log.py", "tests/unit/coordinator/test_re
 COLUMNS, ROWS, BOTH, COORDINATES, FOLDS, TABLES = "columns", "rows", "both", "coordinator", "fold", "delta"
 STATE = "semantics/partition_state.py"
 REPLAY = "semantics/columnar_replay.py"
-MERGE, CHANGES, FOLD, PROGRESS, BASES = (
-    f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress", "table_compaction")
+MERGE, CHANGES, FOLD, PROGRESS = (f"state/{name}.py" for name in ("merge_on_read", "changes", "fold", "fold_progress"))
+PUBLISHED, PUBLISHING, DERIVED, BELONGING = (
+    f"state/{name}.py" for name in ("published_rows", "publishing", "derived_tables", "belonging")
 )
-KEY_HASH = "state/key_hash.py"
 CONNECT_TESTS = ("tests/unit/connect",)
 TARGET = "connect/target_table.py"
 EXACTLY_ONCE = "connect/exactly_once.py"
@@ -609,86 +609,263 @@ MUTATIONS = [
         "            elif True:",
         ("tests/unit/lag/test_broker_source.py",),
     ),
-    # --- the one writer of the state
+    # --- the writers of the state
     Mutation(
-        "STATE", FOLDS, MERGE, "AND (d.version > b.version OR d.version = b", "AND (TRUE OR d.version = b", STATE_WRITER
+        "R38",
+        FOLDS,
+        DERIVED,
+        "max(filter(None, (times.get(at), before.get((published.name, at)))), default=None)",
+        "times.get(at)",
+        PUBLISHED_AS_OF,
+    ),
+    Mutation(
+        "R38",
+        FOLDS,
+        DERIVED,
+        "progress.partitions.keys() - missing.keys()",
+        "progress.partitions.keys()",
+        PUBLISHED_AS_OF,
+    ),
+    Mutation("R38", FOLDS, DERIVED, "newest[at] = max(time, newest.get(at, time))", "pass", PUBLISHED_AS_OF),
+    Mutation(
+        "R38",
+        FOLDS,
+        PUBLISHED,
+        'is_answered = pc.not_equal(rows["state"], DEAD)',
+        'is_answered = rows["state"].is_valid()',
+        STATE_WRITER,
     ),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        "b.version > d.version OR b.version = d.version AND b.tie >= d",
-        "TRUE OR b.tie >= d",
+        "AND (p.version > f.version OR p.version = f.version AND p.tie > f.tie)\n            UNION ALL",
+        "AND TRUE\n            UNION ALL",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, MERGE, "b.tie >= d.tie", "b.tie > d.tie", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "p.version = f.version AND p.tie > f.tie)\n            UNION ALL",
+        "p.version = f.version AND p.tie >= f.tie)\n            UNION ALL",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "ON {self._same} AND (f.version > p.version OR",
+        "ON {self._same} AND (TRUE OR",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        MERGE,
+        "AND (f.version > p.version OR f.version = p.version AND f.tie >= p.tie)",
+        "AND (f.version > p.version OR f.version = p.version AND f.tie > p.tie)",
+        STATE_WRITER,
+    ),
     Mutation("STATE", FOLDS, MERGE, 'ORDER BY version DESC, tie DESC"', 'ORDER BY version, tie"', STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "f\"PARTITION BY {', '.join(self.key)} ORDER", 'f"ORDER', STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "w WHERE place = 1", "w", STATE_WRITER),
+    Mutation("STATE", FOLDS, MERGE, "WHERE version < {_published_to(progress)}", "WHERE FALSE", STATE_WRITER),
     Mutation(
-        "STATE",
-        FOLDS,
-        MERGE,
-        "PARTITION BY {', '.join(key)} ORDER BY version DESC",
-        "ORDER BY version DESC",
-        STATE_WRITER,
-    ),
-    Mutation("STATE", FOLDS, MERGE, "AND (b.version < d.version OR", "AND (TRUE OR", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "ON {same} AND (b.version <", "ON (b.version <", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        MERGE,
-        "ON {same} AND (b.version > d.version OR b.version = d.version AND b.tie > d.tie)",
-        "ON (b.version > d.version OR b.version = d.version AND b.tie > d.tie)",
-        STATE_WRITER,
-    ),
-    Mutation("STATE", FOLDS, MERGE, "b.tie <= d.tie", "b.tie < d.tie", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, " AND b.{each} >= d.{each}", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "b.{each} <= d.{each} AND ", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, KEY_HASH, "_mixed(half + each)", "_mixed(each)", KEY_HASHES),
-    Mutation(
-        "STATE",
-        FOLDS,
-        KEY_HASH,
-        "return of_each[:, 0], of_each[:, 1]",
-        "return of_each[:, 0], of_each[:, 0]",
-        KEY_HASHES,
+        "STATE", FOLDS, MERGE, "version >= {_published_to(progress)} AS is_later", "TRUE AS is_later", STATE_WRITER
     ),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        "AND (b.version > d.version OR b.version = d.version AND b.tie > d",
-        "AND (FALSE AND d",
+        'OR f.version = p.version AND f.tie >= p.tie)\n        """\n\n    def facts_in_spark',
+        'OR f.version = p.version AND f.tie > p.tie)\n        """\n\n    def facts_in_spark',
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, MERGE, "b.tie > d.tie", "b.tie >= d.tie", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "p WHERE place = 1", "p", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, "WHERE version < {compacted_to}", "WHERE FALSE", STATE_WRITER),
-    Mutation("STATE", FOLDS, MERGE, '.compacted_to.{table.name}"', '.incarnation"', LATE_ROWS_ON_SPARK),
     Mutation("STATE", FOLDS, MERGE, "get(({partitions}), log_partition)", "get(({partitions}), 0)", LATE_ROWS_ON_SPARK),
+    Mutation("STATE", FOLDS, MERGE, "incarnation = {_of_partition(progress)}.incarnation", "TRUE", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
         MERGE,
-        'of_delta = self._versions(name, f"NOT base AND {named}")',
-        'of_delta = self._versions(name, "NOT base")',
+        '"CASE WHEN committed_offset IS NULL THEN -1 ELSE record_offset END",',
+        '"record_offset",',
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, CHANGES, "if self.known is None and table.published is not None:", "if False:", STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        CHANGES,
+        "{at: each.folded_to for at, each in changes.partitions.items()}",
+        "{at: each.folded_to + 1 for at, each in changes.partitions.items()}",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, CHANGES, "        hidden = hiding(groups)\n", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "facts = of_partitions(rows, partitions)", "facts = rows", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHED,
+        'pc.or_(pc.invert(is_answered), pc.not_equal(rows["position"], rows["record_offset"]))',
+        "pc.invert(is_answered)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "R38",
+        FOLDS,
+        PUBLISHED,
+        "is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))",
+        "pass",
         STATE_WRITER,
     ),
     Mutation(
         "STATE",
         FOLDS,
-        MERGE,
-        'listed} FROM {self._versions(name, f"base AND {named}")}',
-        'listed} FROM {self._versions(name, "base")}',
+        PUBLISHED,
+        'pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)',
+        'pc.or_(pc.invert(is_answered), rows["misplaced"])',
         STATE_WRITER,
     ),
     Mutation(
         "STATE",
         FOLDS,
-        MERGE,
-        'compared = (*_HASH_COLUMNS[1:], "incarnation")',
-        "compared = _HASH_COLUMNS[1:]",
+        PUBLISHED,
+        'pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)',
+        "pc.or_(pc.invert(is_answered), hides)",
         STATE_WRITER,
+    ),
+    Mutation(
+        "R38",
+        FOLDS,
+        PUBLISHED,
+        "columns |= {name: columns[name].take(places) for name in _ANSWERS}",
+        "pass",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "for name in _merged_tables(store)}\n    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n",
+        "for name in ()}\n    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n"
+        "    seen = {name: store.table(name).snapshot() for name in _merged_tables(store)}\n",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PUBLISHING, "if newest.incarnations != progress.incarnations:", "if False:", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "        for each in covered:\n            each.drop(newest.number + 1)\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        'pc.less_equal(facts["folded_to"], ended(facts, self.ends))',
+        'pc.is_valid(facts["folded_to"])',
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PUBLISHING, "        kept += merge.others(table, gone, shared)\n", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, PUBLISHING, "seen=self.seen, is_change=False", "seen=self.seen", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "if self._versions.get(name) != seen.version:",
+        "if name not in self._versions:",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, DERIVED, "if not groups_changed and all(", "if all(", STATE_WRITER),
+    Mutation("STATE", FOLDS, DERIVED, 'if (row["log_partition"], row["group_id"]) in existing]', "]", STATE_WRITER),
+    Mutation("STATE", FOLDS, BELONGING, "if newest.version < version:", "if False:", STATE_WRITER),
+    Mutation("STATE", FOLDS, BELONGING, "if not is_own(actions):", "if False:", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, BELONGING, "        if not changes_rows(actions):\n            continue\n", "", STATE_WRITER
+    ),
+    Mutation("STATE", FOLDS, BELONGING, "if written and written != [progress.incarnation]:", "if False:", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            advance={APPLICATION: self.number + 1},\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "max(partitions[at].published_to, others[at].published_to)",
+        "partitions[at].published_to",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            if _published(self.partitions, newest.partitions) != newest.partitions:\n                raise\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "newest.swap(_published(partitions, newest.partitions), versions)",
+        "newest.swap(partitions, versions)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "newest.swap(_published(partitions, newest.partitions), versions)",
+        "raise",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "{**newest.versions, **versions}", "versions", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "            if newest.incarnations != self.incarnations:\n                break\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, '"published_to": each.published_to,', '"published_to": 0,', STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "            versions |= published.publish(self._progress)\n", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "replace(each, published_to=each.folded_to)", "each", STATE_WRITER),
+    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved, versions)\n", "", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "                if self._progress.incarnation > published.incarnation:\n                    raise\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "folder.commit(add=facts, seen=seen) if facts else seen.version",
+        "seen.version",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, "state/fold_rest.py", "[] if from_start else names_of_known(", "names_of_known(", QUESTIONS
+    ),
+    Mutation(
+        "STATE", FOLDS, "query/state_reader.py", "if self._progress().says_same(progress):", "if True:", STATE_WRITER
     ),
     Mutation(
         "STATE",
@@ -723,15 +900,6 @@ MUTATIONS = [
         'row["tombstone_offset"]',
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "is_base=self.known is None", "is_base=True", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        CHANGES,
-        "in_key_order(table, of_partitions(rows, partitions))",
-        "in_key_order(table, rows)",
-        STATE_WRITER,
-    ),
     Mutation(
         "STATE",
         FOLDS,
@@ -742,25 +910,6 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, CHANGES, "_of_groups(known.records(changed), changed).to_pylist()", "[]", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
-    Mutation("STATE", FOLDS, CHANGES, "    if OFFSET in by_kind:", "    if False:", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PROGRESS,
-        """remove=self._snapshot.files(),
-            seen=self._snapshot,
-            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},""",
-        "remove=self._table.snapshot().files(), seen=self._table.snapshot(),",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PROGRESS,
-        "            advance={APPLICATION: self._snapshot.transaction(APPLICATION) + 1},\n",
-        "",
-        STATE_WRITER,
-    ),
     Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
@@ -772,8 +921,6 @@ MUTATIONS = [
         '"producer_id": None',
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "min(one[name], other[name])", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, "max(one[name], other[name])", "other[name]", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -785,65 +932,6 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
-        PROGRESS,
-        "            if _compacted(self.partitions, newest.partitions) != newest.partitions:\n                raise\n",
-        "",
-        STATE_WRITER,
-    ),
-    Mutation("STATE", FOLDS, PROGRESS, "newest.swap(_compacted(partitions, newest.partitions))", "raise", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PROGRESS,
-        "newest.swap(_compacted(partitions, newest.partitions))",
-        "newest.swap(partitions)",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE", FOLDS, PROGRESS, "                    newest.swap(moved)\n", "                    pass\n", STATE_WRITER
-    ),
-    Mutation("STATE", FOLDS, PROGRESS, "moved = _compacted(newest.partitions, raised)", "moved = raised", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if True:", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, "if attempt == _SWAPS - 1:", "if False:", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PROGRESS,
-        '"compacted_to": dict(each.compacted_to)',
-        '"compacted_to": compacted_to(0)',
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        BASES,
-        "        progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n"
-        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n",
-        "        folder.commit(add=files, remove=removed, seen=snapshot, is_change=False)\n        "
-        "progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        BASES,
-        "        progress.compact_to(table.name, {each.log_partition: each.end for each in sizes})\n",
-        "",
-        STATE_WRITER,
-    ),
-    Mutation("STATE", FOLDS, BASES, "max({table.version}) + 1 AS end", "min({table.version}) + 1 AS end", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, " and incarnation < progress.incarnation", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "live", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "[*live, *(dead if drop else ())]", "[*live, *dead]", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change=False", "seen=snapshot", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "seen=snapshot, is_change", "seen=folder.snapshot(), is_change", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "rows, is_base=True", "rows, is_base=False", STATE_WRITER),
-    Mutation("STATE", FOLDS, BASES, "            rows = 0\n", "            pass\n", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "replace(each, compacted_to=compacted_to(each.folded_to))", "each", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved)\n", "", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
         FOLD,
         "known is not None and known.log_incarnation == self._log_incarnation",
         "False",
@@ -852,16 +940,7 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
     Mutation("STATE", FOLDS, "state/current.py", "if is_other_log and unfolded:", "if False:", QUESTIONS),
     Mutation("STATE", FOLDS, "state/current.py", "**rest.progress}", "}", QUESTIONS),
-    Mutation("STATE", FOLDS, "state/fold_rest.py", "None if from_start else", "None if True else", QUESTIONS),
     Mutation("STATE", FOLDS, "state/fold_rest.py", "add=changes.files[name]", "add=[]", QUESTIONS),
-    Mutation(
-        "STATE",
-        FOLDS,
-        FOLD,
-        " or self._progress.incarnation > incarnation:",
-        ":",
-        STATE_WRITER,
-    ),
     Mutation(
         "STATE",
         FOLDS,
@@ -869,14 +948,6 @@ MUTATIONS = [
         "NO_INCARNATION, *written) + 1",
         "NO_INCARNATION, *written)",
         STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        FOLD,
-        "        _append(store, changes)\n        note_quarantine",
-        "        note_quarantine",
-        (f"{STATE_ON_SPARK}::test_two_folds_of_the_same_rows_count_them_once",),
     ),
     Mutation(
         "STATE",
@@ -949,7 +1020,6 @@ MUTATIONS = [
         "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
     ),
     Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
-    Mutation("DOOR", TABLES, "delta/snapshot.py", "bool(bounded_texts(self.table))", "False", (IDENTIFIERS,)),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
     Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),

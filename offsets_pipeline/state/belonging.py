@@ -1,7 +1,8 @@
 """The version of a table of the state that belongs to the progress of a fold.
 
 `fold_progress` names it. A table that is older was restored alone, lost a commit file, or was copied while it was
-written. A later commit is a fold's that has not swapped the progress yet, a publishing's, or one that only rearranges
+written. So was a progress that is older than a removal of facts: their rows are in published tables that it does not
+name. A later commit is a fold's that has not swapped the progress yet, a publishing's, or one that only rearranges
 files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) is none of these (docs/adr/0037).
 """
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Delta application whose transactions in published tables are the state incarnation that their rows are of.
 INCARNATION = "offsets-incarnation"
+#: Delta application whose transactions in tables of facts are the number of the progress by which facts were removed.
+REMOVED_BY = "offsets-removed-by"
+_ALONE = "it was restored or copied alone, or lost a commit"
 
 
 def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
@@ -31,16 +35,18 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
     ``is_named`` so they do while a publishing has not named its rows. A reader takes these: then facts that it has read
     before are as new as the published rows.
 
-    Raises DamagedTable for a table that is older than the named version, or that another program has changed.
+    Raises DamagedTable for a table that is older than the named version, or that another program has changed, and for a
+    progress that is older than the removal of facts that it names.
     """
     newest, version = table.snapshot(), progress.versions.get(table.table.name)
+    if newest.transaction(REMOVED_BY) > progress.number and progress.is_newest():
+        raise _not_belonging(progress.snapshot.folder, f"is older than {table.folder}: {_ALONE}")
     if version is None or newest.version == version:
         return newest
     if newest.version < version:
         raise _not_belonging(
             table.folder,
-            f"is at version {newest.version}, and the progress of its fold belongs to version {version}: it was "
-            "restored or copied alone, or lost a commit",
+            f"is at version {newest.version}, and the progress of its fold belongs to version {version}: {_ALONE}",
         )
     found, belongs = version, True
     for later in range(version + 1, newest.version + 1):

@@ -51,8 +51,10 @@ def write_derived(
     """Write the tables that are made from the published groups, or from connect records; returns their versions.
 
     ``seen`` are these tables as they were before the progress was read. Raises WriteConflict if another process has
-    written them since.
+    written them since, DamagedTable as `belonging`.
     """
+    for table in published_tables_of(store.properties.topic_kind):
+        belonging(store.table(table.name), progress)
     if store.properties.topic_kind.is_connect:
         return _write_connectors(store, progress, seen)
     return {

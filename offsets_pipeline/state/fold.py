@@ -26,7 +26,7 @@ from offsets_pipeline.log.incarnations import current_log_incarnation
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
-from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.by_topic_kind import replay_start, writer
 from offsets_pipeline.state.changes import Changes, StateFolders
 from offsets_pipeline.state.fold_progress import (
@@ -253,6 +253,7 @@ class _Rebuild:
 
         Raises WriteConflict if another log incarnation, other semantics or a newer incarnation took over.
         """
+        tables = [self._store.table(each.name) for each in _state_tables(self._store)]
         for _ in range(_SWAPS):
             seen = published.look()
             self._progress = FoldProgress.read(self._store.table(FOLD_PROGRESS.name))
@@ -262,6 +263,8 @@ class _Rebuild:
                 or self._progress.semantics not in (self._found, self._semantics)
             ):
                 raise WriteConflict(f"another reload of {self._store.location} came first")
+            removed_by = (table.snapshot().transaction(REMOVED_BY) for table in tables)
+            self._progress.number = max(self._progress.number, *removed_by)  # also if the progress was restored alone
             known = self._of_log(self._progress.partitions)
             moved |= self._catch_up(moved, versions, published)
             for at, each in moved.items():  # the log has no record between the two ends, only a gap
@@ -280,7 +283,7 @@ class _Rebuild:
                 self._progress.replace(partitions, versions if is_whole else self._progress.latest(versions))
             except WriteConflict:
                 continue
-            published.drop_covered()
+            published.drop_covered(self._progress.number + 1)
             return
         raise WriteConflict(
             f"cannot finish the reload of {self._store.location}: a stream folds faster; "
@@ -339,14 +342,18 @@ def _replayed_log(
 def _append(store: Store, changes: Changes, progress: FoldProgress | None = None) -> dict[str, int]:
     """Append the facts, which other folds may do at the same time; returns the versions of their tables.
 
-    Raises DamagedTable if a table does not belong to ``progress``; None: of another incarnation.
+    ``progress`` is that of their incarnation; None: a replay from the start makes a new one. Its facts are no changes
+    for a feed of facts: published rows are the other part of what it found.
+
+    Raises DamagedTable if a table does not belong to the progress.
     """
     found = {}
     for table in _state_tables(store):
         folder = store.table(table.name)
         seen = folder.snapshot() if progress is None else belonging(folder, progress)
         facts = changes.files[table.name]
-        found[table.name] = folder.commit(add=facts, seen=seen) if facts else seen.version
+        is_change = progress is not None
+        found[table.name] = folder.commit(add=facts, seen=seen, is_change=is_change) if facts else seen.version
     return found
 
 

@@ -72,12 +72,18 @@ class FoldProgress:
         self.snapshot = snapshot
         self.partitions = dict(partitions)
         self.versions = dict(versions)
+        #: how often the table was written; `replace` goes on behind it
+        self.number = snapshot.transaction(APPLICATION)
 
     @classmethod
     def read(cls, table: TableFolder) -> Self:
         """Read the newest version."""
         snapshot = table.snapshot()
         return cls(table, snapshot, progress_of(snapshot), versions_of(snapshot))
+
+    def is_newest(self) -> bool:
+        """Whether this is the newest version of the table."""
+        return self._table.snapshot().version == self.snapshot.version
 
     def says_same(self, other: FoldProgress) -> bool:
         """Whether another progress names the same incarnations, published as far: so the same facts are there."""
@@ -123,9 +129,10 @@ class FoldProgress:
             newest.swap(_published(partitions, newest.partitions), versions)
 
     def note_published(self, versions: Mapping[str, int]) -> FoldProgress:
-        """Note that tables of these versions have all that is folded as of this progress; returns the newest progress.
+        """Note that tables of these versions have all that is folded as of this progress.
 
-        A log partition with another incarnation keeps its own end. Raises WriteConflict if folds came first too often.
+        Returns the progress that it replaced, or one of other incarnations, which it does not replace. Raises
+        WriteConflict if folds came first too often.
         """
         ends = {at: replace(each, published_to=each.folded_to) for at, each in self.partitions.items()}
         newest = FoldProgress.read(self._table)
@@ -179,7 +186,7 @@ class FoldProgress:
             add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))] if rows else [],
             remove=self.snapshot.files(),
             seen=self.snapshot,
-            advance={APPLICATION: self.snapshot.transaction(APPLICATION) + 1},
+            advance={APPLICATION: self.number + 1},
         )
 
 

@@ -22,7 +22,7 @@ from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.log_row import of_partitions
-from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
@@ -71,7 +71,7 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
         if newest.incarnations != progress.incarnations:  # a reload came first: these are not its rows
             return publish(store, clock, driver_bytes=driver_bytes)
         for each in covered:
-            each.drop()
+            each.drop(newest.number + 1)
         note_as_of(store, progress, seen[PUBLISHED_AS_OF.name], times, now_ms)
     except WriteConflict:
         return False
@@ -167,11 +167,11 @@ class ReplayedRows:
             keep=True,
         )
 
-    def drop_covered(self) -> None:
-        """Remove the facts that were taken in; a conflict leaves them."""
+    def drop_covered(self, number: int) -> None:
+        """Remove the facts that were taken in, after the progress of this number; a conflict leaves them."""
         for each in self._covered:
             with suppress(WriteConflict):
-                each.drop()
+                each.drop(number)
 
     def _discard(self) -> None:
         """Remove the files that no version of a table ever had."""
@@ -314,10 +314,10 @@ class Covered(NamedTuple):
     kept: list[AddFile]
     has_news: bool
 
-    def drop(self) -> None:
-        """Remove the facts that are published. A feed of facts does not notice."""
+    def drop(self, number: int) -> None:
+        """Remove the facts that are published, as the progress of this number says. A feed of facts does not notice."""
         if self.files:
-            self.folder.commit(self.kept, self.files, seen=self.seen, is_change=False)
+            self.folder.commit(self.kept, self.files, seen=self.seen, is_change=False, advance={REMOVED_BY: number})
 
 
 # --- facts that are not published
@@ -359,7 +359,7 @@ def drop_replaced(store: Store, progress: FoldProgress) -> None:
         ]
         if gone:
             with suppress(WriteConflict):
-                folder.commit(remove=gone, seen=seen, is_change=False)
+                folder.commit(remove=gone, seen=seen, is_change=False, advance={REMOVED_BY: progress.number})
 
 
 def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collection[int]) -> list[list[int]]:

@@ -124,6 +124,8 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
 
     With ``independent`` the specification replays, record by record: some 20 microseconds a record and core.
     Ignores records that are appended during the run. A fold during the run may cause a difference: stop the stream.
+
+    Raises DamagedTable if a table does not belong to the progress.
     """
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
@@ -135,7 +137,8 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
     names = [name for each in state_tables_of(store.properties.topic_kind) for name in each.names]
-    tables = {name: (store.table(name), belonging(store.table(name), progress).version) for name in names}
+    known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
+    tables = {name: (store.table(name), known[name].version) for name in names}
     cleaned = cleaned_to(store, progress.log_incarnation)
     comparison: _Comparison | TopicComparison
     if store.properties.topic_kind.is_connect:

@@ -14,6 +14,7 @@ from offsets_pipeline.log.stream_checkpoint import StreamCheckpoint
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.stream import catch_up as catch_up_module
 from offsets_pipeline.stream.catch_up import catch_up
+from tests.folded_stores import opened
 from tests.logs import LogPartition
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of, versions
 
@@ -91,3 +92,30 @@ def assert_left_to_the_stream(store: Store, settings: Settings) -> None:
     assert not catch_up(store, store.checkpoint("fold"), settings, CLOCK)
     assert versions(Path(store.location)) == before
     assert StreamCheckpoint(store.checkpoint("fold")).unread_version() == unread
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_records_that_the_progress_lost_are_folded_before_the_stream_goes_on(
+    store: Store, log: LogPartition, settings: Settings, lost: int
+) -> None:  # R11
+    producer_id = 7
+    for _ in range(lost):
+        log.rows.clear()
+        log.commit(("g", "t", 0), log.next_offset, producer_id)
+        appended(store.location, log.rows)
+        fold_log(store, settings, CLOCK)
+    checkpoint = Path(store.checkpoint("fold"))
+    offset = {"reservoirVersion": store.version(LOG.name) + 1, "index": -1, "isStartingVersion": False}
+    for name, line in {"offsets/1": json.dumps(offset), "commits/1": "{}"}.items():
+        (checkpoint / name).write_text(f"v1\n{line}")
+    commits = sorted(Path(store.location, "fold_progress", "_delta_log").glob("*.json"))
+    for each in commits[-lost:]:
+        each.unlink()
+    folded: list[int] = []
+    catch_up(opened(Path(store.location)), store.checkpoint("fold"), settings, CLOCK, [folded.append])
+    assert folded == [lost]
+    log.rows.clear()
+    log.end_commit(producer_id)
+    appended(store.location, log.rows)
+    fold_log(opened(Path(store.location)), settings, CLOCK)
+    assert_as_reference(store.location, log_of(store.location))
