@@ -98,23 +98,28 @@ class Specification:
 
     def rows(self, name: str, ends: Mapping[int, int], topics: Mapping[str, str] = _NO_NAMES) -> list[Row]:
         """The rows of a published table in order, with all records before these ends; ``topics`` are names of ids."""
-        found = [row for at, end in ends.items() for row in self._of_partition(at, end)[name]]
+        found = [row for at, end in ends.items() for row in self.of_partition(name, at, end)]
         if name == "group_members":
             found = [row | {"topic": topics.get(row["topic"], row["topic"])} for row in found]
         return _in_order(name, found)
 
-    def _of_partition(self, at: int, end: int) -> dict[str, list[Row]]:
-        last = max((row.record_offset for row in self._rows[at] if row.record_offset < end), default=-1)
-        if (at, last) not in self._found:
-            before = (row for row in self._rows[at] if row.record_offset <= last)
-            state = partition_state.replay(before, at, self._offsets_partitions, self._semantics)
-            self._found[at, last] = {
-                "current_offsets": list(_offsets(state)),
-                "consumer_groups": list(_groups(state)),
-                "group_members": list(_members(state)),
-                "unstable_offsets": list(_unstable(state)),
+    def state(self, at: int, end: int) -> PartitionState:
+        """The replay of a log partition up to an end."""
+        before = (row for row in self._rows[at] if row.record_offset < end)
+        return partition_state.replay(before, at, self._offsets_partitions, self._semantics)
+
+    def of_partition(self, name: str, at: int, end: int) -> list[Row]:
+        """The rows of a published table of one log partition, likewise."""
+        if (at, end) not in self._found:
+            state = self.state(at, end)
+            found = {
+                "current_offsets": _offsets(state),
+                "consumer_groups": _groups(state),
+                "group_members": _members(state),
+                "unstable_offsets": _unstable(state),
             }
-        return self._found[at, last]
+            self._found[at, end] = {name: _in_order(name, list(rows)) for name, rows in found.items()}
+        return self._found[at, end][name]
 
 
 def _offsets(state: PartitionState) -> Iterator[Row]:

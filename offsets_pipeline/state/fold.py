@@ -186,12 +186,14 @@ class _Rebuild:
     def run(self, chosen: list[int] | None) -> Changes:
         """Replay these log partitions, None: all.
 
-        Replays all of them also if the state is of another log incarnation, or of other semantics.
+        Replays all of them also if the state lacks one, is of another log incarnation or of other semantics.
 
         Raises UndecodableRecord, WriteConflict.
         """
         every = range(self._count)
-        if self._progress.log_incarnation != self._log_incarnation or self._found not in (None, self._semantics):
+        is_whole = self._progress.partitions.keys() == set(every)
+        is_same = self._progress.log_incarnation == self._log_incarnation and self._found == self._semantics
+        if not (is_whole and is_same):
             chosen = None
         tables = [self._store.table(name) for name in self._progress.versions]
         if chosen is None or set(chosen) == set(every):
@@ -209,9 +211,8 @@ class _Rebuild:
         replayed = start if chosen is None else {at: start[at] for at in chosen}
         changes = self._replay(replayed, None)
         versions = _append(self._store, changes)
-        unknown = {at: each for at, each in start.items() if at not in self._progress.partitions}
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
-        moved = unknown | {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
+        moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
         published = ReplayedRows(self._store, changes.files, set(replayed), incarnation)
         self._swap(moved, versions, published)

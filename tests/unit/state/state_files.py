@@ -62,7 +62,15 @@ def of_a_publishing(
 def in_spark(
     table: StateTable, facts: TableFolder, published: TableFolder | None, progress: Mapping[int, PartitionProgress]
 ) -> pa.Table:
-    """The rows that count and are answered, by the query for Spark, which DuckDB runs."""
+    """The rows that count and are answered, by the query for Spark."""
+    of_facts = facts.snapshot().query(f"SELECT * FROM {table.name}").read_all()
+    return answered_in_spark(table, of_facts, None if published is None else published.snapshot().rows(), progress)
+
+
+def answered_in_spark(
+    table: StateTable, facts: pa.Table, published: pa.Table | None, progress: Mapping[int, PartitionProgress]
+) -> pa.Table:
+    """The rows that count and are answered of all rows of two tables, by the query for Spark, which DuckDB runs."""
     sql = table.newest_in_spark("facts", None if published is None else "published", "progress")
     sql = re.sub(r"\bLEFT (ANTI|SEMI) JOIN\b", r"\1 JOIN", sql)
     partitions = [
@@ -72,11 +80,11 @@ def in_spark(
     with duckdb.connect() as connection:
         for macro in _SPARK_FUNCTIONS:
             connection.execute(macro)
-        of_facts = facts.snapshot().query(f"SELECT * FROM {table.name}").read_all()
-        connection.register("facts", of_facts)
+        connection.register("facts", facts)
         if published is not None:
-            connection.register("published", published.snapshot().rows())
-        connection.register("progress", pa.Table.from_pylist(partitions))
+            connection.register("published", published)
+        schema = pa.schema([("log_partition", pa.int32()), ("incarnation", pa.int32()), ("published_to", pa.int64())])
+        connection.register("progress", pa.Table.from_pylist(partitions, schema=schema))
         return connection.sql(sql).to_arrow_table()
 
 
