@@ -745,15 +745,6 @@ MUTATIONS = [
         "pass",
         STATE_WRITER,
     ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PUBLISHING,
-        "for name in _merged_tables(store)}\n    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n",
-        "for name in ()}\n    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n"
-        "    seen = {name: store.table(name).snapshot() for name in _merged_tables(store)}\n",
-        STATE_WRITER,
-    ),
     Mutation("STATE", FOLDS, PUBLISHING, "if newest.incarnations != progress.incarnations:", "if False:", STATE_WRITER),
     Mutation(
         "STATE",
@@ -774,24 +765,12 @@ MUTATIONS = [
     Mutation("STATE", FOLDS, PUBLISHING, "        kept += merge.others(table, gone, shared)\n", "", STATE_WRITER),
     Mutation("STATE", FOLDS, PUBLISHING, "seen=self.seen, is_change=False", "seen=self.seen", STATE_WRITER),
     Mutation(
-        "STATE",
-        FOLDS,
-        PUBLISHING,
-        "if self._versions.get(name) != seen.version:",
-        "if name not in self._versions:",
-        STATE_WRITER,
-    ),
-    Mutation(
         "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
     ),
     Mutation("STATE", FOLDS, DERIVED, "if not groups_changed and all(", "if all(", STATE_WRITER),
     Mutation("STATE", FOLDS, DERIVED, 'if (row["log_partition"], row["group_id"]) in existing]', "]", STATE_WRITER),
     Mutation("STATE", FOLDS, BELONGING, "if newest.version < version:", "if False:", STATE_WRITER),
     Mutation("STATE", FOLDS, BELONGING, "if not is_own(actions):", "if False:", STATE_WRITER),
-    Mutation(
-        "STATE", FOLDS, BELONGING, "        if not changes_rows(actions):\n            continue\n", "", STATE_WRITER
-    ),
-    Mutation("STATE", FOLDS, BELONGING, "if written and written != [progress.incarnation]:", "if False:", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -832,7 +811,6 @@ MUTATIONS = [
         "raise",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, PROGRESS, "{**newest.versions, **versions}", "versions", STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -842,25 +820,6 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, PROGRESS, '"published_to": each.published_to,', '"published_to": 0,', STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "            versions |= published.publish(self._progress)\n", "", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "replace(each, published_to=each.folded_to)", "each", STATE_WRITER),
-    Mutation("STATE", FOLDS, FOLD, "                moved |= self._catch_up(moved, versions)\n", "", STATE_WRITER),
-    Mutation(
-        "STATE",
-        FOLDS,
-        FOLD,
-        "                if self._progress.incarnation > published.incarnation:\n                    raise\n",
-        "",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        FOLD,
-        "folder.commit(add=facts, seen=seen) if facts else seen.version",
-        "seen.version",
-        STATE_WRITER,
-    ),
     Mutation(
         "STATE", FOLDS, "state/fold_rest.py", "[] if from_start else names_of_known(", "names_of_known(", QUESTIONS
     ),
@@ -927,14 +886,6 @@ MUTATIONS = [
         PROGRESS,
         "if partitions[at].incarnation == others[at].incarnation:",
         "if True:",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        FOLD,
-        "known is not None and known.log_incarnation == self._log_incarnation",
-        "False",
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, "state/current.py", "if at in behind & chosen else each", "if False else each", QUESTIONS),
@@ -1035,14 +986,6 @@ MUTATIONS = [
         DOOR_FILE,
         "if newest is None or newest.commits_read > MOST_COMMITS:",
         "if newest is None:",
-        DOOR,
-    ),
-    Mutation(
-        "DOOR",
-        TABLES,
-        DOOR_FILE,
-        "        except OffsetsError:\n            self.remove_uncommitted(add)\n",
-        "        except OffsetsError:\n",
         DOOR,
     ),
     Mutation(
