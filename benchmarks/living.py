@@ -24,7 +24,6 @@ from offsets_pipeline.ingest.segments.segment_ingest import ingest_segments
 from offsets_pipeline.log.append import LogAppender
 from offsets_pipeline.log.file_writer import LogFileWriter
 from offsets_pipeline.maintenance import maintain_store
-from offsets_pipeline.query.views import register_views
 from offsets_pipeline.record.segment import read_segment
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.store import MIRRORED, Store, StoreProperties
@@ -43,10 +42,6 @@ _COMMITS_A_SECOND = 5_000
 _NEWEST_SEED = 2  # of the commits that come on top of a log of seed 1
 _READS = 5
 _OFFSETS = Path(sys.executable).with_name("offsets")
-_SCANS = {
-    "all columns": "SELECT * FROM {}",
-    "count, sum, max": "SELECT count(committed_offset), sum(committed_offset), max(commit_timestamp) FROM {}",
-}
 
 
 @dataclass(frozen=True)
@@ -136,19 +131,6 @@ class LivingStore:
             sys.exit(f"bench: {batches} batches of {_BATCH_COMMITS} commits were folded as {folded}")
         return [each.durationMs["triggerExecution"] / 1000 for each in ended[-batches:]]
 
-    def reads(self, query: str) -> tuple[list[float], list[float]]:
-        """Return the seconds of a query of current_offsets, and of a plain scan of its table."""
-        register_views(self.store.spark, self.store.location)
-        plain = f"delta.`{self.store.location}/current_offsets`"
-        through: list[float] = []
-        beneath: list[float] = []
-        for _ in range(_READS + 1):  # by turns; the first is for the JVM
-            for seconds, name in ((through, "current_offsets"), (beneath, plain)):
-                start = time.perf_counter()
-                self.store.spark.sql(query.format(name)).write.format("noop").mode("overwrite").save()
-                seconds.append(time.perf_counter() - start)
-        return through[1:], beneath[1:]
-
     def steady(self, seconds: int) -> Steady:
         """Append 5,000 commits each second while a stream folds them."""
         appended: list[float] = []
@@ -215,11 +197,6 @@ def measure_living(table: Table, spark: SparkSession, settings: Settings, folder
         table.doing(f"micro-batches into the {what} state")
         store = LivingStore(spark, settings, of_size, folder / what)
         table.add_mean("micro-batch, mean", f"{store.identities:,} identities, {batch}", store.fold(size.batches))
-        for columns, query in _SCANS.items():
-            through, beneath = store.reads(query)
-            data = f"{store.identities:,} identities, after these, {columns}"
-            table.add_times("read current_offsets", data, through)
-            table.add_times("  a plain scan of the table", data, beneath)
         if of_size is shape:
             _measure_questions(table, store)
         shutil.rmtree(folder / what)
@@ -237,7 +214,7 @@ def measure_living(table: Table, spark: SparkSession, settings: Settings, folder
 
 def _measure_questions(table: Table, store: LivingStore) -> None:
     table.doing("questions from a cold shell")
-    groups = store.store.read("groups").select("group_id").limit(_READS).collect()
+    groups = store.store.read("consumer_groups").select("group_id").limit(_READS).collect()
     seconds = [_asked(store, "--group", row["group_id"]) for row in groups]
     table.add_times("describe --group, from a cold shell", f"{store.identities:,} identities", seconds)
     seconds = [_asked(store, "--all-groups", "--format", "json") for _ in range(_READS)]

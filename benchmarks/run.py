@@ -31,6 +31,7 @@ from benchmarks.generate import GeneratedLog, add_shape_options, generate, shape
 from benchmarks.living import FULL, QUICK, measure_living
 from benchmarks.log_content import Shape
 from benchmarks.past import measure_past
+from benchmarks.published import measure_published
 from benchmarks.questions import measure_questions
 from benchmarks.table import Table, timed
 from offsets_pipeline.clock import SystemClock
@@ -266,7 +267,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="500000 commits, 50000 to decode, each once")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of the broker's load and the reload")
     parser.add_argument("--decode-commits", type=int, default=500_000, metavar="N", help="to decode without Spark")
-    parser.add_argument("--only", choices=["decode", "spark", "questions"], help="leave out the rest")
+    parser.add_argument("--only", choices=["decode", "spark", "questions", "published"], help="leave out the rest")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="another version, to compare with")
     parser.add_argument(
         "--folder", type=Path, help="where the temporary folder is made; 20000000 commits need some 10 GB"
     )
@@ -296,7 +298,13 @@ def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
     shape = shape_of(options)
     if options.only in {None, "decode"}:
         measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
-    if options.only == "decode":
+    if options.only in {None, "published"}:
+        try:
+            measure_published(table, folder / "published", options.before, quick=options.quick)
+        except BrokerError as error:
+            sys.exit(f"bench: {error}")
+        shutil.rmtree(folder / "published")
+    if options.only in {"decode", "published"}:
         return
     table.doing(f"generating {shape.commits:,} commits")
     log = generate(shape, folder / "segments")

@@ -45,6 +45,10 @@ class Table:
         """A line in seconds, the mean."""
         self._lines.append(Line(what, data, tuple(seconds), f"{statistics.mean(seconds):.2f} s"))
 
+    def add_compared(self, what: str, data: str, seconds: list[float], figure: str) -> None:
+        """A line in seconds, beside something else."""
+        self._lines.append(Line(what, data, tuple(seconds), figure))
+
     def add_size(self, what: str, data: str, figure: str) -> None:
         """A line of bytes."""
         self._lines.append(Line(what, data, (), figure))

@@ -203,9 +203,11 @@ def test_ingest_fold_reload_and_verify_say_how_much(
     ingested = f"added to {store} from {files} segment files (5 log partitions)\n"
     assert offsets("ingest-segments", "--store", store, source) == f"{records} records {ingested}"
     assert offsets("ingest-segments", "--store", store, source) == f"0 records {ingested}"
-    assert offsets("reload", "--store", store, "--partition", "0", "--partition", "1").startswith(
-        f"{sum(row.log_partition < 2 for row in log_of(store))} records replayed in "
-    )
+    two = ("--partition", "0", "--partition", "1")
+    of_two = sum(row.log_partition < 2 for row in log_of(store))
+    # the state has no log partition yet, so all of them are replayed
+    assert offsets("reload", "--store", store, *two) == f"{records} records replayed in {store}\n"
+    assert offsets("reload", "--store", store, *two).startswith(f"{of_two} records replayed in ")
     assert offsets("reload", "--store", store) == f"{records} records replayed in {store}\n"
     live = sum(len(group["offsets"]) for group in export_of(store)["groups"].values())
     said = offsets("verify", "--store", store)
