@@ -1,7 +1,7 @@
 """SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
 
 Every relation is a view in DuckDB's memory: `log` of a store is `store0_log`, with the rows of `newest_groups` that
-count `store0_newest_groups`. The views for users are those of duckdb_views.py, over these, of all stores.
+count `store0_newest_groups`. The views for users are those of state/duckdb_views.py, over these, of all stores.
 
 DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
 and a query is one SELECT.
@@ -36,11 +36,11 @@ from offsets_pipeline.delta.schemas import (
 )
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
-from offsets_pipeline.query.duckdb_views import VIEWS
 from offsets_pipeline.query.filters import Filters, filters_of
-from offsets_pipeline.query.lag_view import STEPS
+from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.state.duckdb_views import VIEWS
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, StateTable
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def _made_with(name: str, views: Iterable[str]) -> set[str]:
 
 def _views_of(kind: TopicKind) -> Mapping[str, str]:
     """The definitions of the views of a store, by name."""
-    return CONNECT_VIEWS if kind.is_connect else VIEWS
+    return CONNECT_VIEWS if kind.is_connect else VIEWS | {"consumer_lag": CONSUMER_LAG}
 
 
 def _tables_of(kind: TopicKind) -> tuple[Table, ...]:

@@ -1,6 +1,6 @@
 """The definitions of the views, in Spark SQL. Each is one SELECT over the rows of the state tables that count.
 
-views.py and connect_views.py fill them in. duckdb_views.py has them in DuckDB's SQL.
+views.py and connect_views.py fill them in. state/duckdb_views.py has them in DuckDB's SQL.
 
 ==================  =================================================================================================
 current_offsets     one row per committed offset that a fetch answers (R10, R14)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,18 +23,18 @@ from offsets_pipeline.delta.schemas import (
     UNSTABLE_OFFSETS,
     published_tables_of,
 )
-from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.semantics.answering import HIDES_OFFSETS
 from offsets_pipeline.state.belonging import INCARNATION, belonging
+from offsets_pipeline.state.duckdb_views import VIEWS
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
-from offsets_pipeline.state.merged_rows import facts_of, merged, named_files
-from offsets_pipeline.state.published_rows import ended, published_members
+from offsets_pipeline.state.merged_rows import facts_of, merged, named_files, rows_by_sql
+from offsets_pipeline.state.published_rows import ended
 from offsets_pipeline.state.unfolded import UnfoldedLog
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.delta.snapshot import Snapshot
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 _TOPICS = "offsets-topics"
 #: Delta application whose transactions are the number of records that connectors were made of.
 _RECORDS = "offsets-records"
+_PENDING = FOLD_PROGRESS.arrow_schema().field("pending").type
 
 
 def write_derived(
@@ -68,48 +68,34 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
     made_of = {INCARNATION: progress.incarnation, _TOPICS: names.version}
     if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
         return seen.version
-    folder = store.table(CONSUMER_GROUPS.name)
-    found = [CONSUMER_GROUPS.arrow_schema().empty_table().select(["group_id", "members"])]
-    for file in folder.snapshot().files():
-        with folder.open_file(file) as parquet:
-            found.append(parquet.read(found[0].column_names, use_threads=False).cast(found[0].schema))
-    topics = names.rows()
-    of_id = dict(zip(topics["topic_id"].to_pylist(), topics["topic"].to_pylist(), strict=True))
-    return _replace(store, seen, published_members(pa.concat_tables(found), of_id), made_of)
+    rows = rows_by_sql(
+        VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics"),
+        groups=_published_groups(store, "group_id, members"),
+        topics=names.rows(),
+    )
+    return _replace(store, seen, rows, made_of)
 
 
 def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
     """R17: the pending commits of groups that exist."""
-    rows = [
-        {
-            **{name: each[name] for name in ("group_id", "topic", "partition", "producer_id", "record_offset")},
-            "pending_offset": each["committed_offset"],
-            "log_partition": at,
-        }
-        for at, partition in progress.partitions.items()
-        for each in partition.pending
-        if not each["misplaced"]
-    ]
-    if not rows and not seen.files():
+    pending = {at: each.pending for at, each in progress.partitions.items() if each.pending}
+    if not pending and not seen.files():
         return seen.version
-    existing = _answering_groups(store, {row["group_id"] for row in rows})
-    kept = [row for row in rows if (row["log_partition"], row["group_id"]) in existing]
-    found = pa.Table.from_pylist(kept, schema=UNSTABLE_OFFSETS.arrow_schema())
-    known = seen.rows()
-    return seen.version if found.equals(known) else _replace(store, seen, found)
+    rows = rows_by_sql(
+        VIEWS["unstable_offsets"].format(groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress"),
+        groups=_published_groups(store, "log_partition, group_id, group_type, state"),
+        progress=pa.table(
+            {"log_partition": pa.array(pending, pa.int32()), "pending": pa.array(pending.values(), _PENDING)}
+        ),
+    )
+    return (
+        seen.version if rows.cast(UNSTABLE_OFFSETS.arrow_schema()).equals(seen.rows()) else _replace(store, seen, rows)
+    )
 
 
-def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]:
-    """Those of the groups whose offsets are answered (R14)."""
-    folder = store.table(CONSUMER_GROUPS.name)
-    found: set[tuple[int, str]] = set()
-    for file in folder.snapshot().files() if group_ids else ():
-        with folder.open_file(file) as parquet:
-            rows = parquet.read(["log_partition", "group_id", "group_type"], use_threads=False)
-        hides = pc.fill_null(pc.equal(rows["group_type"], SHARE), False)  # noqa: FBT003 - of Arrow
-        rows = rows.filter(pc.and_not(pc.is_in(rows["group_id"], pa.array(sorted(group_ids), pa.string())), hides))
-        found |= set(zip(rows["log_partition"].to_pylist(), rows["group_id"].to_pylist(), strict=True))
-    return found
+def _published_groups(store: Store, columns: str) -> pa.Table:
+    groups = store.table(CONSUMER_GROUPS.name).snapshot()
+    return groups.query(f"SELECT {columns} FROM {CONSUMER_GROUPS.name}").read_all()
 
 
 # --- Kafka Connect
@@ -125,23 +111,17 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
     written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
     if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
         return {name: each.version for name, each in written.items()}
-    kinds = [each.properties.topic_kind for each in every]
-    with duckdb.connect() as connection:
-        for number, (each, known) in enumerate(every.items()):
-            connection.register(f"store{number}", _connect_rows(each, known))
-        places = {
-            "own": "store0",
-            "all": " UNION ALL ".join(f"FROM store{number}" for number in range(len(every))),
-            **connect_conditions(kinds),
-        }
-        found = {
-            name: connection.sql(f"FROM ({CONNECT_VIEWS[name].format(**places)}) ORDER BY 1, 2").to_arrow_table()
-            for name in written
-        }
-    return {
-        name: _replace(store, each, found[name].cast(each.table.arrow_schema()), made_of)
-        for name, each in written.items()
+    rows = {f"store{number}": _connect_rows(*each) for number, each in enumerate(every.items())}
+    places = {
+        "own": "store0",
+        "all": " UNION ALL ".join(f"FROM {each}" for each in rows),
+        **connect_conditions([each.properties.topic_kind for each in every]),
     }
+    versions = {}
+    for name, each in written.items():
+        found = rows_by_sql(CONNECT_VIEWS[name].format(**places), **rows)
+        versions[name] = _replace(store, each, found, made_of)
+    return versions
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
@@ -154,7 +134,7 @@ def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
 
 def _replace(store: Store, seen: Snapshot, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
     """Put rows in place of all rows of a table; returns the version. Raises WriteConflict if it changed since."""
-    folder = store.table(seen.table.name)
+    folder, rows = store.table(seen.table.name), rows.cast(seen.table.arrow_schema())
     return folder.commit(
         [folder.write_file(rows)] if rows.num_rows else [],
         seen.files(),
@@ -203,39 +183,23 @@ def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, i
     if log.incarnation != progress.log_incarnation:
         return {}
     missing, behind = log.unfolded(progress.partitions)
-    notes = _notes(store, progress.log_incarnation)
-    files_us = max((each["updated_at"] or 0 for each in notes.values()), default=0)
-    times: dict[int, int] = {}
-    for at in progress.partitions.keys() - missing.keys() - behind:
-        if store.properties.kind == OWNED:
-            times[at] = now_ms * 1000
-        elif at in notes:
-            times[at] = notes[at]["read_at"] or files_us
-    late = progress.partitions.keys() - times.keys()
-    return times | _newest_commits(store, late) if late else times
-
-
-def _notes(store: Store, log_incarnation: int) -> dict[int, dict[str, Any]]:
-    rows = store.table(LOG_PARTITIONS.name).snapshot().rows()
-    columns = {name: rows[name].cast(pa.int64()).to_pylist() for name in ("log_partition", "log_incarnation")}
-    for name in ("updated_at", "read_at"):  # as numbers: Arrow imports pandas to convert a time
-        columns[name] = rows[name].cast(pa.int64()).to_pylist()
-    notes = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}
-
-
-def _newest_commits(store: Store, partitions: AbstractSet[int]) -> dict[int, int]:
-    """The time of the newest published commit of each of these log partitions, in microseconds."""
+    whole = progress.partitions.keys() - missing.keys() - behind
+    if store.properties.kind == OWNED:
+        times = dict.fromkeys(whole, now_ms * 1000)
+    else:
+        looks = _microseconds(store, LOG_PARTITIONS.name, "coalesce(read_at, max(updated_at) OVER ())", log.incarnation)
+        times = {at: looks[at] for at in whole & looks.keys()}
+    if times.keys() == progress.partitions.keys():
+        return times
     is_connect = store.properties.topic_kind.is_connect
     table, time_of = (CONNECTOR_OFFSETS, "record_timestamp") if is_connect else (CURRENT_OFFSETS, "commit_timestamp")
-    folder = store.table(table.name)
-    newest: dict[int, int] = {}
-    for file in folder.snapshot().files():
-        with folder.open_file(file) as parquet:
-            rows = parquet.read(["log_partition", time_of], use_threads=False)
-        found = rows.group_by("log_partition").aggregate([(time_of, "max")])
-        times = found[f"{time_of}_max"].cast(pa.int64()).to_pylist()
-        for at, time in zip(found["log_partition"].to_pylist(), times, strict=True):
-            if at in partitions and time is not None:
-                newest[at] = max(time, newest.get(at, time))
-    return newest
+    return _microseconds(store, table.name, f"max({time_of})") | times
+
+
+def _microseconds(store: Store, table: str, time: str, log_incarnation: int | None = None) -> dict[int, int]:
+    """A time of each log partition in a table, of rows of this log incarnation; None: of all rows."""
+    rest = "GROUP BY log_partition" if log_incarnation is None else f"WHERE log_incarnation = {log_incarnation}"
+    query = f"SELECT log_partition, arrow_cast({time}, 'Int64') FROM {table} {rest}"
+    rows = store.table(table).snapshot().query(query).read_all()
+    found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    return {at: time_us for at, time_us in found if time_us is not None}

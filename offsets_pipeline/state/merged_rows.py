@@ -43,13 +43,17 @@ def facts_of(
 
 def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa.Table:
     """The rows that count of these facts and published rows, sorted by their key."""
+    tables = {"facts": facts} | ({} if published is None else {"published": published})
+    newest = table.newest("facts", None if published is None else "published", "ANTI JOIN")
+    return rows_by_sql(newest, ", ".join(table.key), **tables).cast(table.row_schema())
+
+
+def rows_by_sql(query: str, order: str = "ALL", **tables: pa.Table) -> pa.Table:
+    """The rows of a query in DuckDB's SQL over these tables, in this order."""
     with duckdb.connect(config=_CONFIGURATION) as connection:
-        connection.register("facts", facts)
-        if published is not None:
-            connection.register("published", published)
-        rows = table.newest("facts", None if published is None else "published", "ANTI JOIN")
-        found = connection.sql(f"SELECT * FROM ({rows}) n ORDER BY {', '.join(table.key)}").to_arrow_table()
-    return found.cast(table.row_schema())
+        for name, rows in tables.items():
+            connection.register(name, rows)
+        return connection.sql(f"SELECT * FROM ({query}) q ORDER BY {order}").to_arrow_table()
 
 
 def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:

@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, GROUP_MEMBERS
-from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.group_types import SHARE
-from offsets_pipeline.state.merge_on_read import OFFSETS
+from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.state.duckdb_views import VIEWS
+from offsets_pipeline.state.merge_on_read import DESCRIBED
+from offsets_pipeline.state.merged_rows import rows_by_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,80 +27,35 @@ if TYPE_CHECKING:
 Groups = frozenset[tuple[int, str]]
 
 _FILE_ROWS = 1_000_000
-#: Columns of a group that a misplaced one does not answer (R1).
-_ANSWERS = (
-    *("assignor", "generation", "group_epoch", "assignment_epoch", "leader", "state_timestamp", "members"),
-    "member_count",
-)
+#: Facts of groups that say more than their published rows: a misplaced one describes itself, others hide offsets.
+_STAYS = f"{HIDES_OFFSETS} OR misplaced"
 
 
 def hiding(groups: pa.Table) -> Groups:
     """The groups among rows of `group_facts` that hide their offsets (R14)."""
-    hides = pc.or_(pc.equal(groups["state"], DEAD), pc.fill_null(pc.equal(groups["group_type"], SHARE), False))  # noqa: FBT003
-    found = groups.filter(hides)
-    return frozenset(zip(found["log_partition"].to_pylist(), found["group_id"].to_pylist(), strict=True))
+    found = rows_by_sql(f"SELECT log_partition, group_id FROM groups WHERE {HIDES_OFFSETS}", groups=groups)
+    return frozenset(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
 def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, str]]) -> tuple[pa.Table, pa.Table]:
-    """The rows of the published table, and the rows that stay facts, of rows of each key once.
+    """The rows of the published table, and the rows that stay facts, of rows of each key once, sorted by their key.
 
     A fact that says more than its published row stays as well: the position of an offset (R10c), a misplaced group's
     description, and that a group hides its offsets.
     """
-    if table is OFFSETS:
-        is_answered = pc.and_not(pc.fill_null(pc.greater_equal(rows["committed_offset"], 0), False), rows["misplaced"])  # noqa: FBT003
-        if hidden:
-            is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))
-        stays = pc.or_(pc.invert(is_answered), pc.not_equal(rows["position"], rows["record_offset"]))
-        published = rows.select(CURRENT_OFFSETS.names())
-        if not pc.all(is_answered).as_py():
-            published = published.filter(is_answered)
-        return published.cast(CURRENT_OFFSETS.arrow_schema()), rows.filter(stays)
-    is_answered = pc.not_equal(rows["state"], DEAD)
-    hides = pc.fill_null(pc.equal(rows["group_type"], SHARE), False)  # noqa: FBT003
-    stays = pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)
-    return _published_groups(rows.filter(is_answered)), rows.filter(stays)
-
-
-def _published_groups(rows: pa.Table) -> pa.Table:
-    """Rows of `consumer_groups` from rows of `group_facts`."""
-    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
-    columns["assignor"] = columns.pop("protocol")
-    columns["member_count"] = pc.fill_null(pc.list_value_length(columns["members"]), 0)
-    if pc.any(columns["misplaced"]).as_py():
-        places = pa.array(np.arange(rows.num_rows), mask=columns["misplaced"].to_numpy(zero_copy_only=False))
-        columns |= {name: columns[name].take(places) for name in _ANSWERS}
-        columns["member_count"] = pc.fill_null(columns["member_count"], 0)
-    columns["assignor"] = pc.fill_null(columns["assignor"], "")
-    schema = CONSUMER_GROUPS.arrow_schema()
-    return pa.Table.from_arrays([columns[each.name].cast(each.type) for each in schema], schema=schema)
-
-
-def published_members(groups: pa.Table, topics: Mapping[str, str]) -> pa.Table:
-    """Rows of `group_members` from the columns group_id and members of `consumer_groups`; ``topics`` are names of ids.
-
-    One row per member and assigned partition, and one for a member without an assignment.
-    """
-    members = groups["members"].combine_chunks()
-    member = members.flatten()
-    of_group = pc.list_parent_indices(members)
-    assignment = member.field("assignment")
-    assigned = assignment.flatten()
-    of_member = pc.list_parent_indices(assignment)
-    count = pc.fill_null(pc.list_value_length(assignment), 0).to_numpy(zero_copy_only=False)
-    without = pa.array(np.flatnonzero(count == 0), pa.int64())
-    rows = pa.concat_arrays([of_member.cast(pa.int64()), without])
-    ids = assigned.field("topic_id")
-    names = pa.array([topics.get(each) for each in ids.to_pylist()], pa.string())
-    nothing = pa.nulls(len(without))
-    found = {name: member.field(name).take(rows) for name in GROUP_MEMBERS.names() if name in _names_of(member.type)}
-    found["group_id"] = groups["group_id"].combine_chunks().take(of_group).take(rows)
-    found["topic"] = pa.concat_arrays([pc.coalesce(assigned.field("topic"), names, ids), nothing.cast(pa.string())])
-    found["partition"] = pa.concat_arrays([assigned.field("partition"), nothing.cast(pa.int32())])
-    schema = GROUP_MEMBERS.arrow_schema()
-    rows_of = pa.Table.from_arrays([found[each.name].cast(each.type) for each in schema], schema=schema)
-    order = [(name, "ascending") for name in ("group_id", "member_id", "topic", "partition")]
-    return rows_of.sort_by(order)
+    if table is DESCRIBED:
+        view = VIEWS["consumer_groups"].format(groups="groups", answers=ANSWERS, is_listed=IS_LISTED)
+        published = rows_by_sql(view, "log_partition, group_id", groups=rows)
+        stays = rows_by_sql(f"FROM groups WHERE {_STAYS}", "log_partition, group_id", groups=rows)
+        return published.cast(CONSUMER_GROUPS.arrow_schema()), stays.cast(rows.schema)
+    is_answered = pc.and_not(pc.fill_null(pc.greater_equal(rows["committed_offset"], 0), False), rows["misplaced"])  # noqa: FBT003
+    if hidden:
+        is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))
+    stays = rows.filter(pc.or_(pc.invert(is_answered), pc.not_equal(rows["position"], rows["record_offset"])))
+    published = rows.select(CURRENT_OFFSETS.names())
+    if not pc.all(is_answered).as_py():
+        published = published.filter(is_answered)
+    return published.cast(CURRENT_OFFSETS.arrow_schema()), stays
 
 
 def write_published(folder: TableFolder, rows: pa.Table) -> list[AddFile]:
@@ -144,7 +100,3 @@ def _of_groups(rows: pa.Table, groups: AbstractSet[tuple[int, str]]) -> pa.Array
     of_some = zip(some["log_partition"].to_pylist(), some["group_id"].to_pylist(), strict=True)
     found[at] = [group in groups for group in of_some]
     return pa.array(found)
-
-
-def _names_of(struct: pa.StructType) -> set[str]:
-    return {each.name for each in struct}

@@ -1,7 +1,5 @@
 """The definitions of the views, in DuckDB's SQL. view_queries.py explains them, and has them in Spark's SQL."""
 
-from offsets_pipeline.query.lag_view import CONSUMER_LAG
-
 #: Placeholders are the rows of the state tables that count, and the conditions of semantics/answering.py.
 VIEWS = {
     "current_offsets": """
@@ -33,5 +31,4 @@ VIEWS = {
         LEFT JOIN unnest(m.member.assignment) a(assigned) ON TRUE
         LEFT JOIN {topics} t ON t.topic_id = a.assigned.topic_id
     """,
-    "consumer_lag": CONSUMER_LAG,
 }
