@@ -626,15 +626,6 @@ MUTATIONS = [
         "progress.partitions.keys()",
         PUBLISHED_AS_OF,
     ),
-    Mutation("R38", FOLDS, DERIVED, "newest[at] = max(time, newest.get(at, time))", "pass", PUBLISHED_AS_OF),
-    Mutation(
-        "R38",
-        FOLDS,
-        PUBLISHED,
-        'is_answered = pc.not_equal(rows["state"], DEAD)',
-        'is_answered = rows["state"].is_valid()',
-        STATE_WRITER,
-    ),
     Mutation(
         "STATE",
         FOLDS,
@@ -721,30 +712,6 @@ MUTATIONS = [
         "pass",
         STATE_WRITER,
     ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PUBLISHED,
-        'pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)',
-        'pc.or_(pc.invert(is_answered), rows["misplaced"])',
-        STATE_WRITER,
-    ),
-    Mutation(
-        "STATE",
-        FOLDS,
-        PUBLISHED,
-        'pc.or_(pc.or_(pc.invert(is_answered), rows["misplaced"]), hides)',
-        "pc.or_(pc.invert(is_answered), hides)",
-        STATE_WRITER,
-    ),
-    Mutation(
-        "R38",
-        FOLDS,
-        PUBLISHED,
-        "columns |= {name: columns[name].take(places) for name in _ANSWERS}",
-        "pass",
-        STATE_WRITER,
-    ),
     Mutation("STATE", FOLDS, PUBLISHING, "if newest.incarnations != progress.incarnations:", "if False:", STATE_WRITER),
     Mutation(
         "STATE",
@@ -768,7 +735,6 @@ MUTATIONS = [
         "STATE", FOLDS, PUBLISHING, ' and int(file.partition["incarnation"]) < progress.incarnation', "", STATE_WRITER
     ),
     Mutation("STATE", FOLDS, DERIVED, "if not groups_changed and all(", "if all(", STATE_WRITER),
-    Mutation("STATE", FOLDS, DERIVED, 'if (row["log_partition"], row["group_id"]) in existing]', "]", STATE_WRITER),
     Mutation("STATE", FOLDS, BELONGING, "if newest.version < version:", "if False:", STATE_WRITER),
     Mutation("STATE", FOLDS, BELONGING, "if not is_own(actions):", "if False:", STATE_WRITER),
     Mutation(
@@ -1068,6 +1034,124 @@ MUTATIONS = [
         "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
     ),
     Mutation("DOOR", TABLES, "delta/reader.py", 'each if "://" in each else unquote(each)', "each", DOOR),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "    seen = {table.name: store.table(table.name).snapshot() for table in published}\n"
+        "    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n",
+        "    progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))\n"
+        "    seen = {table.name: store.table(table.name).snapshot() for table in published}\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "all(self._versions.get(name) == each.version for name, each in seen.items())",
+        "bool(self._versions)",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PUBLISHING, "        progress.fenced()\n", "        pass\n", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHING,
+        "            each.drop(newest.number + 1)\n",
+        "            each.drop(newest.number)\n",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, BELONGING, "        if changes_rows(actions):\n", "        if True:\n", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, BELONGING, "(written == [progress.incarnation] and not is_named)", "not is_named", STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        BELONGING,
+        "(written == [progress.incarnation] and not is_named)",
+        "written == [progress.incarnation]",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, PROGRESS, "return {**self.versions, **later}", "return later", STATE_WRITER),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PROGRESS,
+        "self.replace(partitions, {**self.versions, **versions})",
+        "self.replace(partitions, versions)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, FOLD, "                versions |= published.publish(self._progress, seen)\n", "", STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}",
+        "moved = dict(written)",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE", FOLDS, FOLD, "            moved |= self._catch_up(moved, versions, published)\n", "", STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "or self._progress.incarnation > published.incarnation  #",
+        "#",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "folder.commit(add=facts, seen=seen, is_change=is_change) if facts else seen.version",
+        "seen.version",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        FOLD,
+        "                published.merge({at: each.folded_to for at, each in moved.items()})\n",
+        "                pass\n",
+        STATE_WRITER,
+    ),
+    Mutation("STATE", FOLDS, FOLD, "at in known and known[at].folded_to > each.folded_to}", "False}", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, PUBLISHED, '_STAYS = f"{HIDES_OFFSETS} OR misplaced"', '_STAYS = "misplaced"', STATE_WRITER
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        PUBLISHED,
+        "    if hidden:\n        is_answered = pc.and_not(is_answered, _of_groups(rows, hidden))\n",
+        "",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
+        DERIVED,
+        "times = {at: looks[at] for at in whole & looks.keys()}",
+        "times = dict(looks)",
+        PUBLISHED_AS_OF,
+    ),
+    Mutation(
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        "        except OffsetsError:\n            self.remove_uncommitted(() if keep else add)\n",
+        "        except OffsetsError:\n",
+        DOOR,
+    ),
+    Mutation("STATE", FOLDS, "state/duckdb_views.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),
+    Mutation(
+        "STATE", FOLDS, PUBLISHED, '_STAYS = f"{HIDES_OFFSETS} OR misplaced"', "_STAYS = HIDES_OFFSETS", STATE_WRITER
+    ),
 ]
 
 
