@@ -28,8 +28,7 @@ from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.duckdb_views import VIEWS
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
-from offsets_pipeline.state.merged_rows import facts_of, merged, named_files, rows_by_sql
-from offsets_pipeline.state.published_rows import ended
+from offsets_pipeline.state.published_rows import ended, facts_of, merged, named_files, rows_by_sql
 from offsets_pipeline.state.unfolded import UnfoldedLog
 from offsets_pipeline.store import Store
 

@@ -1,4 +1,4 @@
-"""Rows of the published tables from rows that count: what is answered, in the columns of the views."""
+"""Rows of the state in memory, for publishing: those that count, those that are answered, and their files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pyarrow.compute as pc
 
 from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
+from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.duckdb_views import VIEWS
-from offsets_pipeline.state.merge_on_read import DESCRIBED
-from offsets_pipeline.state.merged_rows import rows_by_sql
+from offsets_pipeline.state.merge_on_read import DESCRIBED, by_incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.merge_on_read import StateTable
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 Groups = frozenset[tuple[int, str]]
 
 _FILE_ROWS = 1_000_000
+_MOST_PARTITIONS = 100_000  # of a log, for files of other programs without statistics
+#: One core: publishing runs beside folds.
+_CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
+
 #: Facts of groups that say more than their published rows: a misplaced one describes itself, others hide offsets.
 _STAYS = f"{HIDES_OFFSETS} OR misplaced"
 
@@ -100,3 +105,68 @@ def _of_groups(rows: pa.Table, groups: AbstractSet[tuple[int, str]]) -> pa.Array
     of_some = zip(some["log_partition"].to_pylist(), some["group_id"].to_pylist(), strict=True)
     found[at] = [group in groups for group in of_some]
     return pa.array(found)
+
+
+# --- reading
+
+
+def facts_of(
+    table: StateTable,
+    folder: TableFolder,
+    files: Sequence[StoredFile],
+    incarnations: Mapping[int, int],
+    partitions: Collection[int],
+) -> pa.Table:
+    """The facts in files of these incarnations, given by log partition, in no order; with `folded_to`.
+
+    Raises as `TableFolder.open_file`, which all functions here do.
+    """
+    schema = pa.schema([*table.row_schema(), folder.table.arrow_schema().field("folded_to")])
+    found = [schema.empty_table()]
+    for incarnation, named in by_incarnation({at: incarnations[at] for at in partitions}).items():
+        own = [file for file in files if file.partition["incarnation"] == str(incarnation)]
+        found.append(rows_of(folder, own, named).select(schema.names))
+    return pa.concat_tables(found)
+
+
+def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa.Table:
+    """The rows that count of these facts and published rows, sorted by their key."""
+    tables = {"facts": facts} | ({} if published is None else {"published": published})
+    newest = table.newest("facts", None if published is None else "published", "ANTI JOIN")
+    return rows_by_sql(newest, ", ".join(table.key), **tables).cast(table.row_schema())
+
+
+def rows_by_sql(query: str, order: str = "ALL", **tables: pa.Table) -> pa.Table:
+    """The rows of a query in DuckDB's SQL over these tables, in this order."""
+    import duckdb  # noqa: PLC0415 - questions import this module and publish nothing
+
+    with duckdb.connect(config=_CONFIGURATION) as connection:
+        for name, rows in tables.items():
+            connection.register(name, rows)
+        return connection.sql(f"SELECT * FROM ({query}) q ORDER BY {order}").to_arrow_table()
+
+
+def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:
+    """The rows of files that are of these log partitions, without the partition columns of the table."""
+    wanted = set(partitions)
+    schema = pa.schema([each for each in folder.table.arrow_schema() if each.name not in folder.table.partitioned_by])
+    found = [schema.empty_table()]
+    for file in files:
+        if log_partitions_in(file) & wanted:
+            with folder.open_file(file) as parquet:
+                rows = parquet.read(use_threads=False).select(schema.names).cast(schema)
+            found.append(rows if log_partitions_in(file) <= wanted else of_partitions(rows, wanted))
+    return pa.concat_tables(found)
+
+
+def named_files(files: Iterable[StoredFile], incarnations: Mapping[int, int]) -> list[StoredFile]:
+    """Published files, and those of facts of the incarnations that count."""
+    named = {str(each) for each in incarnations.values()}
+    return [file for file in files if not file.partition or file.partition["incarnation"] in named]
+
+
+def log_partitions_in(file: StoredFile) -> set[int]:
+    """The log partitions that a file may have rows of."""
+    if not {"log_partition"} <= file.lowest.keys() & file.highest.keys():
+        return set(range(_MOST_PARTITIONS))
+    return set(range(file.lowest["log_partition"], file.highest["log_partition"] + 1))

@@ -26,8 +26,18 @@ from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
-from offsets_pipeline.state.merged_rows import facts_of, log_partitions_in, merged, named_files, rows_of
-from offsets_pipeline.state.published_rows import divided, ended, hiding, write_facts, write_published
+from offsets_pipeline.state.published_rows import (
+    divided,
+    ended,
+    facts_of,
+    hiding,
+    log_partitions_in,
+    merged,
+    named_files,
+    rows_of,
+    write_facts,
+    write_published,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -14,8 +14,7 @@ from offsets_pipeline.delta import query
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import OFFSETS, StateTable, named_rows
-from offsets_pipeline.state.merged_rows import merged
-from offsets_pipeline.state.published_rows import write_facts, write_published
+from offsets_pipeline.state.published_rows import merged, write_facts, write_published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
