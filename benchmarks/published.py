@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.broker import broker_load_seconds
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 _BATCH_COMMITS = 10_000
+_JUMP = 100_000_000  # of record offsets: a compacted log has gaps
 _OURS = Path(__file__).resolve().parent.parent
 _IN_NO_STATE = {"log", "log_partitions", "topics", "quarantine"}
 _SCANS = {
@@ -63,6 +65,20 @@ def shapes(*, quick: bool) -> dict[str, Shape]:
 # --- in a worker
 
 
+class _Living(LivingStore):
+    """Appends the same commits again and again, behind those that are there: generated once."""
+
+    def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
+        """See LivingStore."""
+        made: dict[int, list[pa.Table]] = self.__dict__.setdefault("made", {})
+        if batches not in made:
+            made[batches] = list(super().newest(batches, commits))
+        self.uses = self.__dict__.get("uses", 0) + 1
+        for rows in made[batches]:
+            later = pc.add(rows["record_offset"], self.uses * _JUMP)
+            yield rows.set_column(rows.column_names.index("record_offset"), "record_offset", later)
+
+
 class _Worker:
     """The stores of one program."""
 
@@ -74,7 +90,7 @@ class _Worker:
         self._spark.sparkContext.setLogLevel("ERROR")
         of = shapes(quick=quick)
         self._living = {
-            name: LivingStore(self._spark, self._settings, of[name], folder / name) for name in ("small", "large")
+            name: _Living(self._spark, self._settings, of[name], folder / name) for name in ("small", "large")
         }
         log = Store.create(self._spark, str(folder / "log"), StoreProperties(MIRRORED, of["log"].offsets_partitions))
         ingest_segments(self._spark, log.location, [str(folder.parent / "segments")], self._settings, self._clock)
@@ -104,10 +120,10 @@ class _Worker:
         register_views(self._spark, self._large)
         return [self._scanned(scan, "current_offsets")]
 
-    def published(self, number: int, scan: str) -> list[float]:
+    def published(self, scan: str) -> list[float]:
         """Seconds of Spark for the published table, and for one that is written at once; the same of DuckDB."""
         table = f"{self._large}/current_offsets"
-        once = str(self._folder / f"once-{number}")
+        once = str(self._folder / "once")
         if not Path(once).exists():
             write_deltalake(once, DeltaTable(table).to_pyarrow_table().replace_schema_metadata())
             for path in (table, once):  # Spark reads their logs
@@ -167,8 +183,8 @@ class Program:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree
         )
-        self._requests = cast(IO[str], self._process.stdin)
-        self._answers = cast(IO[str], self._process.stdout)
+        self._requests = cast("IO[str]", self._process.stdin)
+        self._answers = cast("IO[str]", self._process.stdout)
         self._answer()
 
     def ask(self, *request: object) -> list[Any]:
@@ -233,13 +249,15 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
                 note(f"{name}, {key}", *worker.ask(*request))
             if name != "now":
                 continue
-            for scan in _SCANS:
-                keys = ("Spark, published", "Spark, once", "DuckDB, published", "DuckDB, once")
-                for key, seconds in zip(keys, worker.ask("published", number, scan), strict=True):
-                    note(f"{scan}, {key}", seconds)
             location, *groups = worker.ask("groups")
             note("describe", _run("describe", "--store", location, "--group", groups[number % len(groups)]))
             note("help", _run("--help"))
+    keys = ("Spark, published", "Spark, once", "DuckDB, published", "DuckDB, once")
+    for scan in _SCANS:
+        table.doing(f"the published table, {scan}")
+        for _ in range(ROUNDS + 1):
+            for key, seconds in zip(keys, workers["now"].ask("published", scan), strict=True):
+                note(f"{scan}, {key}", seconds)
     return figures
 
 
