@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 _BATCH_COMMITS = 10_000
-_JUMP = 100_000_000  # of record offsets: a compacted log has gaps
+_FIRST = 100_000_000  # record offset: a compacted log has gaps
 _OURS = Path(__file__).resolve().parent.parent
 _IN_NO_STATE = {"log", "log_partitions", "topics", "quarantine"}
 _SCANS = {
@@ -73,9 +73,11 @@ class _Living(LivingStore):
         made: dict[int, list[pa.Table]] = self.__dict__.setdefault("made", {})
         if batches not in made:
             made[batches] = list(super().newest(batches, commits))
-        self.uses = self.__dict__.get("uses", 0) + 1
+        places = [pc.min_max(rows["record_offset"]).as_py() for rows in made[batches]]
+        shift = self.__dict__.get("end", _FIRST) - min(place["min"] for place in places)
+        self.end = max(place["max"] for place in places) + shift + 1
         for rows in made[batches]:
-            later = pc.add(rows["record_offset"], self.uses * _JUMP)
+            later = pc.add(rows["record_offset"], shift)
             yield rows.set_column(rows.column_names.index("record_offset"), "record_offset", later)
 
 
@@ -244,8 +246,8 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
         if number == 1:
             figures.clear()
         for name, worker in workers.items():
-            table.doing(f"round {number} of {ROUNDS}, the program {name}")
             for key, *request in _requests(quick=quick, is_first=not number):
+                table.doing(f"round {number} of {ROUNDS}, the program {name}: {key}")
                 note(f"{name}, {key}", *worker.ask(*request))
             if name != "now":
                 continue
@@ -264,7 +266,7 @@ def _rounds(table: Table, workers: Mapping[str, Program], *, quick: bool) -> Fig
 def _requests(*, quick: bool, is_first: bool) -> Iterator[tuple[Any, ...]]:
     batches = 5 if quick or is_first else 40
     yield "small batches", "batches", "small", batches
-    yield "large batches", "batches", "large", 5 if quick or is_first else 130  # more than a minute: with a publishing
+    yield "large batches", "batches", "large", 5 if quick or is_first else 100  # about a minute: with a publishing
     yield "size", "size"
     yield "more", "fold_more"
     for scan in _SCANS:
