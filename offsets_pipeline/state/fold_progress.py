@@ -171,19 +171,12 @@ class FoldProgress:
         """
         rows = [
             {
-                "log_partition": at,
-                "log_incarnation": each.log_incarnation,
-                "incarnation": each.incarnation,
+                **vars(each),
                 "coordinator_semantics": each.semantics.value,
-                "folded_to": each.folded_to,
-                "published_to": each.published_to,
-                "records": each.records,
-                "unknown_records": each.unknown_records,
-                "pending": each.pending,
                 "folded_at": each.folded_at_us,
                 "versions": versions,
             }
-            for at, each in sorted(partitions.items())
+            for _, each in sorted(partitions.items())
         ]
         return self._table.commit(
             add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))] if rows else [],
@@ -196,12 +189,14 @@ class FoldProgress:
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:
     """The rows of a version of `fold_progress`, by log partition."""
     rows = snapshot.rows()
-    folded_at = rows["folded_at"].cast(pa.int64()).to_pylist()
-    rows = rows.drop_columns(["folded_at", "versions"])
+    folded_at = rows["folded_at"].cast(pa.int64())
+    rows = rows.drop_columns(["folded_at", "versions"]).append_column("folded_at_us", folded_at)
     if not any(pc.list_value_length(rows["pending"]).to_pylist()):
         rows = rows.drop_columns(["pending"])  # they have times, and Arrow imports pandas to convert one
-    found = zip(rows.to_pylist(), folded_at, strict=True)
-    return {row["log_partition"]: _partition(row, folded_at_us) for row, folded_at_us in found}
+    return {
+        row["log_partition"]: PartitionProgress(semantics=CoordinatorSemantics(row.pop("coordinator_semantics")), **row)
+        for row in rows.to_pylist()
+    }
 
 
 def progressed(
@@ -238,18 +233,3 @@ def _published(
             end = max(partitions[at].published_to, others[at].published_to)
             found[at] = replace(partitions[at], published_to=end)
     return found
-
-
-def _partition(row: Mapping[str, Any], folded_at_us: int) -> PartitionProgress:
-    return PartitionProgress(
-        log_partition=row["log_partition"],
-        log_incarnation=row["log_incarnation"],
-        incarnation=row["incarnation"],
-        semantics=CoordinatorSemantics(row["coordinator_semantics"]),
-        folded_to=row["folded_to"],
-        published_to=row["published_to"],
-        records=row["records"],
-        unknown_records=row["unknown_records"],
-        folded_at_us=folded_at_us,
-        pending=row.get("pending") or [],
-    )
