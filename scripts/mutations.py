@@ -65,9 +65,7 @@ TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py"
     for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, PUT, DOOR_FILE, CONFLICTS = (
-    f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder", "conflicts")
-)
+STORAGE, PUT, DOOR_FILE = (f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
 
 
 class Mutation(NamedTuple):
@@ -968,15 +966,20 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
     Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
     Mutation(
-        "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        "            self._refuse_conflict(seen, actions, unless_advanced, others)\n",
+        "",
+        DOOR,
     ),
     Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, "                if self.changes_metadata:", "                if False:", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "gone and is_change and seen.is_append_only", "False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "self.is_unchanged(version - 1, previous) and self", "self", APPENDS),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in applications', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in removed', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != seen.table_id', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'if any("metaData" in own for own in actions)', "if False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "remove and is_change and seen.is_append_only", "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "not self.is_unchanged(version - 1, previous) or ", "", APPENDS),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),
@@ -1003,8 +1006,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         "delta/snapshot.py",
-        "        if self._has_vectors:\n",
-        "        if False:\n",
+        "            if self._has_vectors or has_deletion_vectors(self._loaded):\n",
+        "            if False:\n",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
     Mutation("DOOR", TABLES, "delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
@@ -1042,12 +1045,12 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/small_table.py",
-        "            advance={APPLICATION: self._seen.transaction(APPLICATION) + 1},\n",
+        DOOR_FILE,
+        "            advance={APPLICATION: seen.transaction(APPLICATION) + 1, **advance},\n",
         "",
         DOOR,
     ),
-    Mutation("DOOR", TABLES, "delta/small_table.py", "self._folder.with_missing_columns(self._seen)", "None", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "self.with_missing_columns(seen)", "None", DOOR),
     Mutation(
         "DOOR",
         TABLES,
@@ -1067,7 +1070,6 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
     ),
-    Mutation("DOOR", TABLES, "delta/reader.py", 'each if "://" in each else unquote(each)', "each", DOOR),
 ]
 
 

@@ -82,11 +82,8 @@ def compact(
 
 
 def _as_one(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
-    rows = []
-    for file in files:
-        with folder.open_file(file) as parquet:
-            rows.append(conformed(parquet.read(use_threads=False), folder.table))
-    together = pa.concat_tables(rows).drop_columns(list(folder.table.partitioned_by))
+    rows = pa.concat_tables(conformed(folder.read_file(file), folder.table) for file in files)
+    together = rows.drop_columns(list(folder.table.partitioned_by))
     return [folder.write_file(together, files[0].partition)]
 
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
     CONNECTOR_OFFSETS,
@@ -75,7 +74,8 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
             found.append(parquet.read(found[0].column_names, use_threads=False).cast(found[0].schema))
     topics = names.rows()
     of_id = dict(zip(topics["topic_id"].to_pylist(), topics["topic"].to_pylist(), strict=True))
-    return _replace(store, seen, published_members(pa.concat_tables(found), of_id), made_of)
+    rows = published_members(pa.concat_tables(found), of_id)
+    return store.table(GROUP_MEMBERS.name).replace(rows, seen=seen, advance=made_of)
 
 
 def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
@@ -96,7 +96,7 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
     kept = [row for row in rows if (row["log_partition"], row["group_id"]) in existing]
     found = pa.Table.from_pylist(kept, schema=UNSTABLE_OFFSETS.arrow_schema())
     known = seen.rows()
-    return seen.version if found.equals(known) else _replace(store, seen, found)
+    return seen.version if found.equals(known) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
 
 
 def _answering_groups(store: Store, group_ids: set[str]) -> set[tuple[int, str]]:
@@ -138,10 +138,7 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
             name: connection.sql(f"FROM ({CONNECT_VIEWS[name].format(**places)}) ORDER BY 1, 2").to_arrow_table()
             for name in written
         }
-    return {
-        name: _replace(store, each, found[name].cast(each.table.arrow_schema()), made_of)
-        for name, each in written.items()
-    }
+    return {name: store.table(name).replace(found[name], seen=each, advance=made_of) for name, each in written.items()}
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
@@ -150,17 +147,6 @@ def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
     files = named_files(belonging(folder, progress).files(), progress.incarnations)
     facts = facts_of(CONNECT, folder, files, progress.incarnations, progress.partitions.keys())
     return merged(CONNECT, facts.filter(pc.less_equal(facts["folded_to"], ended(facts, progress.folded_to))), None)
-
-
-def _replace(store: Store, seen: Snapshot, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
-    """Put rows in place of all rows of a table; returns the version. Raises WriteConflict if it changed since."""
-    folder = store.table(seen.table.name)
-    return folder.commit(
-        [folder.write_file(rows)] if rows.num_rows else [],
-        seen.files(),
-        seen=seen,
-        advance={APPLICATION: seen.transaction(APPLICATION) + 1, **(advance or {})},
-    )
 
 
 # --- how far they reach
@@ -190,7 +176,8 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
         for published in published_tables_of(store.properties.topic_kind)
         for at, each in sorted(progress.partitions.items())
     ]
-    _replace(store, seen, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
+    found = pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema())
+    store.table(PUBLISHED_AS_OF.name).replace(found, seen=seen)
 
 
 def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:

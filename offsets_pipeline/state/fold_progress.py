@@ -185,12 +185,7 @@ class FoldProgress:
             }
             for at, each in sorted(partitions.items())
         ]
-        return self._table.commit(
-            add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))] if rows else [],
-            remove=self.snapshot.files(),
-            seen=self.snapshot,
-            advance={APPLICATION: self.number + 1},
-        )
+        return self._table.replace(pa.Table.from_pylist(rows, schema=_SCHEMA), seen=self.snapshot)
 
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:

@@ -12,7 +12,6 @@ from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta import upkeep
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_PARTITIONS
-from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
@@ -111,10 +110,10 @@ def test_files_that_another_writer_replaced_first_stay_as_that_writer_left_them(
 
 
 def test_second_of_two_writers_that_replace_an_empty_table_is_refused(folder: TableFolder) -> None:
-    first, second = SmallTable(folder), SmallTable(folder)
-    first.replace(rows(1))
+    seen = folder.snapshot()
+    folder.replace(rows(1), seen=seen)
     with pytest.raises(WriteConflict):
-        second.replace(rows(2))
+        folder.replace(rows(2), seen=seen)
     assert numbers(folder) == [1]
 
 
@@ -122,7 +121,7 @@ def test_small_table_of_an_older_version_gets_the_columns_that_it_lacks(folder: 
     older = replace(LOG_PARTITIONS, columns=LOG_PARTITIONS.columns[:-1])
     TableFolder(str(tmp_path / "older"), older).create()
     newer = TableFolder(str(tmp_path / "older"), LOG_PARTITIONS)
-    SmallTable(newer).replace(rows(1))
+    newer.replace(rows(1), seen=newer.snapshot())
     assert newer.snapshot().delta_table().schema() == folder.snapshot().delta_table().schema()
 
 
