@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.coordinator.producers import Producers
-from offsets_pipeline.delta.data_file import APPLICATION, FAST
+from offsets_pipeline.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
-from offsets_pipeline.delta.reader import StoredFile
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LogMovedOn, NoSuchStore, NoSuchTable, StoreReplaced, UnsupportedTable, WriteConflict
@@ -278,7 +277,7 @@ class OwnedLog:
         adds = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
         if not adds:
             return ROW_SCHEMA.empty_table()
-        added = [self._table.read_file(StoredFile.of_action(each), RECORD_COLUMNS) for each in adds]
+        added = [self._table.read_file(DataFile.of_action(each), RECORD_COLUMNS) for each in adds]
         rows = pa.concat_tables(_with_schema(each, ROW_SCHEMA) for each in added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again

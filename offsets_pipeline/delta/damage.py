@@ -22,7 +22,7 @@ from offsets_pipeline.foreign_errors import first_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -30,7 +30,7 @@ _LAST_CHECKPOINT = "_last_checkpoint"
 
 
 @contextmanager
-def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[None]:
+def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[None]:
     """Turn an error of reading a table into one of this package that says what is wrong.
 
     With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable,
@@ -44,7 +44,7 @@ def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[
         raise explained(folder, error, files) from error
 
 
-def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None = None) -> OffsetsError:
+def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = None) -> OffsetsError:
     """Return the error of this package for an error of reading a table; see `reading`."""
     damaged = damage_of(folder, files)
     if damaged is not None:
@@ -61,7 +61,7 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
 
 
-def damage_of(folder: str, files: Iterable[StoredFile] | None = None) -> DamagedTable | None:
+def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTable | None:
     """Return what is wrong with a table's log, and with these of its data files; None if nothing is found."""
     try:
         damage = _damaged_log(folder) or _damaged_file(folder, files or ())
@@ -126,7 +126,7 @@ def _lost_without_checkpoint(folder: str, version: int, commits: Iterable[int], 
     return f"versions up to {version} are lost; {_recovery(folder)}"
 
 
-def _damaged_file(folder: str, files: Iterable[StoredFile]) -> str | None:
+def _damaged_file(folder: str, files: Iterable[DataFile]) -> str | None:
     """Return what is wrong with the first damaged data file, and the way back; None if all can be read."""
     system, path = open_path(folder)
     for file in files:

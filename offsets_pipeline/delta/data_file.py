@@ -39,21 +39,35 @@ FAST = "snappy"
 
 
 @dataclass(frozen=True)
-class AddFile:
-    """A file in a table's folder, as a commit adds it.
+class DataFile:
+    """A file in a table's folder that a commit has added, or will add; ``name`` is its path within the folder.
 
-    ``name`` is its path within that folder. ``lowest`` and ``highest`` bound columns without nulls, in the order of the
-    table's statistics; ``partition`` holds the values of the partition columns as Delta's protocol writes them.
+    ``size`` is in bytes. ``lowest`` and ``highest`` bound columns, in the order of the table's statistics. ``rows`` is
+    0 and both are empty if the table keeps no statistics of the file. ``partition`` holds the values of the partition
+    columns as Delta's protocol writes them.
     """
 
     name: str
     size: int
     rows: int
-    lowest: Mapping[str, int | str]
-    highest: Mapping[str, int | str]
+    lowest: Mapping[str, Any] = field(default_factory=dict)
+    highest: Mapping[str, Any] = field(default_factory=dict)
     partition: Mapping[str, str] = field(default_factory=dict)
 
-    def add_action(self, *, is_change: bool = True) -> dict[str, Any]:
+    @classmethod
+    def of_action(cls, action: Mapping[str, Any]) -> DataFile:
+        """Return the file that an `add` action adds."""
+        stats = json.loads(action.get("stats") or "{}")
+        return cls(
+            action["path"],
+            action["size"],
+            stats.get("numRecords", 0),
+            stats.get("minValues", {}),
+            stats.get("maxValues", {}),
+            action.get("partitionValues") or {},
+        )
+
+    def add_action(self, *, is_change: bool) -> dict[str, Any]:
         """Return the fields of the `add` action, with statistics. ``is_change``: the file brings new rows."""
         stats = {
             "numRecords": self.rows,
@@ -70,12 +84,16 @@ class AddFile:
             "stats": json_text(stats),
         }
 
+    def removal(self) -> dict[str, Any]:
+        """Return what a `remove` action says of the file."""
+        return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
+
     def as_text(self) -> str:
         """Return the file as text, for the way from a task to the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> AddFile:
+    def of_text(cls, text: str) -> DataFile:
         """Return the file out of that text."""
         return cls(**json.loads(text))
 
@@ -104,7 +122,7 @@ def _has_order(kind: pa.DataType) -> bool:
 
 def written_file(
     folder: str, table: Table, rows: pa.Table, partition: Mapping[str, str], compression: str, *, few_rows: bool
-) -> AddFile:
+) -> DataFile:
     """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
 
     With ``few_rows`` the file takes the least time to write. Raises OSError, UnsupportedTable for a partition that is
@@ -134,7 +152,7 @@ def written_file(
     lowest, highest = (
         {column: in_statistics(each[which]) for column, each in bounds.items()} for which in ("min", "max")
     )
-    return AddFile(name, size, rows.num_rows, lowest, highest, dict(partition))
+    return DataFile(name, size, rows.num_rows, lowest, highest, dict(partition))
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:

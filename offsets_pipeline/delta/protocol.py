@@ -16,8 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.schemas import Table
 
 Action = dict[str, Any]
@@ -150,8 +149,8 @@ def info_of(actions: Iterable[Action]) -> dict[str, Any]:
 
 
 def write_actions(
-    add: Sequence[AddFile],
-    remove: Sequence[StoredFile],
+    add: Sequence[DataFile],
+    remove: Sequence[DataFile],
     advance: Mapping[str, int],
     *,
     is_change: bool,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from offsets_pipeline.delta.data_file import DataFile
 from offsets_pipeline.delta.protocol import DELETION_VECTORS
 from offsets_pipeline.delta.s3_access import connection_options, is_s3, object_store_options
 from offsets_pipeline.errors import InvalidRequest, UnsupportedTable
@@ -23,39 +22,6 @@ if TYPE_CHECKING:
 
 _LISTINGS, _LISTING_SECONDS = 20, 0.01
 _GAP = "Expected contiguous commit files"  # as deltalake says
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """A file of a table: its path in the table's folder, size in bytes, rows, partition values and statistics.
-
-    ``rows`` is 0 and ``lowest`` and ``highest`` are empty if the table keeps no statistics of the file.
-    """
-
-    name: str
-    size: int
-    rows: int
-    partition: Mapping[str, str] = field(default_factory=dict)
-    lowest: Mapping[str, Any] = field(default_factory=dict)
-    highest: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of_action(cls, action: Mapping[str, Any]) -> StoredFile:
-        """Return the file that an `add` action adds."""
-        stats = json.loads(action.get("stats") or "{}")
-        return cls(
-            action["path"],
-            action["size"],
-            stats.get("numRecords", 0),
-            action.get("partitionValues") or {},
-            stats.get("minValues", {}),
-            stats.get("maxValues", {}),
-        )
-
-    def removal(self) -> dict[str, Any]:
-        """Return what a `remove` action says of the file."""
-        return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
-
 
 #: Errors of reading: the storage is out of reach, a file is gone, or the table has a feature that is not supported.
 UNREADABLE = (DeltaError, OSError, pa.ArrowException, UnsupportedTable)
@@ -112,7 +78,7 @@ def protocol_of(table: DeltaTable) -> dict[str, Any]:
     }
 
 
-def stored_files(table: DeltaTable) -> list[StoredFile]:
+def stored_files(table: DeltaTable) -> list[DataFile]:
     """Return the files of a table."""
     # neither pa.table() nor times as Python has them: for both Arrow imports pandas, which takes as long as an answer
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
@@ -130,7 +96,7 @@ def stored_files(table: DeltaTable) -> list[StoredFile]:
         return known or [{}] * actions.num_rows
 
     return [
-        StoredFile(path, size, rows or 0, _in_protocol(partition or {}), low, high)
+        DataFile(path, size, rows or 0, low, high, _in_protocol(partition or {}))
         for path, size, rows, partition, low, high in zip(
             *(column(name) for name in ("path", "size_bytes", "num_records", "partition")),
             bounds("min"),

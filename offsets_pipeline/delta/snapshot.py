@@ -13,15 +13,9 @@ from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.damage import damage_of, explained, reading
+from offsets_pipeline.delta.data_file import DataFile
 from offsets_pipeline.delta.protocol import UNDO, unreadable, unwritable
-from offsets_pipeline.delta.reader import (
-    StoredFile,
-    has_deletion_vectors,
-    metadata_of,
-    open_table,
-    protocol_of,
-    stored_files,
-)
+from offsets_pipeline.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
 from offsets_pipeline.errors import DamagedTable, OffsetsError, UnsupportedTable
 
 if TYPE_CHECKING:
@@ -61,7 +55,7 @@ class Snapshot:
         self._table_folder = table_folder
         self._loaded = loaded
         self._transactions: dict[str, int] = {}
-        self._changed: dict[str, StoredFile | None] = {}  # since the version that was loaded; None: removed
+        self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
         self._has_vectors = False
 
     @property
@@ -102,7 +96,7 @@ class Snapshot:
         found = self._loaded.transaction_version(application)
         return -1 if found is None else found
 
-    def files(self) -> list[StoredFile]:
+    def files(self) -> list[DataFile]:
         """Return the files of this version.
 
         Raises UnsupportedTable if the table's rows differ from the contents of its Parquet files.
@@ -119,7 +113,7 @@ class Snapshot:
             files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
         return files + [file for file in self._changed.values() if file is not None]
 
-    def path(self, file: StoredFile) -> str:
+    def path(self, file: DataFile) -> str:
         """Return the path or URI of a file of this version."""
         return f"{self.folder}/{unquote(file.name)}"
 
@@ -165,7 +159,7 @@ class Snapshot:
                 later._transactions[action["txn"]["appId"]] = action["txn"]["version"]
             elif "add" in action:
                 later._has_vectors |= action["add"].get("deletionVector") is not None
-                later._changed[action["add"]["path"]] = StoredFile.of_action(action["add"])
+                later._changed[action["add"]["path"]] = DataFile.of_action(action["add"])
             elif "remove" in action:
                 later._changed[action["remove"]["path"]] = None
             elif "metaData" in action:
@@ -180,7 +174,7 @@ class Snapshot:
             with self._table_folder.open_file(file) as parquet:
                 yield from parquet.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
-    def stored(self) -> list[StoredFile] | None:
+    def stored(self) -> list[DataFile] | None:
         """Return the files of this version as `files`; None if that raises."""
         try:
             return self.files()

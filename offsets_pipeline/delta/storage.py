@@ -156,7 +156,7 @@ class LocalStorage(Storage):
             return False
         if durable:
             try:
-                _sync_folder(str(place.parent))
+                _sync(str(place.parent))
             except OSError as error:  # readers see the commit already, so it must count as made
                 _LOG.warning("%s may not survive a loss of power: %s", place, error)
         return True
@@ -169,7 +169,7 @@ class LocalStorage(Storage):
             _sync(path)
             folders |= {self._folder, os.path.dirname(path)}  # noqa: PTH120 - half of Path's time
         for folder in folders:
-            _sync_folder(folder)
+            _sync(folder)
 
     def remove(self, name: str) -> None:
         """See Storage."""
@@ -349,7 +349,3 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_folder(folder: str) -> None:
-    _sync(folder)

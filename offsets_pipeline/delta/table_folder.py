@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from offsets_pipeline.delta.damage import explained, reading
-from offsets_pipeline.delta.data_file import APPLICATION, COMPRESSION, AddFile, written_file
+from offsets_pipeline.delta.data_file import APPLICATION, COMPRESSION, DataFile, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import (
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.protocol import Action
-    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.schemas import Table
 
 _LOG = logging.getLogger(__name__)
@@ -152,13 +152,13 @@ class TableFolder:
         """Return whether `commit_file` still returns this text. Raises OSError."""
         return self.storage.is_unchanged(commit_path(version), text)
 
-    def read_file(self, file: StoredFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def read_file(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Return these columns of a file of the table, by default all. Raises as `open_file`."""
         with self.open_file(file) as parquet:
             return parquet.read(columns, use_threads=False)
 
     @contextmanager
-    def open_file(self, file: StoredFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
+    def open_file(self, file: DataFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
         """Open a file of the table; ``options`` are those of `pyarrow.parquet.ParquetFile`.
 
         Raises DamagedTable if the file is missing or corrupt, StorageFailed if the storage fails.
@@ -257,7 +257,7 @@ class TableFolder:
         compression: str = COMPRESSION,
         *,
         few_rows: bool = False,
-    ) -> AddFile:
+    ) -> DataFile:
         """Write rows, without the partition columns, to a new file; returns what `commit` adds.
 
         ``compression`` and ``few_rows`` are as for `written_file`.
@@ -271,8 +271,8 @@ class TableFolder:
 
     def commit(
         self,
-        add: Sequence[AddFile] = (),
-        remove: Sequence[StoredFile] = (),
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
         *,
         seen: Snapshot,
         advance: Mapping[str, int] = _NOTHING,
@@ -330,7 +330,7 @@ class TableFolder:
         )
 
     @contextmanager
-    def _committing(self, add: Sequence[AddFile], *, durable: bool, keep: bool = False) -> Iterator[None]:
+    def _committing(self, add: Sequence[DataFile], *, durable: bool, keep: bool = False) -> Iterator[None]:
         """Synchronise the files of a commit before it; if it fails, remove them unless ``keep``.
 
         Raises StorageFailed for an OSError. After CommitUnknown the files stay: the commit may appear.
@@ -379,7 +379,7 @@ class TableFolder:
                     raise WriteConflict(f"another writer changed the properties of {self.folder}")
 
     def append_next(
-        self, file: AddFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
+        self, file: DataFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
     ) -> bytes:
         """Commit one file as exactly this version, behind the ``previous`` commit file; returns the commit file.
 
@@ -435,7 +435,7 @@ class TableFolder:
             return None
         return {**seen.metadata, "schemaString": json_text({**there, "fields": [*there["fields"], *missing]})}
 
-    def remove_uncommitted(self, add: Sequence[AddFile]) -> None:
+    def remove_uncommitted(self, add: Sequence[DataFile]) -> None:
         """Remove files that no commit adds; a file that cannot be removed is left to `vacuum`."""
         for file in add:
             try:

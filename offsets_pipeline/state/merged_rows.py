@@ -13,7 +13,7 @@ from offsets_pipeline.state.merge_on_read import by_incarnation
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.merge_on_read import StateTable
 
@@ -25,7 +25,7 @@ _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 def facts_of(
     table: StateTable,
     folder: TableFolder,
-    files: Sequence[StoredFile],
+    files: Sequence[DataFile],
     incarnations: Mapping[int, int],
     partitions: Collection[int],
 ) -> pa.Table:
@@ -52,7 +52,7 @@ def merged(table: StateTable, facts: pa.Table, published: pa.Table | None) -> pa
     return found.cast(table.row_schema())
 
 
-def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:
+def rows_of(folder: TableFolder, files: Sequence[DataFile], partitions: Collection[int]) -> pa.Table:
     """The rows of files that are of these log partitions, without the partition columns of the table."""
     wanted = set(partitions)
     schema = pa.schema([each for each in folder.table.arrow_schema() if each.name not in folder.table.partitioned_by])
@@ -65,13 +65,13 @@ def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collec
     return pa.concat_tables(found)
 
 
-def named_files(files: Iterable[StoredFile], incarnations: Mapping[int, int]) -> list[StoredFile]:
+def named_files(files: Iterable[DataFile], incarnations: Mapping[int, int]) -> list[DataFile]:
     """Published files, and those of facts of the incarnations that count."""
     named = {str(each) for each in incarnations.values()}
     return [file for file in files if not file.partition or file.partition["incarnation"] in named]
 
 
-def log_partitions_in(file: StoredFile) -> set[int]:
+def log_partitions_in(file: DataFile) -> set[int]:
     """The log partitions that a file may have rows of."""
     if not {"log_partition"} <= file.lowest.keys() & file.highest.keys():
         return set(range(_MOST_PARTITIONS))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.merge_on_read import StateTable
 
@@ -102,12 +102,12 @@ def published_members(groups: pa.Table, topics: Mapping[str, str]) -> pa.Table:
     return rows_of.sort_by(order)
 
 
-def write_published(folder: TableFolder, rows: pa.Table) -> list[AddFile]:
+def write_published(folder: TableFolder, rows: pa.Table) -> list[DataFile]:
     """Write published rows, sorted by their key, to files of whole log partitions; a large one has several."""
     return [folder.write_file(each) for each in _shares(rows)]
 
 
-def write_facts(folder: TableFolder, facts: pa.Table, incarnation: int) -> list[AddFile]:
+def write_facts(folder: TableFolder, facts: pa.Table, incarnation: int) -> list[DataFile]:
     """Write facts, sorted by their key, to files of one incarnation; none for no rows."""
     partition = {"incarnation": str(incarnation)}
     return [

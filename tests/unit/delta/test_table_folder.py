@@ -667,7 +667,7 @@ def test_a_table_with_an_empty_checkpoint_opens_again_as_the_message_says(
 
 
 def all_rows(folder: TableFolder) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = folder.snapshot().rows().to_pylist()
+    rows: list[dict[str, object]] = folder.snapshot().rows().sort_by("log_partition").to_pylist()
     return rows
 
 
