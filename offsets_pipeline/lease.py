@@ -20,7 +20,6 @@ import pyarrow as pa
 from offsets_pipeline.clock import EPOCH, ms_of, shown_time
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LEASES
-from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import LeaseHeld, LeaseLost
 from offsets_pipeline.foreign_errors import in_one_line
@@ -39,6 +38,7 @@ WAIT, END = "wait", "end"
 
 _LOOK_SECONDS = 1.0  # between two looks at the lease of another process
 _RENEWALS = 3  # within the duration of a lease
+_SCHEMA = LEASES.arrow_schema()
 _HELD_HERE: set[str] = set()  # ids of the leases of this process
 
 Row = dict[str, Any]
@@ -149,8 +149,8 @@ class Lease:
         """Write the lease's rows, or return a row of another holder that ``takes_over`` refuses."""
 
         def claim() -> Row | None:
-            table = SmallTable(self._table)
-            rows: list[Row] = table.rows.to_pylist()
+            seen = self._table.snapshot()
+            rows: list[Row] = seen.rows().to_pylist()
             others = [row for row in rows if row["lease_id"] != self._own["lease_id"] and row["task"] in self._tasks]
             holder = next((row for row in others if not takes_over(row)), None)
             if holder is None:
@@ -158,7 +158,7 @@ class Lease:
                 now = EPOCH + timedelta(milliseconds=self._clock.now_ms())
                 since = next((row["since"] for row in rows if row["lease_id"] == self._own["lease_id"]), now)
                 new = [self._own | {"task": task, "since": since, "renewed_at": now} for task in self._tasks]
-                table.replace(pa.Table.from_pylist(kept + new, table.rows.schema))
+                self._table.replace(pa.Table.from_pylist(kept + new, _SCHEMA), seen=seen)
             return holder
 
         return with_retries(claim, "a lease", self._settings.fold)
@@ -202,10 +202,11 @@ class Lease:
 
     def _release(self) -> None:
         def release() -> None:
-            table = SmallTable(self._table)
-            rows = [row for row in table.rows.to_pylist() if row["lease_id"] != self._own["lease_id"]]
-            if len(rows) < table.rows.num_rows:
-                table.replace(pa.Table.from_pylist(rows, table.rows.schema))
+            seen = self._table.snapshot()
+            rows: list[Row] = seen.rows().to_pylist()
+            kept = [row for row in rows if row["lease_id"] != self._own["lease_id"]]
+            if len(kept) < len(rows):
+                self._table.replace(pa.Table.from_pylist(kept, _SCHEMA), seen=seen)
 
         try:
             with_retries(release, "the end of a lease", self._settings.fold)

@@ -29,7 +29,7 @@ from offsets_pipeline.delta.properties import (
 )
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LATER_TABLES, LOG, TABLE_BY_NAME, Table, catalog_name, tables_of
-from offsets_pipeline.delta.store_folder import create_tables, properties_of
+from offsets_pipeline.delta.store_folder import create_tables, properties_of, set_properties
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.errors import InvalidPartitionCount, NoSuchStore, NotAStore, StoreMismatch, WriteConflict
 from offsets_pipeline.semantics.coordinator_semantics import MODERN
@@ -315,17 +315,8 @@ class Store:
     def _with_properties(self, properties: StoreProperties, settings: FoldSettings) -> Store:
         if properties == self.properties:
             return self
-        log = self.table(LOG.name)
-
-        def change() -> None:
-            seen = log.snapshot()
-            log.commit(
-                seen=seen,
-                metadata=log.with_properties(seen, properties.as_table_properties()),
-                operation="SET TBLPROPERTIES",
-            )
-
-        with_retries(change, "a change of the store's properties", settings)
+        log, new = self.table(LOG.name), properties.as_table_properties()
+        set_properties(log, new, "a change of the store's properties", settings)
         return self._same(self._spark, properties)
 
     def in_session(self, spark: SparkSession) -> Store:

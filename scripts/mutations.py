@@ -65,9 +65,7 @@ TOPIC_ROWS, TOPIC_COLUMNS, ANSWERING, WRITER, MANAGEMENT = (
     f"connect/{name}.py"
     for name in ("topic_state", "topic_replay", "connector_offsets", "offset_backing_store", "offset_management")
 )
-STORAGE, PUT, DOOR_FILE, CONFLICTS = (
-    f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder", "conflicts")
-)
+STORAGE, PUT, DOOR_FILE = (f"delta/{name}.py" for name in ("storage", "put_if_absent", "table_folder"))
 
 
 class Mutation(NamedTuple):
@@ -741,7 +739,7 @@ MUTATIONS = [
         "STATE",
         FOLDS,
         PROGRESS,
-        "            advance={APPLICATION: self.number + 1},\n",
+        ", advance={APPLICATION: self.number + 1}",
         "",
         STATE_WRITER,
     ),
@@ -785,7 +783,7 @@ MUTATIONS = [
         "",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, PROGRESS, '"published_to": each.published_to,', '"published_to": 0,', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "**vars(each),", '**vars(each), "published_to": 0,', STATE_WRITER),
     Mutation(
         "STATE", FOLDS, "state/fold_rest.py", "[] if from_start else names_of_known(", "names_of_known(", QUESTIONS
     ),
@@ -835,9 +833,8 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, CHANGES, "_of_groups(known.records(changed), changed).to_pylist()", "[]", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"incarnation": each.incarnation', '"incarnation": 1', STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, 'incarnation=row["incarnation"]', "incarnation=1", STATE_WRITER),
-    Mutation("STATE", FOLDS, PROGRESS, '"pending": each.pending', '"pending": []', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, "**row)", '**row | {"incarnation": 1})', STATE_WRITER),
+    Mutation("STATE", FOLDS, PROGRESS, '"versions": versions,', '"versions": versions, "pending": [],', STATE_WRITER),
     Mutation(
         "STATE",
         FOLDS,
@@ -934,15 +931,20 @@ MUTATIONS = [
     Mutation("DOOR", TABLES, STORAGE, "if self.read(name) != contents:", "if False:", (*DOOR, *APPENDS)),
     Mutation("DOOR", TABLES, DOOR_FILE, "            self.refuse_unwritable(committed)\n", "", DOOR),
     Mutation(
-        "DOOR", TABLES, DOOR_FILE, "                conflicts.check(other.actions)\n", "                pass\n", DOOR
+        "DOOR",
+        TABLES,
+        DOOR_FILE,
+        "            self._refuse_conflict(seen, actions, unless_advanced, others)\n",
+        "",
+        DOOR,
     ),
     Mutation("DOOR", TABLES, "delta/protocol.py", "ensure_ascii=False", "ensure_ascii=True", (IDENTIFIERS,)),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["txn"]["appId"] in self.applications', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["remove"]["path"] in self.removed', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, 'action["metaData"]["id"] != self.table_id', "False", DOOR),
-    Mutation("DOOR", TABLES, CONFLICTS, "                if self.changes_metadata:", "                if False:", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "gone and is_change and seen.is_append_only", "False", DOOR),
-    Mutation("DOOR", TABLES, DOOR_FILE, "self.is_unchanged(version - 1, previous) and self", "self", APPENDS),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["txn"]["appId"] in applications', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["remove"]["path"] in removed', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'action["metaData"]["id"] != seen.table_id', "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, 'if any("metaData" in own for own in actions)', "if False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "remove and is_change and seen.is_append_only", "False", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "not self.is_unchanged(version - 1, previous) or ", "", APPENDS),
     Mutation(
         "DOOR", TABLES, DOOR_FILE, "            if not is_same or (", "            if False and (", (*DOOR, *APPENDS)
     ),
@@ -969,8 +971,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         "delta/snapshot.py",
-        "        if self._has_vectors:\n",
-        "        if False:\n",
+        "            if self._has_vectors or has_deletion_vectors(self._loaded):\n",
+        "            if False:\n",
         (*DOOR, "tests/unit/coordinator/test_table_features.py"),
     ),
     Mutation("DOOR", TABLES, "delta/reader.py", "if _GAP not in str(error) or ", "if True or ", DOOR),
@@ -1008,12 +1010,12 @@ MUTATIONS = [
     Mutation(
         "DOOR",
         TABLES,
-        "delta/small_table.py",
-        "            advance={APPLICATION: self._seen.transaction(APPLICATION) + 1},\n",
+        DOOR_FILE,
+        "            advance={APPLICATION: seen.transaction(APPLICATION) + 1, **advance},\n",
         "",
         DOOR,
     ),
-    Mutation("DOOR", TABLES, "delta/small_table.py", "self._folder.with_missing_columns(self._seen)", "None", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "self.with_missing_columns(seen)", "None", DOOR),
     Mutation(
         "DOOR",
         TABLES,
@@ -1033,7 +1035,7 @@ MUTATIONS = [
     Mutation(
         "DOOR", TABLES, "delta/reader.py", "str(each).lower() if isinstance(each, bool)", "str(each) if False", DOOR
     ),
-    Mutation("DOOR", TABLES, "delta/reader.py", 'each if "://" in each else unquote(each)', "each", DOOR),
+    Mutation("DOOR", TABLES, DOOR_FILE, "{path}/{unquote(file.name)}", "{path}/{file.name}", DOOR),
     Mutation(
         "STATE",
         FOLDS,
@@ -1144,8 +1146,8 @@ MUTATIONS = [
         "DOOR",
         TABLES,
         DOOR_FILE,
-        "        except OffsetsError:\n            self.remove_uncommitted(() if keep else add)\n",
-        "        except OffsetsError:\n",
+        "            self.remove_uncommitted(() if keep else add)\n",
+        "",
         DOOR,
     ),
     Mutation("STATE", FOLDS, "state/duckdb_views.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from offsets_pipeline.connect.connect_keys import canonical_json
-from offsets_pipeline.delta.application_commit import user_metadata_of
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.schemas import Column, Table
 from offsets_pipeline.delta.table_folder import TableFolder
@@ -118,7 +117,7 @@ class TargetTable:
         flush = seen.transaction(application)
         if flush < 0:
             return FlushedOffsets()
-        text = user_metadata_of(self._folder, seen, application)
+        text = self._folder.user_metadata(seen, application)
         if text is not None:
             try:
                 return FlushedOffsets.of_json(text)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.coordinator.producers import Producers
-from offsets_pipeline.delta.data_file import APPLICATION, FAST
+from offsets_pipeline.delta.data_file import APPLICATION, FAST, DataFile
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import UNDO, changes_rules, parsed, takes_rows
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION, LOG_PARTITIONS, RECORD_COLUMNS
@@ -274,10 +274,11 @@ class OwnedLog:
 
     def _new_rows(self, actions: Sequence[Action]) -> pa.Table:
         """Return the rows that a commit appended; none if it only rearranged rows, as OPTIMIZE does."""
-        added = [action["add"]["path"] for action in actions if "add" in action and action["add"]["dataChange"]]
-        if not added:
+        adds = [action["add"] for action in actions if "add" in action and action["add"]["dataChange"]]
+        if not adds:
             return ROW_SCHEMA.empty_table()
-        rows = pa.concat_tables(_with_schema(self._table.read_file(name, RECORD_COLUMNS), ROW_SCHEMA) for name in added)
+        added = [self._table.read_file(DataFile.of_action(each), RECORD_COLUMNS) for each in adds]
+        rows = pa.concat_tables(_with_schema(each, ROW_SCHEMA) for each in added)
         ends = pa.array(self.ends, pa.int64()).take(rows["log_partition"])
         rows = rows.filter(pc.greater_equal(rows["record_offset"], ends))  # R15: a cleaning adds earlier rows again
         if len(added) > 1 or not _ascends(rows):

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
-from offsets_pipeline.delta.filesystems import open_path
-from offsets_pipeline.delta.protocol import DELTA_LOG, commit_name, commit_path, parsed
+from offsets_pipeline.delta.filesystems import children, open_path
+from offsets_pipeline.delta.protocol import DELTA_LOG, commit_path, parsed
 from offsets_pipeline.delta.schemas import STATE
 from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import DamagedTable, NoSuchTable, OffsetsError, StorageFailed, UnsupportedTable
@@ -22,7 +22,7 @@ from offsets_pipeline.foreign_errors import first_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -30,7 +30,7 @@ _LAST_CHECKPOINT = "_last_checkpoint"
 
 
 @contextmanager
-def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[None]:
+def reading(folder: str, files: Iterable[DataFile] | None = None) -> Iterator[None]:
     """Turn an error of reading a table into one of this package that says what is wrong.
 
     With ``files`` the table's data files were read too. Raises NoSuchTable, DamagedTable,
@@ -44,7 +44,7 @@ def reading(folder: str, files: Iterable[StoredFile] | None = None) -> Iterator[
         raise explained(folder, error, files) from error
 
 
-def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None = None) -> OffsetsError:
+def explained(folder: str, error: Exception, files: Iterable[DataFile] | None = None) -> OffsetsError:
     """Return the error of this package for an error of reading a table; see `reading`."""
     damaged = damage_of(folder, files)
     if damaged is not None:
@@ -61,10 +61,10 @@ def explained(folder: str, error: Exception, files: Iterable[StoredFile] | None 
     return StorageFailed(f"cannot read the table {folder}: {first_line(error)}; check its storage and your permissions")
 
 
-def damage_of(folder: str, files: Iterable[StoredFile] | None = None) -> DamagedTable | None:
+def damage_of(folder: str, files: Iterable[DataFile] | None = None) -> DamagedTable | None:
     """Return what is wrong with a table's log, and with these of its data files; None if nothing is found."""
     try:
-        damage = _damaged_log(folder) or (None if files is None else _damaged_file(folder, files))
+        damage = _damaged_log(folder) or _damaged_file(folder, files or ())
     except (OSError, pa.ArrowException):
         return None
     return None if damage is None else DamagedTable(damage)
@@ -73,21 +73,18 @@ def damage_of(folder: str, files: Iterable[StoredFile] | None = None) -> Damaged
 def _damaged_log(folder: str) -> str | None:
     """Return what is wrong with a table's commits and checkpoints, and the way back; None if nothing is."""
     storage = storage_of(folder)
-    names = storage.names(DELTA_LOG)
-    commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
-    checkpoints = sorted(int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name)))
+    names = children(f"{folder}/{DELTA_LOG}")
+    commits, checkpoints = _versions(_COMMIT, names), _versions(_CHECKPOINT, names)
     if not commits and not checkpoints:
-        if any(name.endswith(".parquet") for name in storage.names("")):
+        if any(name.endswith(".parquet") for name in children(folder)):
             return (
                 f"the table {folder} is damaged: its folder {DELTA_LOG} has no commit; all rows are lost to readers; "
                 f"{_recovery(folder)}"
             )
         return None
-    for version in reversed(checkpoints):
-        for name in sorted(name for name in names if name.startswith(f"{version:020d}.checkpoint")):
-            reason = _unreadable_parquet(f"{folder}/{DELTA_LOG}/{name}") if name.endswith(".parquet") else None
-            if reason is None:
-                continue
+    for name in sorted(filter(_CHECKPOINT.fullmatch, names), reverse=True):
+        reason, version = _unreadable_parquet(f"{folder}/{DELTA_LOG}/{name}"), int(name.partition(".")[0])
+        if reason is not None:
             lost = _lost_without_checkpoint(folder, version, commits, f"it and {DELTA_LOG}/{_LAST_CHECKPOINT}")
             return (
                 f"the checkpoint file {DELTA_LOG}/{name} (version {version}) of {folder} is corrupt ({reason}); {lost}"
@@ -105,7 +102,7 @@ def _damaged_log(folder: str) -> str | None:
     first = max(checkpoints, default=-1) + 1
     for version in range(first, max(commits, default=-1) + 1):
         text = storage.read(commit_path(version))
-        file = f"the commit file {DELTA_LOG}/{commit_name(version)} (version {version}) of {folder}"
+        file = f"the commit file {commit_path(version)} (version {version}) of {folder}"
         lost = f"the changes of version {version} are lost, and version {version} and later cannot be read"
         if text is None:
             return f"{file} is missing: {lost}; {_recovery(folder)}"
@@ -117,6 +114,11 @@ def _damaged_log(folder: str) -> str | None:
     return None
 
 
+def _versions(kind: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    """Return the versions of these files of a table's log that are of one kind, in order."""
+    return sorted(int(found[1]) for name in names if (found := kind.fullmatch(name)))
+
+
 def _lost_without_checkpoint(folder: str, version: int, commits: Iterable[int], removable: str) -> str:
     """Return what is lost with the checkpoint of a version, and the way back: to delete ``removable`` may suffice."""
     if set(range(version + 1)) <= set(commits):
@@ -124,7 +126,7 @@ def _lost_without_checkpoint(folder: str, version: int, commits: Iterable[int], 
     return f"versions up to {version} are lost; {_recovery(folder)}"
 
 
-def _damaged_file(folder: str, files: Iterable[StoredFile]) -> str | None:
+def _damaged_file(folder: str, files: Iterable[DataFile]) -> str | None:
     """Return what is wrong with the first damaged data file, and the way back; None if all can be read."""
     system, path = open_path(folder)
     for file in files:
@@ -159,8 +161,7 @@ def _unreadable_parquet(path: str) -> str | None:
 def _version_of(folder: str, name: str) -> int | None:
     """Return the version that added a file; None if its commit is no longer kept."""
     storage = storage_of(folder)
-    versions = [int(found[1]) for each in storage.names(DELTA_LOG) if (found := _COMMIT.fullmatch(each))]
-    for version in sorted(versions, reverse=True):
+    for version in reversed(_versions(_COMMIT, children(f"{folder}/{DELTA_LOG}"))):
         text = storage.read(commit_path(version)) or b""
         if any(action["add"]["path"] == name for action in parsed(text) if "add" in action):
             return version

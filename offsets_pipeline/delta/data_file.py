@@ -20,7 +20,7 @@ from offsets_pipeline.delta.protocol import json_text
 from offsets_pipeline.errors import UnsupportedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from offsets_pipeline.delta.schemas import Table
 
@@ -39,21 +39,35 @@ FAST = "snappy"
 
 
 @dataclass(frozen=True)
-class AddFile:
-    """A file in a table's folder, as a commit adds it.
+class DataFile:
+    """A file in a table's folder that a commit has added, or will add; ``name`` is its path within the folder.
 
-    ``name`` is its path within that folder. ``lowest`` and ``highest`` bound columns without nulls, in the order of the
-    table's statistics; ``partition`` holds the values of the partition columns as Delta's protocol writes them.
+    ``size`` is in bytes. ``lowest`` and ``highest`` bound columns, in the order of the table's statistics. ``rows`` is
+    0 and both are empty if the table keeps no statistics of the file. ``partition`` holds the values of the partition
+    columns as Delta's protocol writes them.
     """
 
     name: str
     size: int
     rows: int
-    lowest: Mapping[str, int | str]
-    highest: Mapping[str, int | str]
+    lowest: Mapping[str, Any] = field(default_factory=dict)
+    highest: Mapping[str, Any] = field(default_factory=dict)
     partition: Mapping[str, str] = field(default_factory=dict)
 
-    def add_action(self, *, is_change: bool = True) -> dict[str, Any]:
+    @classmethod
+    def of_action(cls, action: Mapping[str, Any]) -> DataFile:
+        """Return the file that an `add` action adds."""
+        stats = json.loads(action.get("stats") or "{}")
+        return cls(
+            action["path"],
+            action["size"],
+            stats.get("numRecords", 0),
+            stats.get("minValues", {}),
+            stats.get("maxValues", {}),
+            action.get("partitionValues") or {},
+        )
+
+    def add_action(self, *, is_change: bool) -> dict[str, Any]:
         """Return the fields of the `add` action, with statistics. ``is_change``: the file brings new rows."""
         stats = {
             "numRecords": self.rows,
@@ -70,12 +84,16 @@ class AddFile:
             "stats": json_text(stats),
         }
 
+    def removal(self) -> dict[str, Any]:
+        """Return what a `remove` action says of the file."""
+        return {"path": self.name, "size": self.size, "partitionValues": dict(self.partition)}
+
     def as_text(self) -> str:
         """Return the file as text, for the way from a task to the driver."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_text(cls, text: str) -> AddFile:
+    def of_text(cls, text: str) -> DataFile:
         """Return the file out of that text."""
         return cls(**json.loads(text))
 
@@ -85,7 +103,7 @@ def new_file_name(compression: str = COMPRESSION) -> str:
     return f"part-{uuid.uuid4()}.{compression}.parquet"
 
 
-def bounded_columns(table: Table) -> list[str]:
+def _bounded_columns(table: Table) -> list[str]:
     """Return the columns that files of a table keep statistics of: numbers, texts and times without nulls."""
     listed = table.properties.get(_STATISTICS)
     names = None if listed is None else set(listed.split(","))
@@ -103,23 +121,17 @@ def _has_order(kind: pa.DataType) -> bool:
 
 
 def written_file(
-    folder: str,
-    rows: pa.Table,
-    bounded: Sequence[str],
-    partition: Mapping[str, str] | None = None,
-    compression: str = COMPRESSION,
-    *,
-    few_rows: bool = False,
-) -> AddFile:
+    folder: str, table: Table, rows: pa.Table, partition: Mapping[str, str], compression: str, *, few_rows: bool
+) -> DataFile:
     """Write rows to a new file in a table's folder; removes the file again if that fails and the storage lets it.
 
-    ``bounded`` names columns without nulls to keep statistics of. With ``few_rows`` the file takes the least time to
-    write. Raises OSError, UnsupportedTable for a partition that is no single folder.
+    With ``few_rows`` the file takes the least time to write. Raises OSError, UnsupportedTable for a partition that is
+    no single folder.
     """
     system, path = open_path(folder)
-    if any("/" in value for value in (partition or {}).values()):
+    if any("/" in value for value in partition.values()):
         raise UnsupportedTable(f"cannot write to {folder}: a value of a partition column has a /, as in a path")
-    place = "".join(f"{column}={value}/" for column, value in (partition or {}).items())
+    place = "".join(f"{column}={value}/" for column, value in partition.items())
     if place and isinstance(system, fs.LocalFileSystem):  # elsewhere folders come with their files
         system.create_dir(f"{path}/{place}", recursive=True)
     name = place + new_file_name(compression)
@@ -136,12 +148,11 @@ def written_file(
             if system.get_file_info(f"{path}/{name}").type == fs.FileType.File:
                 system.delete_file(f"{path}/{name}")
         raise
-    bounds = [pc.min_max(rows[each]) for each in bounded] if rows.num_rows else []
+    bounds = {each: pc.min_max(rows[each]) for each in _bounded_columns(table)} if rows.num_rows else {}
     lowest, highest = (
-        {name: in_statistics(each[which]) for name, each in zip(bounded, bounds, strict=False)}
-        for which in ("min", "max")
+        {column: in_statistics(each[which]) for column, each in bounds.items()} for which in ("min", "max")
     )
-    return AddFile(name, size, rows.num_rows, lowest, highest, partition or {})
+    return DataFile(name, size, rows.num_rows, lowest, highest, dict(partition))
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str] | bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.schemas import Table
 
 Action = dict[str, Any]
@@ -49,7 +49,6 @@ _WRITER_FEATURES = frozenset(
     }
 )
 _IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
-_APPEND_ONLY = "delta.appendOnly"
 _ENGINE = "offsets_pipeline"
 #: What Delta asks of readers and writers of a plain table, and of one with constraints.
 _READER, _WRITER, _WRITER_WITH_CONSTRAINTS = 1, 2, 3
@@ -67,11 +66,6 @@ _PRIMITIVES = {
     pa.date32(): "date",
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
-
-
-def commit_name(version: int) -> str:
-    """The name of a commit's file in the folder `_delta_log`."""
-    return f"{version:020d}.json"
 
 
 def commit_path(version: int) -> str:
@@ -115,7 +109,7 @@ def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
         "minWriterVersion": _WRITER_WITH_CONSTRAINTS if constrained else _WRITER,
     }
     return [
-        commit_info("CREATE TABLE", parameters, is_blind=True, timestamp_ms=now_ms),
+        _commit_info("CREATE TABLE", parameters, now_ms, is_blind=True),
         {"metaData": metadata},
         {"protocol": protocol},
     ]
@@ -134,44 +128,38 @@ def schema_fields(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def commit_info(
-    operation: str,
-    parameters: Mapping[str, str],
-    *,
-    is_blind: bool,
-    timestamp_ms: int | None = None,
-    metrics: Mapping[str, int] | None = None,
-    user_metadata: str | None = None,
+def _commit_info(
+    operation: str, parameters: Mapping[str, str], now_ms: int, *, is_blind: bool, **more: object
 ) -> Action:
     """The action that describes a commit in the table's history; its `txnId` makes each commit's file unique."""
-    info: dict[str, Any] = {
-        "timestamp": time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+    info = {
+        "timestamp": now_ms,
         "operation": operation,
         "operationParameters": parameters,
         "isBlindAppend": is_blind,
         "engineInfo": _ENGINE,
         "txnId": str(uuid.uuid4()),
     }
-    if metrics is not None:
-        info["operationMetrics"] = {name: str(value) for name, value in metrics.items()}
-    if user_metadata is not None:
-        info["userMetadata"] = user_metadata
-    return {"commitInfo": info}
+    return {"commitInfo": info | more}
+
+
+def info_of(actions: Iterable[Action]) -> dict[str, Any]:
+    """What a commit says about itself in the action `commitInfo`, which it may lack."""
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
 def write_actions(
-    add: Sequence[AddFile],
-    remove: Sequence[Mapping[str, Any]],
+    add: Sequence[DataFile],
+    remove: Sequence[DataFile],
     advance: Mapping[str, int],
     *,
     is_change: bool,
     operation: str,
     metadata: Mapping[str, Any] | None = None,
-    timestamp_ms: int | None = None,
     user_metadata: str | None = None,
 ) -> list[Action]:
-    """The actions of a commit. ``remove`` has the fields path, size and partitionValues of each file that goes."""
-    now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    """The actions of a commit."""
+    now_ms = time.time_ns() // 1_000_000
     metrics = {
         "numFiles": len(add),
         "numRemovedFiles": len(remove),
@@ -179,28 +167,19 @@ def write_actions(
         "numOutputBytes": sum(file.size for file in add),
     }
     mode = {"mode": "Overwrite" if remove else "Append", "partitionBy": "[]"}
+    more: dict[str, object] = {"operationMetrics": {name: str(value) for name, value in metrics.items()}}
+    if user_metadata is not None:
+        more["userMetadata"] = user_metadata
     is_blind = not remove and metadata is None and not advance
-    info = commit_info(
-        operation, mode, is_blind=is_blind, timestamp_ms=now_ms, metrics=metrics, user_metadata=user_metadata
-    )
-    actions = [info]
+    actions = [_commit_info(operation, mode, now_ms, is_blind=is_blind, **more)]
     if metadata is not None:
         actions.append({"metaData": metadata})
     actions += [
         {"txn": {"appId": application, "version": version, "lastUpdated": now_ms}}
         for application, version in advance.items()
     ]
-    actions += [
-        {
-            "remove": {
-                **file,
-                "deletionTimestamp": now_ms,
-                "dataChange": is_change,
-                "extendedFileMetadata": True,
-            }
-        }
-        for file in remove
-    ]
+    gone = {"deletionTimestamp": now_ms, "dataChange": is_change, "extendedFileMetadata": True}
+    actions += [{"remove": file.removal() | gone} for file in remove]
     return actions + [{"add": file.add_action(is_change=is_change)} for file in add]
 
 
@@ -254,7 +233,7 @@ def changes_rows(actions: Sequence[Action]) -> bool:
 
 def is_own(actions: Sequence[Action]) -> bool:
     """Whether this program made a commit."""
-    return any(action.get("commitInfo", {}).get("engineInfo") == _ENGINE for action in actions)
+    return info_of(actions).get("engineInfo") == _ENGINE
 
 
 def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) -> str | None:
@@ -270,11 +249,6 @@ def unreadable(protocol: Mapping[str, Any], configuration: Mapping[str, str]) ->
     if configuration.get(COLUMN_MAPPING, "none") != "none":
         return f"column mapping ({COLUMN_MAPPING})"
     return None
-
-
-def refuses_removal(metadata: Mapping[str, Any]) -> bool:
-    """Whether the table's owner forbids deleting and changing rows."""
-    return str(metadata["configuration"].get(_APPEND_ONLY, "false")) == "true"
 
 
 def unwritable(protocol: Mapping[str, Any], metadata: Mapping[str, Any], table: Table) -> str | None:

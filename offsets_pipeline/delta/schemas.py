@@ -92,6 +92,12 @@ _STATE_PROPERTIES = {
     "delta.checkpointInterval": "50",
 }
 
+#: Of tables that are rewritten as a whole again and again: a checkpoint lists removed files that are kept.
+_SHORT_RETENTION = _STATE_PROPERTIES | {
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.logRetentionDuration": "interval 1 hours",
+}
+
 _LOG_PARTITION = Column("log_partition", _INT, "partition of the log", nullable=False)
 _LOG_INCARNATION = Column(
     "log_incarnation", _INT, "incarnation of the log: how often a mirrored topic was read again", nullable=False
@@ -100,6 +106,11 @@ _RECORD_OFFSET = Column("record_offset", _LONG, "position of the record in its l
 _GROUP_ID = Column("group_id", _STRING, "the group", nullable=False)
 _MISPLACED = Column(
     "misplaced", _BOOLEAN, "in another log partition than by R1; readers do not return it", nullable=False
+)
+#: A topic-partition that offsets are of.
+_TOPIC_PARTITION = (
+    Column("topic", _STRING, "the topic", nullable=False),
+    Column("partition", _INT, "the topic's partition", nullable=False),
 )
 
 #: What a fact says about itself: a replay from the start writes a new incarnation of the state of its log partitions.
@@ -205,8 +216,7 @@ OFFSET_FACTS = Table(
     (
         _LOG_PARTITION,
         _GROUP_ID,
-        Column("topic", _STRING, "the topic", nullable=False),
-        Column("partition", _INT, "the topic's partition", nullable=False),
+        *_TOPIC_PARTITION,
         *_COMMIT_VALUE,
         _RECORD_OFFSET,
         Column(
@@ -240,21 +250,33 @@ GROUP_RECORDS = Table(
     partitioned_by=_BY_INCARNATION,
 )
 
-_MEMBER = pa.struct(
-    [
-        ("member_id", _STRING),
-        ("instance_id", _STRING),
-        ("rack_id", _STRING),
-        ("client_id", _STRING),
-        ("client_host", _STRING),
-        ("session_timeout_ms", _INT),
-        ("rebalance_timeout_ms", _INT),
-        ("member_epoch", _INT),
-        ("subscribed_topics", pa.list_(_STRING)),
-        ("subscribed_regex", _STRING),
-        ("assignment", pa.list_(pa.struct([("topic", _STRING), ("topic_id", _STRING), ("partition", _INT)]))),
-    ]
+_MEMBER_COLUMNS = (
+    Column("member_id", _STRING, "the member"),
+    Column("instance_id", _STRING, "group.instance.id of a static member"),
+    Column("rack_id", _STRING, "client.rack"),
+    Column("client_id", _STRING, "client.id"),
+    Column("client_host", _STRING, "the client's address"),
+    Column("session_timeout_ms", _INT, "session timeout in milliseconds"),
+    Column("rebalance_timeout_ms", _INT, "rebalance timeout in milliseconds"),
+    Column("member_epoch", _INT, "epoch of a member of any but a classic group"),
+    Column("subscribed_topics", pa.list_(_STRING), "topics that the member subscribes"),
+    Column("subscribed_regex", _STRING, "regular expression of topics that the member subscribes"),
 )
+_ASSIGNMENT = pa.list_(pa.struct([("topic", _STRING), ("topic_id", _STRING), ("partition", _INT)]))
+_MEMBERS = Column(
+    "members",
+    pa.list_(pa.struct([*((each.name, each.type) for each in _MEMBER_COLUMNS), ("assignment", _ASSIGNMENT)])),
+    "its members, by member id",
+)
+#: Columns of a described group, in facts and in the published table.
+_GROUP_DESCRIPTION = (
+    Column("generation", _INT, "of a classic group"),
+    Column("group_epoch", _INT, "of any other group"),
+    Column("assignment_epoch", _INT, "of any other group"),
+    Column("leader", _STRING, "member id of a classic group's leader"),
+    Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
+)
+_NEWEST_RECORD = Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False)
 
 GROUP_FACTS = Table(
     "group_facts",
@@ -267,13 +289,9 @@ GROUP_FACTS = Table(
         Column("state", _STRING, "as the coordinator derives it (R33); Dead: there is no such group", nullable=False),
         Column("protocol_type", _STRING, "R34"),
         Column("protocol", _STRING, "a classic group's protocol, a consumer group's server assignor (R34)"),
-        Column("generation", _INT, "of a classic group"),
-        Column("group_epoch", _INT, "of any other group"),
-        Column("assignment_epoch", _INT, "of any other group"),
-        Column("leader", _STRING, "member id of a classic group's leader"),
-        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
-        Column("members", pa.list_(_MEMBER), "its members, by member id"),
-        Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
+        *_GROUP_DESCRIPTION,
+        _MEMBERS,
+        _NEWEST_RECORD,
         _MISPLACED,
         *_OF_FACT,
     ),
@@ -351,8 +369,7 @@ CURRENT_OFFSETS = Table(
     "Each committed offset that a fetch answers, once, as of published_as_of.",
     (
         _GROUP_ID,
-        Column("topic", _STRING, "the topic", nullable=False),
-        Column("partition", _INT, "the topic's partition", nullable=False),
+        *_TOPIC_PARTITION,
         Column("committed_offset", _LONG, "what the consumer stored", nullable=False),
         *_COMMIT_VALUE[1:],
         _LOG_PARTITION,
@@ -370,15 +387,11 @@ CONSUMER_GROUPS = Table(
         Column("state", _STRING, "as the coordinator derives it (R33)", nullable=False),
         Column("protocol_type", _STRING, "R34"),
         Column("assignor", _STRING, "a classic group's protocol, a consumer group's server assignor, or empty (R34)"),
-        Column("generation", _INT, "of a classic group"),
-        Column("group_epoch", _INT, "of any other group"),
-        Column("assignment_epoch", _INT, "of any other group"),
-        Column("leader", _STRING, "member id of a classic group's leader"),
-        Column("state_timestamp", _TIMESTAMP, "since when a classic group is in its state, if the log has it"),
+        *_GROUP_DESCRIPTION,
         Column("member_count", _INT, "number of its members", nullable=False),
-        Column("members", pa.list_(_MEMBER), "its members, by member id"),
+        _MEMBERS,
         _LOG_PARTITION,
-        Column("record_offset", _LONG, "the newest record that this row was made from", nullable=False),
+        _NEWEST_RECORD,
         _MISPLACED,
     ),
     _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "group_id,state,log_partition"},
@@ -389,15 +402,7 @@ GROUP_MEMBERS = Table(
     "One row per member and assigned partition, as of published_as_of; null topic if a member has no assignment.",
     (
         _GROUP_ID,
-        Column("member_id", _STRING, "the member"),
-        Column("instance_id", _STRING, "group.instance.id of a static member"),
-        Column("client_id", _STRING, "client.id"),
-        Column("client_host", _STRING, "the client's address"),
-        Column("session_timeout_ms", _INT, "session timeout in milliseconds"),
-        Column("rebalance_timeout_ms", _INT, "rebalance timeout in milliseconds"),
-        Column("member_epoch", _INT, "epoch of a member of any but a classic group"),
-        Column("subscribed_topics", pa.list_(_STRING), "topics that the member subscribes"),
-        Column("subscribed_regex", _STRING, "regular expression of topics that the member subscribes"),
+        *(each for each in _MEMBER_COLUMNS if each.name != "rack_id"),
         Column("topic", _STRING, "an assigned topic; its id if the name is not known (R35)"),
         Column("partition", _INT, "the assigned partition of this topic"),
     ),
@@ -409,8 +414,7 @@ UNSTABLE_OFFSETS = Table(
     "Pending commits that a read of stable offsets has to wait for (R17), as of published_as_of.",
     (
         _GROUP_ID,
-        Column("topic", _STRING, "the topic", nullable=False),
-        Column("partition", _INT, "the topic's partition", nullable=False),
+        *_TOPIC_PARTITION,
         Column("producer_id", _LONG, "producer of the open transaction", nullable=False),
         Column("pending_offset", _LONG, "the offset that its commit would make current"),
         _LOG_PARTITION,
@@ -492,12 +496,7 @@ FOLD_PROGRESS = Table(
         Column("folded_at", _TIMESTAMP, "when", nullable=False),
         Column("versions", _VERSIONS, "the version of each table of the state that belongs to this progress"),
     ),
-    _STATE_PROPERTIES
-    | {
-        # each batch rewrites the whole table, and a checkpoint lists removed files that are kept
-        "delta.deletedFileRetentionDuration": "interval 1 hours",
-        "delta.logRetentionDuration": "interval 1 hours",
-    },
+    _SHORT_RETENTION,
 )
 
 TOPIC_OFFSETS = Table(
@@ -505,20 +504,13 @@ TOPIC_OFFSETS = Table(
     "Log start and log end of topics' partitions at the times at which they were sampled. A sample without a row for a "
     "partition found what the partition's last row says.",
     (
-        Column("topic", _STRING, "the topic", nullable=False),
-        Column("partition", _INT, "the topic's partition", nullable=False),
+        *_TOPIC_PARTITION,
         Column("log_start_offset", _LONG, "offset of the first record", nullable=False),
         Column("log_end_offset", _LONG, "offset of the next record: the high watermark", nullable=False),
         Column("sampled_at", _TIMESTAMP, "when the partition had these offsets", nullable=False),
         Column("source", _STRING, "broker or file that the sample came from", nullable=False),
     ),
-    {
-        "delta.enableDeletionVectors": "false",
-        "delta.dataSkippingStatsColumns": "topic,partition",
-        "delta.checkpointInterval": "50",
-        "delta.deletedFileRetentionDuration": "interval 24 hours",
-        "delta.logRetentionDuration": "interval 24 hours",
-    },
+    _STATE_PROPERTIES | {"delta.dataSkippingStatsColumns": "topic,partition"},
 )
 
 LEASES = Table(
@@ -534,36 +526,19 @@ LEASES = Table(
         Column("renewed_at", _TIMESTAMP, "last renewal, by the holder's clock", nullable=False),
         Column("duration_ms", _LONG, "milliseconds after which a lease that was not renewed lapses", nullable=False),
     ),
-    _STATE_PROPERTIES
-    | {
-        "delta.deletedFileRetentionDuration": "interval 1 hours",
-        "delta.logRetentionDuration": "interval 1 hours",
-    },
+    _SHORT_RETENTION,
 )
 
-#: In the order in which a store is created: the log last.
-TABLES = (
-    LOG_PARTITIONS,
-    *_FACTS,
-    *_PUBLISHED_GROUPS,
-    PUBLISHED_AS_OF,
-    TOPICS,
-    QUARANTINE,
-    FOLD_PROGRESS,
-    LOG,
-)
+
+def _tables(*facts_and_published: Table) -> tuple[Table, ...]:
+    """The tables of a store with these, in the order in which it is created: the log last."""
+    return (LOG_PARTITIONS, *facts_and_published, PUBLISHED_AS_OF, TOPICS, QUARANTINE, FOLD_PROGRESS, LOG)
+
+
+TABLES = _tables(*_FACTS, *_PUBLISHED_GROUPS)
+_CONNECT_TABLES = _tables(CONNECT_RECORDS, *_PUBLISHED_CONNECT)
 #: Tables that a store gets when they are first written.
 LATER_TABLES = (TOPIC_OFFSETS, LEASES)
-_CONNECT_TABLES = (
-    LOG_PARTITIONS,
-    CONNECT_RECORDS,
-    *_PUBLISHED_CONNECT,
-    PUBLISHED_AS_OF,
-    TOPICS,
-    QUARANTINE,
-    FOLD_PROGRESS,
-    LOG,
-)
 
 #: The tables of stores of every kind.
 TABLE_BY_NAME = {table.name: table for table in (*TABLES, *_CONNECT_TABLES, *LATER_TABLES)}

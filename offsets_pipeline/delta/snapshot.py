@@ -9,24 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+from deltalake import QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from offsets_pipeline.delta.damage import damage_of, explained, reading
-from offsets_pipeline.delta.protocol import refuses_removal, unreadable, unwritable
-from offsets_pipeline.delta.reader import (
-    StoredFile,
-    answer,
-    batches_of,
-    file_paths,
-    metadata_of,
-    newest_table,
-    protocol_of,
-    stored_files,
-    table_as_of,
-    whole,
-    with_deletion_vectors,
-    with_feature,
-)
+from offsets_pipeline.delta.data_file import DataFile
+from offsets_pipeline.delta.protocol import UNDO, unreadable, unwritable
+from offsets_pipeline.delta.reader import has_deletion_vectors, metadata_of, open_table, protocol_of, stored_files
 from offsets_pipeline.errors import DamagedTable, OffsetsError, UnsupportedTable
 
 if TYPE_CHECKING:
@@ -36,6 +25,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.schemas import Table
+    from offsets_pipeline.delta.table_folder import TableFolder
+
+_BATCH_ROWS = 65_536
 
 
 class Commit(NamedTuple):
@@ -52,17 +44,18 @@ class Snapshot:
     without reading anything. Its cost depends on the commits since deltalake read the log, not on the table's files.
     """
 
-    def __init__(self, folder: str, table: Table, loaded: DeltaTable, text: bytes | None) -> None:
-        self.folder = folder
-        self.table = table
+    def __init__(self, table_folder: TableFolder, loaded: DeltaTable, text: bytes | None) -> None:
+        self.folder = table_folder.folder
+        self.table = table_folder.table
         self.version = loaded.version()
         #: the commit file of `version`; None if it is no longer kept
         self.text = text
         self.metadata = metadata_of(loaded)
         self.protocol = protocol_of(loaded)
+        self._table_folder = table_folder
         self._loaded = loaded
         self._transactions: dict[str, int] = {}
-        self._changed: dict[str, StoredFile | None] = {}  # since the version that was loaded; None: removed
+        self._changed: dict[str, DataFile | None] = {}  # since the version that was loaded; None: removed
         self._has_vectors = False
 
     @property
@@ -89,7 +82,7 @@ class Snapshot:
     @property
     def is_append_only(self) -> bool:
         """Whether the table's owner forbids deleting rows."""
-        return refuses_removal(self.metadata)
+        return self.properties.get("delta.appendOnly") == "true"
 
     @property
     def commits_read(self) -> int:
@@ -103,21 +96,24 @@ class Snapshot:
         found = self._loaded.transaction_version(application)
         return -1 if found is None else found
 
-    def files(self) -> list[StoredFile]:
+    def files(self) -> list[DataFile]:
         """Return the files of this version.
 
         Raises UnsupportedTable if the table's rows differ from the contents of its Parquet files.
         """
         reason = unreadable(self.protocol, self.properties)
         if reason is not None:
-            raise with_feature(self.folder, reason)
-        if self._has_vectors:
-            raise with_deletion_vectors(self.folder)
+            raise UnsupportedTable(f"cannot read the table {self.folder} without Spark: it requires {reason}; {UNDO}")
         with reading(self.folder):
+            if self._has_vectors or has_deletion_vectors(self._loaded):
+                raise UnsupportedTable(
+                    f"cannot read the table {self.folder} without Spark: its files have deleted rows that were not "
+                    f"rewritten (deletion vectors); run REORG TABLE delta.`{self.folder}` APPLY (PURGE)"
+                )
             files = [file for file in stored_files(self._loaded) if file.name not in self._changed]
         return files + [file for file in self._changed.values() if file is not None]
 
-    def path(self, file: StoredFile) -> str:
+    def path(self, file: DataFile) -> str:
         """Return the path or URI of a file of this version."""
         return f"{self.folder}/{unquote(file.name)}"
 
@@ -126,8 +122,10 @@ class Snapshot:
 
         Raises as `query`.
         """
-        with reading(self.folder, self.stored()):
-            return conformed(whole(self.delta_table()), self.table)
+        files = self.files()
+        with reading(self.folder, files):
+            found = [conformed(self._table_folder.read_file(file), self.table) for file in files]
+            return pa.concat_tables([pa.Table.from_batches([], self.table.arrow_schema()), *found])
 
     def damage(self) -> DamagedTable | None:
         """Return what is wrong with the files of this version; None if nothing is. Reads all of them."""
@@ -144,7 +142,7 @@ class Snapshot:
         """Return this version for deltalake. For the modules of this package."""
         if self._loaded.version() != self.version:
             with reading(self.folder):
-                self._loaded = table_as_of(self.folder, self.version)
+                self._loaded = open_table(self.folder, self.version)
             self._changed = {}
         return self._loaded
 
@@ -161,7 +159,7 @@ class Snapshot:
                 later._transactions[action["txn"]["appId"]] = action["txn"]["version"]
             elif "add" in action:
                 later._has_vectors |= action["add"].get("deletionVector") is not None
-                later._changed[action["add"]["path"]] = StoredFile.of_action(action["add"])
+                later._changed[action["add"]["path"]] = DataFile.of_action(action["add"])
             elif "remove" in action:
                 later._changed[action["remove"]["path"]] = None
             elif "metaData" in action:
@@ -172,11 +170,11 @@ class Snapshot:
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Return columns of all rows, file by file, up to 65,536 rows at a time. Raises as `query`."""
-        with reading(self.folder, self.stored()):
-            for path in file_paths(self.delta_table()):
-                yield from batches_of(path, list(columns))
+        for file in self.files():
+            with self._table_folder.open_file(file) as parquet:
+                yield from parquet.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False)
 
-    def stored(self) -> list[StoredFile] | None:
+    def stored(self) -> list[DataFile] | None:
         """Return the files of this version as `files`; None if that raises."""
         try:
             return self.files()
@@ -201,7 +199,10 @@ def query(sql: str, *snapshots: Snapshot) -> pa.RecordBatchReader:
     is missing or corrupt.
     """
     with _reading_all(snapshots):
-        found = answer(sql, {each.table.name: each.delta_table() for each in snapshots})
+        builder = QueryBuilder()
+        for each in snapshots:
+            builder.register(each.table.name, each.delta_table())
+        found = pa.RecordBatchReader.from_stream(builder.execute(sql))
 
     def batches() -> Iterator[pa.RecordBatch]:
         with _reading_all(snapshots):
@@ -221,10 +222,3 @@ def _reading_all(snapshots: Sequence[Snapshot]) -> Iterator[None]:
     except Exception as error:
         found = [explained(each.folder, error, each.stored()) for each in snapshots]
         raise next((each for each in found if isinstance(each, DamagedTable)), found[0]) from error
-
-
-def load(folder: str, table: Table, read: object, version: int | None = None) -> Snapshot:
-    """Return the newest version, or that one. ``read`` returns the commit file of a version, or None."""
-    with reading(folder):
-        loaded = newest_table(folder) if version is None else table_as_of(folder, version)
-        return Snapshot(folder, table, loaded, read(loaded.version()))  # type: ignore[operator]

@@ -12,9 +12,10 @@ import os
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyarrow import fs
@@ -47,21 +48,18 @@ class NoAnswer(OSError):
     """The storage did not answer a request to create a file: the file may be there, or may still appear."""
 
 
-class Storage(Protocol):
+class Storage(ABC):
     """One table's folder on some storage. Names are relative to the folder; a file never changes once it is there."""
 
+    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Return the contents of a file; None if it does not exist."""
-        ...
 
     def is_unchanged(self, name: str, contents: bytes | None) -> bool:
         """Return whether `read` of this file still returns these contents."""
-        ...
+        return self.read(name) == contents
 
-    def names(self, folder: str) -> set[str]:
-        """Return the names of the files in a folder of the table; an empty set if the folder does not exist."""
-        ...
-
+    @abstractmethod
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
         """Create a file if its name is free; returns False if another writer has created it.
 
@@ -71,22 +69,20 @@ class Storage(Protocol):
         Raises NoAnswer if the file may be there or may still appear, another OSError if the storage refuses: then the
         file will not appear, and none is left behind.
         """
-        ...
 
-    def sync(self, names: Iterable[str]) -> None:
+    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - object stores and HDFS acknowledge durable writes
         """Make files survive a loss of power. They were written through Arrow."""
-        ...
 
+    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file that no commit names; succeeds if there is none."""
-        ...
 
-    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:
+    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - local folders alone
         """Wait up to 0.2 s for this writer's turn to commit. It saves lost races; correctness does not need it.
 
         ``meanwhile`` is called repeatedly during the wait.
         """
-        ...
+        return nullcontext()
 
 
 def storage_of(folder: str) -> Storage:
@@ -107,7 +103,7 @@ def storage_of(folder: str) -> Storage:
     )
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """A local folder, or a mounted POSIX file system with hard links and advisory locks.
 
     `create` writes a temporary file and links it to its name; the link fails if the name is taken.
@@ -138,20 +134,14 @@ class LocalStorage:
             self._seen = seen
         return True
 
-    def names(self, folder: str) -> set[str]:
-        """See Storage."""
-        try:
-            return set(os.listdir(f"{self._folder}/{folder}"))  # noqa: PTH208 - names only
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
-
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:
         """See Storage."""
         place = Path(f"{self._folder}/{name}")
         aside = place.parent / f".{uuid.uuid4()}.tmp"
 
         def write() -> None:
-            with self._opened(aside) as file:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with aside.open("xb") as file:
                 file.write(contents)
                 if durable:
                     file.flush()
@@ -166,17 +156,10 @@ class LocalStorage:
             return False
         if durable:
             try:
-                _sync_folder(str(place.parent))
+                _sync(str(place.parent))
             except OSError as error:  # readers see the commit already, so it must count as made
                 _LOG.warning("%s may not survive a loss of power: %s", place, error)
         return True
-
-    def _opened(self, aside: Path) -> IO[bytes]:
-        try:
-            return aside.open("xb")
-        except FileNotFoundError:  # the first file of the folder
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            return aside.open("xb")
 
     def sync(self, names: Iterable[str]) -> None:
         """See Storage."""
@@ -186,7 +169,7 @@ class LocalStorage:
             _sync(path)
             folders |= {self._folder, os.path.dirname(path)}  # noqa: PTH120 - half of Path's time
         for folder in folders:
-            _sync_folder(folder)
+            _sync(folder)
 
     def remove(self, name: str) -> None:
         """See Storage."""
@@ -207,7 +190,7 @@ class LocalStorage:
             yield
 
 
-class ObjectStorage:
+class ObjectStorage(Storage):
     """An object store. `create` is one conditional put (`If-None-Match: *`), which fails if the object exists."""
 
     def __init__(self, folder: str) -> None:
@@ -225,20 +208,6 @@ class ObjectStorage:
         except obstore.exceptions.BaseError as error:
             raise OSError(first_line(error)) from error
 
-    def is_unchanged(self, name: str, contents: bytes | None) -> bool:
-        """See Storage."""
-        return self.read(name) == contents
-
-    def names(self, folder: str) -> set[str]:
-        """See Storage."""
-        import obstore  # noqa: PLC0415
-
-        try:
-            found = obstore.list_with_delimiter(self._store, f"{folder}/")["objects"]
-        except obstore.exceptions.BaseError as error:
-            raise OSError(first_line(error)) from error
-        return {each["path"].rpartition("/")[2] for each in found}
-
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - always durable
         """See Storage."""
         import obstore  # noqa: PLC0415
@@ -252,9 +221,6 @@ class ObjectStorage:
             raise (OSError if _REFUSED.search(said) else NoAnswer)(said) from error
         return True
 
-    def sync(self, names: Iterable[str]) -> None:
-        """See Storage. An object store acknowledges a write once it is durable."""
-
     def remove(self, name: str) -> None:
         """See Storage."""
         import obstore  # noqa: PLC0415
@@ -266,12 +232,8 @@ class ObjectStorage:
         except obstore.exceptions.BaseError as error:
             raise OSError(first_line(error)) from error
 
-    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - it does not wait
-        """See Storage."""
-        return nullcontext()
 
-
-class RenamingStorage:
+class RenamingStorage(Storage):
     """A file system of Hadoop. `create` writes a temporary file and renames it, which fails if the name is taken."""
 
     def __init__(self, folder: str) -> None:
@@ -284,15 +246,6 @@ class RenamingStorage:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
-
-    def is_unchanged(self, name: str, contents: bytes | None) -> bool:
-        """See Storage."""
-        return self.read(name) == contents
-
-    def names(self, folder: str) -> set[str]:
-        """See Storage."""
-        selector = fs.FileSelector(f"{self._folder}/{folder}", allow_not_found=True)
-        return {each.base_name for each in self._system.get_file_info(selector)}
 
     def create(self, name: str, contents: bytes, *, durable: bool) -> bool:  # noqa: ARG002 - HDFS replicates it
         """See Storage."""
@@ -312,16 +265,9 @@ class RenamingStorage:
             is_there=lambda: self._is_file(place),
         )
 
-    def sync(self, names: Iterable[str]) -> None:
-        """See Storage. HDFS replicates a file when its writer closes it."""
-
     def remove(self, name: str) -> None:
         """See Storage."""
         self._remove(f"{self._folder}/{name}")
-
-    def turn(self, meanwhile: Callable[[], None]) -> AbstractContextManager[None]:  # noqa: ARG002 - it does not wait
-        """See Storage."""
-        return nullcontext()
 
     def _remove(self, path: str) -> None:
         if self._is_file(path):
@@ -403,7 +349,3 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_folder(folder: str) -> None:
-    _sync(folder)

@@ -22,6 +22,8 @@ from offsets_pipeline.errors import (
 from offsets_pipeline.foreign_errors import first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsets_pipeline.config.sections import FoldSettings
     from offsets_pipeline.delta.snapshot import Snapshot
 
@@ -77,13 +79,17 @@ def name_cluster(folder: str, name: str, settings: FoldSettings) -> None:
     """
     properties_of(folder)
     log = TableFolder(f"{folder}/{LOG.name}", LOG)
+    set_properties(log, {CLUSTER_NAME: name}, "a change of the cluster's name", settings)
+
+
+def set_properties(log: TableFolder, properties: Mapping[str, str], what: str, settings: FoldSettings) -> None:
+    """Set properties of a store's log. Raises WriteConflict, naming ``what``, if other writers do so too often."""
 
     def change() -> None:
         seen = log.snapshot()
-        metadata = log.with_properties(seen, {CLUSTER_NAME: name})
-        log.commit(seen=seen, metadata=metadata, operation="SET TBLPROPERTIES")
+        log.commit(seen=seen, metadata=log.with_properties(seen, properties), operation="SET TBLPROPERTIES")
 
-    with_retries(change, "a change of the cluster's name", settings)
+    with_retries(change, what, settings)
 
 
 def no_store(folder: str) -> NoSuchStore | NotAStore:

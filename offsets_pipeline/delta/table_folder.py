@@ -6,7 +6,7 @@ import json
 import logging
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
-from offsets_pipeline.delta.conflicts import Conflicts
 from offsets_pipeline.delta.damage import explained, reading
-from offsets_pipeline.delta.data_file import COMPRESSION, AddFile, bounded_columns, written_file
+from offsets_pipeline.delta.data_file import APPLICATION, COMPRESSION, DataFile, written_file
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.properties import require_format
 from offsets_pipeline.delta.protocol import (
@@ -25,15 +24,16 @@ from offsets_pipeline.delta.protocol import (
     commit_path,
     creation,
     encoded,
+    info_of,
     json_text,
     parsed,
     schema_fields,
     write_actions,
 )
 from offsets_pipeline.delta.put_if_absent import answered, put_if_absent
-from offsets_pipeline.delta.reader import table_as_of
+from offsets_pipeline.delta.reader import open_table
 from offsets_pipeline.delta.schemas import LOG
-from offsets_pipeline.delta.snapshot import Commit, Snapshot, load
+from offsets_pipeline.delta.snapshot import Commit, Snapshot, conformed
 from offsets_pipeline.delta.storage import NoAnswer, ObjectStorage, Storage, storage_of
 from offsets_pipeline.errors import (
     CommitUnknown,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.protocol import Action
-    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.schemas import Table
 
 _LOG = logging.getLogger(__name__)
@@ -105,13 +105,13 @@ class TableFolder:
         fails, UnsafeStorage.
         """
         if version is not None:
-            return load(self.folder, self.table, self.commit_file, version)
+            return self._load(version)
         newest = None
         if self._newest is not None:
             with suppress(WriteConflict, StoreReplaced):
                 newest = self._newest.after(*islice(self._commits_after(self._newest), MOST_COMMITS + 1))
         if newest is None or newest.commits_read > MOST_COMMITS:
-            newest = load(self.folder, self.table, self.commit_file)
+            newest = self._load()
         self._newest = newest
         return newest
 
@@ -119,25 +119,46 @@ class TableFolder:
         """Return the file of a commit; None if there is no such version, or it is no longer kept. Raises OSError."""
         return self.storage.read(commit_path(version))
 
-    def committed_ms(self, version: int) -> int | None:
-        """Return when a version was committed, in milliseconds since 1970; None if its commit is not kept."""
+    def actions(self, version: int) -> list[Action] | None:
+        """Return the actions of a commit; None if it is not kept. Raises DamagedTable, StorageFailed."""
         with reading(self.folder):
             text = self.commit_file(version)
-            found = [action["commitInfo"] for action in parsed(text or b"") if "commitInfo" in action]
-        return None if text is None else int(found[0].get("timestamp", 0)) if found else 0  # it need not say
+            return None if text is None else parsed(text)
+
+    def committed_ms(self, version: int) -> int | None:
+        """Return when a version was committed, in milliseconds since 1970; None if its commit is not kept."""
+        actions = self.actions(version)
+        return None if actions is None else int(info_of(actions).get("timestamp", 0))  # it need not say
+
+    def user_metadata(self, seen: Snapshot, application: str) -> str | None:
+        """Return the user metadata of the commit that made the application's last transaction, as of a snapshot.
+
+        Reads the commits backwards from the snapshot: those of other writers come first. Returns None if the
+        application made no transaction, its commit is no longer kept, or it has no user metadata. Raises DamagedTable,
+        StorageFailed.
+        """
+        number = seen.transaction(application)
+        made = {"appId": application, "version": number}
+        for version in range(seen.version, -1, -1) if number >= 0 else ():
+            actions = self.actions(version)
+            if actions is None:
+                return None
+            if any(made.items() <= action.get("txn", {}).items() for action in actions):
+                found: str | None = info_of(actions).get("userMetadata")
+                return found
+        return None
 
     def is_unchanged(self, version: int, text: bytes | None) -> bool:
         """Return whether `commit_file` still returns this text. Raises OSError."""
         return self.storage.is_unchanged(commit_path(version), text)
 
-    def read_file(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """Return columns of one file of the table. Raises OSError or ArrowException."""
-        system, path = self._place
-        with pq.ParquetFile(f"{path}/{unquote(name)}", filesystem=system) as file:
-            return file.read(columns=list(columns), use_threads=False)
+    def read_file(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return these columns of a file of the table, by default all. Raises as `open_file`."""
+        with self.open_file(file) as parquet:
+            return parquet.read(columns, use_threads=False)
 
     @contextmanager
-    def open_file(self, file: StoredFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
+    def open_file(self, file: DataFile, **options: Any) -> Iterator[pq.ParquetFile]:  # noqa: ANN401 - of pyarrow
         """Open a file of the table; ``options`` are those of `pyarrow.parquet.ParquetFile`.
 
         Raises DamagedTable if the file is missing or corrupt, StorageFailed if the storage fails.
@@ -149,6 +170,11 @@ class TableFolder:
             pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options) as parquet,
         ):
             yield parquet
+
+    def _load(self, version: int | None = None) -> Snapshot:
+        with reading(self.folder):
+            loaded = open_table(self.folder, version)
+            return Snapshot(self, loaded, self.commit_file(loaded.version()))
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
@@ -179,7 +205,7 @@ class TableFolder:
     def _refuse_other(self, table_id: str, version: int, text: bytes | None) -> None:
         """Raise unless the table is still at a version whose commit is no longer kept."""
         try:
-            found = load(self.folder, self.table, self.commit_file)
+            found = self._load()
         except NoSuchTable:
             raise self._replaced(version) from None
         if found.table_id != table_id or found.version < version:
@@ -231,7 +257,7 @@ class TableFolder:
         compression: str = COMPRESSION,
         *,
         few_rows: bool = False,
-    ) -> AddFile:
+    ) -> DataFile:
         """Write rows, without the partition columns, to a new file; returns what `commit` adds.
 
         ``compression`` and ``few_rows`` are as for `written_file`.
@@ -239,16 +265,14 @@ class TableFolder:
         Raises StorageFailed if the storage fails; then no file is left.
         """
         try:
-            return written_file(
-                self.folder, rows, bounded_columns(self.table), partition, compression, few_rows=few_rows
-            )
+            return written_file(self.folder, self.table, rows, partition, compression, few_rows=few_rows)
         except OSError as error:
             raise self._not_written(error) from error
 
     def commit(
         self,
-        add: Sequence[AddFile] = (),
-        remove: Sequence[StoredFile] = (),
+        add: Sequence[DataFile] = (),
+        remove: Sequence[DataFile] = (),
         *,
         seen: Snapshot,
         advance: Mapping[str, int] = _NOTHING,
@@ -273,57 +297,89 @@ class TableFolder:
         if the storage fails. If one of these is raised, nothing is committed, and the files of ``add`` are removed,
         unless ``keep``: write new ones to try again. Raises CommitUnknown as `create_version`: the files stay.
         """
-        gone = [file.removal() for file in remove]
         actions = write_actions(
             add,
-            gone,
+            remove,
             advance,
             is_change=is_change,
             operation=operation,
             metadata=metadata,
             user_metadata=user_metadata,
         )
-        conflicts = Conflicts(
-            self.folder,
-            seen.table_id,
-            frozenset({*advance, *unless_advanced}),
-            frozenset(file.name for file in remove),
-            changes_metadata=metadata is not None,
-        )
-        try:
-            if gone and is_change and seen.is_append_only:
+        with self._committing(add, durable=durable, keep=keep):
+            if remove and is_change and seen.is_append_only:
                 raise self._unsupported("delta.appendOnly")
-            if durable:
-                self.storage.sync([file.name for file in add])
-            committed = self._commit_on_top(seen, actions, conflicts, durable=durable)
-        except CommitUnknown:
-            raise
-        except OSError as error:
-            self.remove_uncommitted(() if keep else add)
-            raise self._not_written(error) from error
-        except OffsetsError:
-            self.remove_uncommitted(() if keep else add)
-            raise
+            committed = self._commit_on_top(seen, actions, unless_advanced, durable=durable)
         self._newest = committed
         if committed.version % int(committed.properties.get(_CHECKPOINT_INTERVAL, CHECKPOINT_INTERVAL)) == 0:
             self.checkpoint(committed.version)
         return committed.version
 
-    def _commit_on_top(self, seen: Snapshot, actions: list[Action], conflicts: Conflicts, *, durable: bool) -> Snapshot:
+    def replace(self, rows: pa.Table, *, seen: Snapshot, advance: Mapping[str, int] = _NOTHING) -> int:
+        """Commit these rows in place of all rows of a small table; returns the version committed.
+
+        Adds columns that a table of an older version lacks. Raises WriteConflict if another writer replaced the rows
+        since ``seen``; then nothing is written. Raises as `commit`.
+        """
+        return self.commit(
+            [self.write_file(conformed(rows, self.table))] if rows.num_rows else [],
+            seen.files(),
+            seen=seen,
+            advance={APPLICATION: seen.transaction(APPLICATION) + 1, **advance},
+            metadata=self.with_missing_columns(seen),
+        )
+
+    @contextmanager
+    def _committing(self, add: Sequence[DataFile], *, durable: bool, keep: bool = False) -> Iterator[None]:
+        """Synchronise the files of a commit before it; if it fails, remove them unless ``keep``.
+
+        Raises StorageFailed for an OSError. After CommitUnknown the files stay: the commit may appear.
+        """
+        try:
+            if durable:
+                self.storage.sync([file.name for file in add])
+            yield
+        except CommitUnknown:
+            raise
+        except (OSError, OffsetsError) as error:
+            self.remove_uncommitted(() if keep else add)
+            if isinstance(error, OSError):
+                raise self._not_written(error) from error
+            raise
+
+    def _commit_on_top(
+        self, seen: Snapshot, actions: list[Action], unless_advanced: Collection[str], *, durable: bool
+    ) -> Snapshot:
         text = encoded(actions)
         newest = seen
         while True:
             others = list(self._commits_after(newest))
-            for other in others:
-                conflicts.check(other.actions)
+            self._refuse_conflict(seen, actions, unless_advanced, others)
             newest = newest.after(*others)
             committed = newest.after(Commit(text, actions))
             self.refuse_unwritable(committed)
             if self.create_version(committed.version, text, newest.text, durable=durable):
                 return committed
 
+    def _refuse_conflict(
+        self, seen: Snapshot, actions: list[Action], unless_advanced: Collection[str], others: Sequence[Commit]
+    ) -> None:
+        """Raise WriteConflict or StoreReplaced if another writer's commit is in the way of one of these actions."""
+        applications = {action["txn"]["appId"] for action in actions if "txn" in action} | set(unless_advanced)
+        removed = {action["remove"]["path"] for action in actions if "remove" in action}
+        for action in chain.from_iterable(other.actions for other in others):
+            if "txn" in action and action["txn"]["appId"] in applications:
+                raise WriteConflict(f"another writer wrote to {self.folder}")
+            if "remove" in action and action["remove"]["path"] in removed:
+                raise WriteConflict(f"another writer replaced files of {self.folder}")
+            if "metaData" in action:
+                if action["metaData"]["id"] != seen.table_id:
+                    raise StoreReplaced(f"the table {self.folder} was created again while it was open; open it again")
+                if any("metaData" in own for own in actions):
+                    raise WriteConflict(f"another writer changed the properties of {self.folder}")
+
     def append_next(
-        self, file: AddFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
+        self, file: DataFile, version: int, previous: bytes | None, advance: Mapping[str, int], *, durable: bool
     ) -> bytes:
         """Commit one file as exactly this version, behind the ``previous`` commit file; returns the commit file.
 
@@ -332,18 +388,11 @@ class TableFolder:
         is raised, nothing is committed, and the file is removed. Raises CommitUnknown as `create_version`.
         """
         text = encoded(write_actions([file], [], advance, is_change=True, operation="WRITE"))
-        try:
-            if durable:
-                self.storage.sync([file.name])
-            is_next = self.is_unchanged(version - 1, previous) and self.create_version(
+        with self._committing([file], durable=durable):
+            if not self.is_unchanged(version - 1, previous) or not self.create_version(
                 version, text, previous, durable=durable
-            )
-        except OSError as error:
-            self.remove_uncommitted([file])
-            raise self._not_written(error) from error
-        if not is_next:
-            self.remove_uncommitted([file])
-            raise WriteConflict(f"another writer committed version {version} or {version - 1} of {self.folder}")
+            ):
+                raise WriteConflict(f"another writer committed version {version} or {version - 1} of {self.folder}")
         return text
 
     def refuse_unwritable(self, seen: Snapshot) -> None:
@@ -386,7 +435,7 @@ class TableFolder:
             return None
         return {**seen.metadata, "schemaString": json_text({**there, "fields": [*there["fields"], *missing]})}
 
-    def remove_uncommitted(self, add: Sequence[AddFile]) -> None:
+    def remove_uncommitted(self, add: Sequence[DataFile]) -> None:
         """Remove files that no commit adds; a file that cannot be removed is left to `vacuum`."""
         for file in add:
             try:
@@ -422,7 +471,7 @@ class TableFolder:
         A failure is only logged: readers then read more commits.
         """
         try:
-            table = table_as_of(self.folder, version)  # of the newest the list of commits may lack one
+            table = open_table(self.folder, version)  # of the newest the list of commits may lack one
             table.create_checkpoint()
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:

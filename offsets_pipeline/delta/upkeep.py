@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,21 +20,12 @@ from offsets_pipeline.foreign_errors import first_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
 
 _KEPT = "delta.deletedFileRetentionDuration"
 _KEPT_BY_DEFAULT = "interval 1 week"
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(millisecond|second|minute|hour|day|week)s?")
-_UNITS_MS = {
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
-}
 
 #: Larger files are left alone, so that a long log is not rewritten again and again.
 SMALL_BYTES = 16 * 1024 * 1024
@@ -50,7 +42,7 @@ def never() -> bool:
 
 def compact(
     folder: TableFolder,
-    rewrite: Callable[[list[StoredFile]], list[AddFile]] | None = None,
+    rewrite: Callable[[list[DataFile]], list[DataFile]] | None = None,
     is_stopping: Callable[[], bool] = never,
 ) -> int:
     """Put small files of a table together, by partition; returns how many files were replaced.
@@ -81,23 +73,20 @@ def compact(
     return replaced
 
 
-def _as_one(folder: TableFolder, files: list[StoredFile]) -> list[AddFile]:
-    rows = []
-    for file in files:
-        with folder.open_file(file) as parquet:
-            rows.append(conformed(parquet.read(use_threads=False), folder.table))
-    together = pa.concat_tables(rows).drop_columns(list(folder.table.partitioned_by))
+def _as_one(folder: TableFolder, files: list[DataFile]) -> list[DataFile]:
+    rows = pa.concat_tables(conformed(folder.read_file(file), folder.table) for file in files)
+    together = rows.drop_columns(list(folder.table.partitioned_by))
     return [folder.write_file(together, files[0].partition)]
 
 
-def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
+def _bins(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
     """Small files of one partition that become one file, at least two at a time."""
-    small: dict[tuple[tuple[str, str], ...], list[StoredFile]] = {}
+    small: dict[tuple[tuple[str, str], ...], list[DataFile]] = {}
     for file in files:
         if file.size < SMALL_BYTES:
             small.setdefault(tuple(sorted(file.partition.items())), []).append(file)
     for of_partition in small.values():
-        together: list[StoredFile] = []
+        together: list[DataFile] = []
         held = 0
         for file in _worth_rewriting(of_partition):
             if held + file.size > TARGET_BYTES:
@@ -109,7 +98,7 @@ def _bins(files: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             yield together
 
 
-def _worth_rewriting(files: Sequence[StoredFile]) -> list[StoredFile]:
+def _worth_rewriting(files: Sequence[DataFile]) -> list[DataFile]:
     """The files, without those that have far more rows than all smaller ones together.
 
     Else each run would write again what the runs before it compacted. So a row is rewritten a number of times that
@@ -131,7 +120,7 @@ def kept_ms(folder: TableFolder) -> int:
         raise UnsupportedTable(
             f"cannot read {_KEPT} of {folder.folder}: {text!r} is not an interval; set it to `interval 7 days`"
         )
-    return int(float(found[1]) * _UNITS_MS[found[2]])
+    return int(found[1]) * (timedelta(**{f"{found[2]}s": 1}) // timedelta(milliseconds=1))
 
 
 def vacuum(folder: TableFolder, is_stopping: Callable[[], bool] = never) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from offsets_pipeline.delta import APPLICATION, COMPRESSION, AddFile
+from offsets_pipeline.delta import APPLICATION, COMPRESSION, DataFile
 from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 from offsets_pipeline.foreign_errors import working_on
@@ -47,7 +47,7 @@ class LogAppender:
         """Where tasks write files for `append_files`."""
         return LogFilePlace(self._table.folder, clock.now_ms(), log_incarnation, self._compression)
 
-    def append_files(self, files: Sequence[AddFile], complete_ms: int | None = None) -> int:
+    def append_files(self, files: Sequence[DataFile], complete_ms: int | None = None) -> int:
         """Append the files that tasks wrote at `place`, in one commit; returns how many records.
 
         ``complete_ms`` is the time up to which this append completes the log; None: unknown (R36).
@@ -80,7 +80,7 @@ class LogAppender:
 
         shared = rows.select(LOG.names()).repartition("log_partition")
         texts = shared.sortWithinPartitions("log_partition", "record_offset").mapInArrow(write, "file string").collect()
-        files = [AddFile.of_text(row["file"]) for row in texts]
+        files = [DataFile.of_text(row["file"]) for row in texts]
         advance = {APPLICATION: self.number, LATE: self._seen.transaction(LATE) + 1}
         self._table.commit(files, seen=self._seen, advance=advance, unless_advanced=[CLEANED])
         return sum(file.rows for file in files)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.delta import COMPRESSION, AddFile, StoredFile
+from offsets_pipeline.delta import COMPRESSION, DataFile
 from offsets_pipeline.delta.protocol import UNDO
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_INCARNATION
@@ -126,7 +126,7 @@ class _Cleaning:
         results = self._rewrite(chosen, dry_run=dry_run) if chosen else []
         names = {file.name for file in chosen}
         others = [file for file in self._files if file.name not in names]
-        written = [AddFile(**file) for result in results for file in result["files"]]
+        written = [DataFile.of_text(file) for result in results for file in result["files"]]
         looked_at = [each for result in results for each in result["rewritten"]]
         changed = [chosen[each["file"]] for each in looked_at if each["dropped"] or each["superseded"]]
         before = sum(file.rows for file in others)
@@ -157,7 +157,7 @@ class _Cleaning:
             records=before - removed,
         )
 
-    def _files_to_clean(self) -> list[StoredFile]:
+    def _files_to_clean(self) -> list[DataFile]:
         name = self._store.table_name(LOG.name)
         if self._seen.unmet is not None:
             raise CannotClean(
@@ -190,7 +190,7 @@ class _Cleaning:
                 ends[row["log_partition"]] = min(row["head"], ends.get(row["log_partition"], 0))
         return {partition: end for partition, end in ends.items() if end > 0}
 
-    def _may_lose(self, file: StoredFile) -> bool:
+    def _may_lose(self, file: DataFile) -> bool:
         """Whether the cleaning must read a file: by its statistics, or because it has none."""
         lowest, highest = file.lowest, file.highest
         if not file.rows or lowest.get("log_incarnation", LOG_INCARNATION) < self._bounds.log_incarnation:
@@ -201,13 +201,13 @@ class _Cleaning:
             for partition, end in self._bounds.cleaned_to.items()
         )
 
-    def _rewrite(self, chosen: list[StoredFile], *, dry_run: bool) -> list[dict[str, Any]]:
+    def _rewrite(self, chosen: list[DataFile], *, dry_run: bool) -> list[dict[str, Any]]:
         """Run the tasks that choose and write; returns the result of each."""
         spark, bounds, count = self._store.spark, self._bounds, self._tasks
         files = FilesOfTable(self._table.folder, [unquote(file.name) for file in chosen])
         compression = self._settings.log.codec(COMPRESSION)
         place = None if dry_run else LogFilePlace(self._table.folder, self._clock.now_ms(), compression=compression)
-        shares = shared_out([StoredFile(str(number), file.size, 0) for number, file in enumerate(chosen)], count)
+        shares = shared_out([DataFile(str(number), file.size, 0) for number, file in enumerate(chosen)], count)
         numbered = [(task, int(file.name)) for task, share in enumerate(shares) for file in share]
         numbers = spark.createDataFrame(numbered, "task int, file int").repartitionById(len(shares), F.col("task"))
 
@@ -218,7 +218,7 @@ class _Cleaning:
             rewriter = Rewriter(files, bounds, place)
             rows = ((row["file"], row["positions"]) for batch in batches for row in batch.to_pylist())
             positions = ((file, [each for _, each in of_file]) for file, of_file in groupby(rows, key=itemgetter(0)))
-            new = [asdict(file) for file in rewriter.rewrite(positions)]
+            new = [file.as_text() for file in rewriter.rewrite(positions)]
             said = json.dumps({"rewritten": [asdict(each) for each in rewriter.rewritten], "files": new})
             yield pa.RecordBatch.from_pydict({"said": [said]})
 
@@ -233,6 +233,6 @@ class _Cleaning:
         return [json.loads(row["said"]) for row in results.collect()]
 
 
-def _in_order(file: StoredFile) -> tuple[int, str]:
+def _in_order(file: DataFile) -> tuple[int, str]:
     """Sort key that keeps files with neighbouring log partitions together."""
     return file.lowest.get("log_partition", 0), file.name

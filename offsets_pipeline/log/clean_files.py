@@ -29,7 +29,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta import AddFile
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
@@ -208,7 +208,7 @@ class Rewriter:
         self._place = place
         self.rewritten: list[Rewritten] = []
 
-    def rewrite(self, positions: Iterable[tuple[int, Iterable[bytes]]]) -> list[AddFile]:
+    def rewrite(self, positions: Iterable[tuple[int, Iterable[bytes]]]) -> list[DataFile]:
         """Rewrite files; returns the new ones. ``positions`` are those of the candidates that stay, by file."""
         tables = (rows for file, stay in positions for rows in self._remaining(file, stay))
         writer = None if self._place is None else LogFileWriter(self._place)

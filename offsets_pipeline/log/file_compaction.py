@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from offsets_pipeline.delta import AddFile, StoredFile, TableFolder
+    from offsets_pipeline.delta import DataFile, TableFolder
 
 #: Size of the rows that are sorted together in memory: enough for the rows of many small files.
 SORT_BYTES = 64 * 1024 * 1024
 _IN_ORDER = [("log_partition", "ascending"), ("record_offset", "ascending")]
 
 
-def rewritten(folder: TableFolder, compression: str, files: list[StoredFile]) -> list[AddFile]:
+def rewritten(folder: TableFolder, compression: str, files: list[DataFile]) -> list[DataFile]:
     """Write the rows of these files to new ones with this codec of Parquet; returns the new files.
 
     Raises DamagedTable if a file is missing or corrupt, OSError if the storage fails; then no new file is left.
@@ -34,7 +34,7 @@ def rewritten(folder: TableFolder, compression: str, files: list[StoredFile]) ->
         raise
 
 
-def _row_groups(folder: TableFolder, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
+def _row_groups(folder: TableFolder, files: Iterable[DataFile]) -> Iterator[pa.Table]:
     for file in files:
         with folder.open_file(file, read_dictionary=["key", "source"]) as parquet:
             for group in range(parquet.num_row_groups):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from offsets_pipeline.delta.data_file import COMPRESSION, AddFile, in_statistics, new_file_name
+from offsets_pipeline.delta.data_file import COMPRESSION, DataFile, in_statistics, new_file_name
 from offsets_pipeline.delta.filesystems import open_path
 from offsets_pipeline.delta.schemas import LOG, LOG_INCARNATION
 
@@ -68,7 +68,7 @@ class LogFileWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._file: _OpenFile | None = None
-        self._written: list[AddFile] = []
+        self._written: list[DataFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows of one log partition."""
@@ -80,7 +80,7 @@ class LogFileWriter:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
 
-    def close(self) -> list[AddFile]:
+    def close(self) -> list[DataFile]:
         """Write the remaining rows; returns all files."""
         self._end_row_group()
         self._end_file()
@@ -142,7 +142,7 @@ class _OpenFile:
         self._rows += rows.num_rows
         return int(self._sink.tell())
 
-    def close(self) -> AddFile:
+    def close(self) -> DataFile:
         """Finish the file; returns it with its statistics."""
         self._parquet.close()
         size = int(self._sink.tell())
@@ -150,7 +150,7 @@ class _OpenFile:
         lowest, highest = (
             {name: choose(each[name] for each in self._bounds) for name in _BOUNDED} for choose in (min, max)
         )
-        return AddFile(self.name, size, self._rows, lowest, highest)
+        return DataFile(self.name, size, self._rows, lowest, highest)
 
 
 def log_partitions_of(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:

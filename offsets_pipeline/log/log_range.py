@@ -13,7 +13,7 @@ from offsets_pipeline.delta.schemas import LOG_INCARNATION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 _END = 2**63 - 1
 
@@ -30,7 +30,7 @@ class LogRange:
     ends: Mapping[int, int] = field(default_factory=dict)
     log_incarnation: int = LOG_INCARNATION
 
-    def may_hold(self, file: StoredFile) -> bool:
+    def may_hold(self, file: DataFile) -> bool:
         """Whether a file may hold records of the range, by its statistics."""
         lowest, highest = file.lowest, file.highest
         if (

@@ -21,7 +21,7 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.log.log_range import LogRange
 
@@ -41,7 +41,7 @@ class LogReader:
     schema: pa.Schema = INPUT_SCHEMA
     compact: Callable[[pa.Table], pa.Table] | None = None
 
-    def read(self, files: Iterable[StoredFile]) -> Iterator[pa.Table]:
+    def read(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
         """Yield the rows of the files, in ``schema``."""
         rows = (rows for file in files for rows in self._located(file))
         if self.compact is None:
@@ -51,14 +51,14 @@ class LogReader:
         if compacted:
             yield _compacted(self.compact, pa.concat_tables(compacted))
 
-    def _located(self, file: StoredFile) -> Iterator[pa.Table]:
+    def _located(self, file: DataFile) -> Iterator[pa.Table]:
         last = "its start"
         with working_on(lambda: f"the file {self.log.folder}/{file.name} after {last}"):
             for rows in self._rows(file):
                 yield rows
                 last = place_of(rows)
 
-    def _rows(self, file: StoredFile) -> Iterator[pa.Table]:
+    def _rows(self, file: DataFile) -> Iterator[pa.Table]:
         # each distinct key once; files of several writers differ in nullability and in the width of bytes
         schema = self.schema.set(self.schema.get_field_index("key"), _KEY)
         columns = [name for name in schema.names if name != "records"]
@@ -76,11 +76,11 @@ def _compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.T
         return compact(table)
 
 
-def shared_out(files: Sequence[StoredFile], tasks: int) -> list[list[StoredFile]]:
+def shared_out(files: Sequence[DataFile], tasks: int) -> list[list[DataFile]]:
     """Divide the files into lists of nearly equal size, about one for each task; neighbours stay together."""
     sizes = [file.size for file in files]
     share = max(1, sum(sizes) / tasks)
-    lists: dict[int, list[StoredFile]] = {}
+    lists: dict[int, list[DataFile]] = {}
     for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
         lists.setdefault(int((end - size / 2) / share), []).append(file)
     return list(lists.values())

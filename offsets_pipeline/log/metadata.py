@@ -15,7 +15,6 @@ from offsets_pipeline.clock import EPOCH
 from offsets_pipeline.delta import APPLICATION
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS, QUARANTINE, TOPICS
-from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.semantics.topic_kind import TopicKind
 
 if TYPE_CHECKING:
@@ -79,12 +78,14 @@ def note_topics(store: Store, names: Iterable[tuple[str, str]], settings: Settin
         given[topic_id] = min(name, given.get(topic_id, name))
 
     def write() -> None:
-        table = SmallTable(store.table(TOPICS.name))
-        known = dict(zip(*(table.rows[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
+        table = store.table(TOPICS.name)
+        seen = table.snapshot()
+        rows = seen.rows()
+        known = dict(zip(*(rows[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
         merged = known | {topic_id: min(name, known.get(topic_id, name)) for topic_id, name in given.items()}
         if merged != known:
             columns = [list(each) for each in zip(*sorted(merged.items()), strict=True)]
-            table.replace(pa.table(columns, schema=table.rows.schema))
+            table.replace(pa.table(columns, schema=rows.schema), seen=seen)
 
     if given:
         with_retries(write, f"a change of {TOPICS.name}", settings.fold)
@@ -200,8 +201,9 @@ class LogMetadata:
     def _note_once(
         self, noted: Mapping[int, Mapping[str, Any]], combined: Mapping[str, Callable[[Any, Any], object]]
     ) -> None:
-        table = SmallTable(self._store.table(LOG_PARTITIONS.name))
-        rows = {(row["log_incarnation"], row["log_partition"]): row for row in table.rows.to_pylist()}
+        table = self._store.table(LOG_PARTITIONS.name)
+        seen = table.snapshot()
+        rows = {(row["log_incarnation"], row["log_partition"]): row for row in seen.rows().to_pylist()}
         stamp = {"updated_at": _timestamp(self._clock.now_ms())}
         changed = False
         for log_partition, news in noted.items():
@@ -218,7 +220,7 @@ class LogMetadata:
                 rows[key], changed = new | stamp, True
         if changed:
             in_order = [row for _, row in sorted(rows.items())]
-            table.replace(pa.Table.from_pylist(in_order, table.rows.schema))
+            table.replace(pa.Table.from_pylist(in_order, LOG_PARTITIONS.arrow_schema()), seen=seen)
 
     def damage(self, damage: Sequence[tuple[int, str, Damage]]) -> None:
         """Add damaged stretches of files to the quarantine, each once: (log partition, file, stretch).

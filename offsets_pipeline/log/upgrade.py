@@ -73,8 +73,7 @@ def _copy(old: Snapshot, new: TableFolder) -> int:
     written = []
     try:
         for file in old.files():
-            with source_table.open_file(file) as source:
-                rows = conformed(source.read(), new.table)
+            rows = conformed(source_table.read_file(file), new.table)
             if rows.num_rows:
                 written.append(new.write_file(rows))
         _require_unchanged(old, source_table)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta import Snapshot, StoredFile
+    from offsets_pipeline.delta import DataFile, Snapshot
     from offsets_pipeline.errors import OffsetsError
     from offsets_pipeline.ingest.topic.topic_progress import TopicProgress
     from offsets_pipeline.observability.metrics import Metrics
@@ -172,7 +172,7 @@ class LogExtent:
         self._read &= files.keys()
         return {at: extent for (of, at), extent in self._found.items() if of == log_incarnation}
 
-    def _look_into(self, log: TableFolder, file: StoredFile) -> None:
+    def _look_into(self, log: TableFolder, file: DataFile) -> None:
         key, offsets = ["log_incarnation", "log_partition"], ["record_offset_min", "record_offset_max"]
         with log.open_file(file) as parquet:
             for group in range(parquet.num_row_groups):

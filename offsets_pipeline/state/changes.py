@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.known import KnownGroups
@@ -71,7 +71,7 @@ class Changes:
     log incarnation.
     """
 
-    files: dict[str, list[AddFile]] = field(default_factory=lambda: defaultdict(list))
+    files: dict[str, list[DataFile]] = field(default_factory=lambda: defaultdict(list))
     partitions: dict[int, ReplayedPartition] = field(default_factory=dict)
     topics: set[tuple[str, str]] = field(default_factory=set)
     quarantine: list[pa.Table] = field(default_factory=list)

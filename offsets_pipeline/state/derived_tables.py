@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
-from offsets_pipeline.delta.data_file import APPLICATION
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
     CONNECTOR_OFFSETS,
@@ -72,7 +71,7 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
         groups=_published_groups(store, "group_id, members"),
         topics=names.rows(),
     )
-    return _replace(store, seen, rows, made_of)
+    return store.table(GROUP_MEMBERS.name).replace(rows, seen=seen, advance=made_of)
 
 
 def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int:
@@ -80,16 +79,14 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
     pending = {at: each.pending for at, each in progress.partitions.items() if each.pending}
     if not pending and not seen.files():
         return seen.version
-    rows = rows_by_sql(
+    found = rows_by_sql(
         VIEWS["unstable_offsets"].format(groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress"),
         groups=_published_groups(store, "log_partition, group_id, group_type, state"),
         progress=pa.table(
             {"log_partition": pa.array(pending, pa.int32()), "pending": pa.array(pending.values(), _PENDING)}
         ),
-    )
-    return (
-        seen.version if rows.cast(UNSTABLE_OFFSETS.arrow_schema()).equals(seen.rows()) else _replace(store, seen, rows)
-    )
+    ).cast(UNSTABLE_OFFSETS.arrow_schema())
+    return seen.version if found.equals(seen.rows()) else store.table(UNSTABLE_OFFSETS.name).replace(found, seen=seen)
 
 
 def _published_groups(store: Store, columns: str) -> pa.Table:
@@ -116,11 +113,8 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
         "all": " UNION ALL ".join(f"FROM {each}" for each in rows),
         **connect_conditions([each.properties.topic_kind for each in every]),
     }
-    versions = {}
-    for name, each in written.items():
-        found = rows_by_sql(CONNECT_VIEWS[name].format(**places), **rows)
-        versions[name] = _replace(store, each, found, made_of)
-    return versions
+    found = {name: rows_by_sql(CONNECT_VIEWS[name].format(**places), **rows) for name in written}
+    return {name: store.table(name).replace(found[name], seen=each, advance=made_of) for name, each in written.items()}
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
@@ -129,17 +123,6 @@ def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
     files = named_files(belonging(folder, progress).files(), progress.incarnations)
     facts = facts_of(CONNECT, folder, files, progress.incarnations, progress.partitions.keys())
     return merged(CONNECT, facts.filter(pc.less_equal(facts["folded_to"], ended(facts, progress.folded_to))), None)
-
-
-def _replace(store: Store, seen: Snapshot, rows: pa.Table, advance: Mapping[str, int] | None = None) -> int:
-    """Put rows in place of all rows of a table; returns the version. Raises WriteConflict if it changed since."""
-    folder, rows = store.table(seen.table.name), rows.cast(seen.table.arrow_schema())
-    return folder.commit(
-        [folder.write_file(rows)] if rows.num_rows else [],
-        seen.files(),
-        seen=seen,
-        advance={APPLICATION: seen.transaction(APPLICATION) + 1, **(advance or {})},
-    )
 
 
 # --- how far they reach
@@ -169,7 +152,8 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
         for published in published_tables_of(store.properties.topic_kind)
         for at, each in sorted(progress.partitions.items())
     ]
-    _replace(store, seen, pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema()))
+    found = pa.Table.from_pylist(rows, schema=PUBLISHED_AS_OF.arrow_schema())
+    store.table(PUBLISHED_AS_OF.name).replace(found, seen=seen)
 
 
 def data_times(store: Store, progress: FoldProgress, now_ms: int) -> dict[int, int]:

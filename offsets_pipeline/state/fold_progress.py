@@ -178,12 +178,8 @@ class FoldProgress:
             }
             for _, each in sorted(partitions.items())
         ]
-        return self._table.commit(
-            add=[self._table.write_file(pa.Table.from_pylist(rows, schema=_SCHEMA))] if rows else [],
-            remove=self.snapshot.files(),
-            seen=self.snapshot,
-            advance={APPLICATION: self.number + 1},
-        )
+        found = pa.Table.from_pylist(rows, schema=_SCHEMA)
+        return self._table.replace(found, seen=self.snapshot, advance={APPLICATION: self.number + 1})
 
 
 def progress_of(snapshot: Snapshot) -> dict[int, PartitionProgress]:

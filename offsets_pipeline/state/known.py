@@ -17,7 +17,7 @@ from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, St
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.semantics.topic_kind import TopicKind
@@ -32,7 +32,7 @@ class KnownGroups:
     """Files of the state with the incarnations that a fold continues, and of the published rows; picklable."""
 
     tables: Mapping[str, TableFolder]
-    files: Mapping[str, Sequence[StoredFile]]
+    files: Mapping[str, Sequence[DataFile]]
     partitions: Mapping[int, Sequence[int]]
 
     @classmethod
@@ -40,7 +40,7 @@ class KnownGroups:
         """Look at these versions of the tables that `names_of_known` names; without them nothing is known."""
         partitions = by_incarnation(incarnations)
         tables: dict[str, TableFolder] = {}
-        files: dict[str, list[StoredFile]] = {}
+        files: dict[str, list[DataFile]] = {}
         for each in snapshots:
             tables[each.table.name] = TableFolder(each.folder, each.table)
             files[each.table.name] = [
@@ -48,7 +48,7 @@ class KnownGroups:
             ]
         return cls(tables, files, partitions)
 
-    def with_files(self, files: Mapping[str, tuple[TableFolder, Sequence[StoredFile]]]) -> KnownGroups:
+    def with_files(self, files: Mapping[str, tuple[TableFolder, Sequence[DataFile]]]) -> KnownGroups:
         """Look at these files of other tables, too."""
         tables = {name: folder for name, (folder, _) in files.items()}
         return replace(
@@ -109,11 +109,11 @@ def names_of_known(kind: TopicKind, semantics: CoordinatorSemantics) -> list[str
     return [name for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ())) for name in each.names]
 
 
-def _incarnation(file: StoredFile) -> int:
+def _incarnation(file: DataFile) -> int:
     return int(file.partition["incarnation"])
 
 
-def _may_hold(file: StoredFile, first: str, last: str) -> bool:
+def _may_hold(file: DataFile, first: str, last: str) -> bool:
     """Whether a file may hold a group between these two, by its statistics."""
     lowest, highest = file.lowest.get("group_id"), file.highest.get("group_id")
     return lowest is None or highest is None or (str(lowest) <= last and first <= str(highest))

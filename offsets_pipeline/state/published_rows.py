@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.merge_on_read import StateTable
 
@@ -63,12 +62,12 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
     return published.cast(CURRENT_OFFSETS.arrow_schema()), stays
 
 
-def write_published(folder: TableFolder, rows: pa.Table) -> list[AddFile]:
+def write_published(folder: TableFolder, rows: pa.Table) -> list[DataFile]:
     """Write published rows, sorted by their key, to files of whole log partitions; a large one has several."""
     return [folder.write_file(each) for each in _shares(rows)]
 
 
-def write_facts(folder: TableFolder, facts: pa.Table, incarnation: int) -> list[AddFile]:
+def write_facts(folder: TableFolder, facts: pa.Table, incarnation: int) -> list[DataFile]:
     """Write facts, sorted by their key, to files of one incarnation; none for no rows."""
     partition = {"incarnation": str(incarnation)}
     return [
@@ -113,7 +112,7 @@ def _of_groups(rows: pa.Table, groups: AbstractSet[tuple[int, str]]) -> pa.Array
 def facts_of(
     table: StateTable,
     folder: TableFolder,
-    files: Sequence[StoredFile],
+    files: Sequence[DataFile],
     incarnations: Mapping[int, int],
     partitions: Collection[int],
 ) -> pa.Table:
@@ -146,7 +145,7 @@ def rows_by_sql(query: str, order: str = "ALL", **tables: pa.Table) -> pa.Table:
         return connection.sql(f"SELECT * FROM ({query}) q ORDER BY {order}").to_arrow_table()
 
 
-def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collection[int]) -> pa.Table:
+def rows_of(folder: TableFolder, files: Sequence[DataFile], partitions: Collection[int]) -> pa.Table:
     """The rows of files that are of these log partitions, without the partition columns of the table."""
     wanted = set(partitions)
     schema = pa.schema([each for each in folder.table.arrow_schema() if each.name not in folder.table.partitioned_by])
@@ -159,13 +158,13 @@ def rows_of(folder: TableFolder, files: Sequence[StoredFile], partitions: Collec
     return pa.concat_tables(found)
 
 
-def named_files(files: Iterable[StoredFile], incarnations: Mapping[int, int]) -> list[StoredFile]:
+def named_files(files: Iterable[DataFile], incarnations: Mapping[int, int]) -> list[DataFile]:
     """Published files, and those of facts of the incarnations that count."""
     named = {str(each) for each in incarnations.values()}
     return [file for file in files if not file.partition or file.partition["incarnation"] in named]
 
 
-def log_partitions_in(file: StoredFile) -> set[int]:
+def log_partitions_in(file: DataFile) -> set[int]:
     """The log partitions that a file may have rows of."""
     if not {"log_partition"} <= file.lowest.keys() & file.highest.keys():
         return set(range(_MOST_PARTITIONS))

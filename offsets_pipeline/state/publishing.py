@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta.data_file import APPLICATION
-from offsets_pipeline.delta.reader import StoredFile
+from offsets_pipeline.delta.data_file import APPLICATION, DataFile
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
 from offsets_pipeline.errors import WriteConflict
 from offsets_pipeline.semantics.log_row import of_partitions
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.published_rows import Groups
@@ -107,7 +106,7 @@ class ReplayedRows:
     """Files of the published tables that a replay of ``partitions`` from their start has written."""
 
     store: Store
-    files: dict[str, list[AddFile]]
+    files: dict[str, list[DataFile]]
     partitions: set[int]
     incarnation: int
     _versions: dict[str, int] = field(default_factory=dict)
@@ -121,10 +120,10 @@ class ReplayedRows:
         """Whether the rows are in the published tables."""
         return all(self._versions.get(name) == each.version for name, each in seen.items())
 
-    def stored(self) -> dict[str, list[StoredFile]]:
+    def stored(self) -> dict[str, list[DataFile]]:
         """The files, as if they were in the published tables."""
         names = _merged_tables(self.store)
-        return {name: [StoredFile.of_action(file.add_action()) for file in self.files.get(name, ())] for name in names}
+        return {name: self.files.get(name, []) for name in names}
 
     def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> None:
         """Take in the facts of this incarnation, which has all records before these ends."""
@@ -159,8 +158,8 @@ class ReplayedRows:
         return self._versions
 
     def _commit(self, folder: TableFolder, seen: Snapshot, progress: FoldProgress | None) -> int:
-        added: list[AddFile] = []
-        removed: list[StoredFile] = []
+        added: list[DataFile] = []
+        removed: list[DataFile] = []
         if progress is not None:
             added, removed = [*self.files.get(folder.table.name, ())], seen.files()
             others = progress.partitions.keys() - self.partitions
@@ -198,7 +197,7 @@ class ReplayedRows:
 class _MergedShare(NamedTuple):
     """Files of published tables and of facts that stay, by table; and whether a group has changed."""
 
-    files: dict[str, list[AddFile]]
+    files: dict[str, list[DataFile]]
     groups_changed: bool
 
 
@@ -211,14 +210,14 @@ class _Merge:
     """
 
     tables: Mapping[str, TableFolder]
-    files: Mapping[str, Sequence[StoredFile]]
+    files: Mapping[str, Sequence[DataFile]]
     ends: Mapping[int, int]
     published_to: Mapping[int, int]
     incarnations: Mapping[int, int]
 
     def __call__(self, share: Collection[int]) -> _MergedShare:
         """Write the files of these log partitions: of published tables, and of facts that stay."""
-        files: dict[str, list[AddFile]] = {}
+        files: dict[str, list[DataFile]] = {}
         hidden: Groups = frozenset()
         groups_changed = False
         for table in _PUBLISHED:
@@ -245,12 +244,12 @@ class _Merge:
         found: list[_MergedShare] = store.spark.sparkContext.parallelize(shares, len(shares)).map(self).collect()
         return found
 
-    def others(self, table: StateTable, files: Sequence[StoredFile], shared: Collection[int]) -> list[AddFile]:
+    def others(self, table: StateTable, files: Sequence[DataFile], shared: Collection[int]) -> list[DataFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
         rest = self.incarnations.keys() - shared
         return self._written(table, facts_of(table, self.tables[table.name], files, self.incarnations, rest))
 
-    def newest_facts(self, table: StateTable, share: Collection[int]) -> list[AddFile]:
+    def newest_facts(self, table: StateTable, share: Collection[int]) -> list[DataFile]:
         """Write the facts of these log partitions that count."""
         facts = merged(table, self._facts(table, share), None)
         return self._written(table, facts.append_column("folded_to", ended(facts, self.ends)))
@@ -258,7 +257,7 @@ class _Merge:
     def _facts(self, table: StateTable, partitions: Collection[int]) -> pa.Table:
         return facts_of(table, self.tables[table.name], self.files[table.name], self.incarnations, partitions)
 
-    def _written(self, table: StateTable, facts: pa.Table) -> list[AddFile]:
+    def _written(self, table: StateTable, facts: pa.Table) -> list[DataFile]:
         partitions = {at: self.incarnations[at] for at in pc.unique(facts["log_partition"]).to_pylist()}
         return [
             file
@@ -320,8 +319,8 @@ class Covered(NamedTuple):
 
     folder: TableFolder
     seen: Snapshot
-    files: list[StoredFile]
-    kept: list[AddFile]
+    files: list[DataFile]
+    kept: list[DataFile]
     has_news: bool
 
     def drop(self, number: int) -> None:
@@ -372,7 +371,7 @@ def drop_replaced(store: Store, progress: FoldProgress) -> None:
                 folder.commit(remove=gone, seen=seen, is_change=False, advance={REMOVED_BY: progress.number})
 
 
-def _shares(files: Iterable[StoredFile], behind: Collection[int], every: Collection[int]) -> list[list[int]]:
+def _shares(files: Iterable[DataFile], behind: Collection[int], every: Collection[int]) -> list[list[int]]:
     """The log partitions to rewrite in shares of about a million rows; those of one file stay together."""
     shares: list[tuple[set[int], int]] = [({at}, 0) for at in every]
     for file in files:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.log_reader import LogReader
     from offsets_pipeline.state.replay_start import Start
 
@@ -61,7 +61,7 @@ def replay_batch(
 def replay_log(
     spark: SparkSession,
     reader: LogReader,
-    files: Sequence[StoredFile],
+    files: Sequence[DataFile],
     start: Start[Replayed],
     at_most: int,
     finish: Callable[[Iterator[Replayed]], Result],

@@ -15,8 +15,8 @@ from offsets_pipeline.log.log_range import LogRange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.properties import StoreProperties
-    from offsets_pipeline.delta.reader import StoredFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.state.fold_progress import PartitionProgress
 
@@ -45,7 +45,7 @@ class UnfoldedLog:
         """The records that are not folded, of these log partitions."""
         return LogRange({at: each.folded_to for at, each in start.items()}, log_incarnation=self.incarnation)
 
-    def files(self, start: Mapping[int, PartitionProgress]) -> list[StoredFile]:
+    def files(self, start: Mapping[int, PartitionProgress]) -> list[DataFile]:
         """The files that may hold such records."""
         wanted = self.range(start)
         return [file for file in self._files if wanted.may_hold(file)]
@@ -70,7 +70,7 @@ class UnfoldedLog:
     def _rows(self) -> int:
         """Number of rows of the incarnation."""
         certain = 0
-        others: list[StoredFile] = []
+        others: list[DataFile] = []
         for file in self._files:
             lowest = file.lowest.get("log_incarnation", LOG_INCARNATION)
             highest = file.highest.get("log_incarnation", self.incarnation)
@@ -80,7 +80,7 @@ class UnfoldedLog:
                 others.append(file)
         return certain + sum(int(rows.num_rows) for rows in self._places(others))
 
-    def _count(self, files: Iterable[StoredFile], wanted: LogRange) -> dict[int, int]:
+    def _count(self, files: Iterable[DataFile], wanted: LogRange) -> dict[int, int]:
         """Number of records of a range, by log partition."""
         found: dict[int, int] = {}
         for rows in self._places(files):
@@ -89,7 +89,7 @@ class UnfoldedLog:
                 found[at] = found.get(at, 0) + count
         return found
 
-    def _places(self, files: Iterable[StoredFile]) -> Iterable[pa.Table]:
+    def _places(self, files: Iterable[DataFile]) -> Iterable[pa.Table]:
         for file in files:
             with self.folder.open_file(file) as parquet:
                 for group in range(parquet.num_row_groups):

@@ -80,7 +80,7 @@ def remove_old_samples(table: TableFolder, before_ms: int) -> int:
     key_schema = pa.schema([_READ_SCHEMA.field(name) for name in key])
     last: pa.Table | None = None
     for file in snapshot.files():
-        rows = table.read_file(file.name, key).cast(key_schema)
+        rows = table.read_file(file, key).cast(key_schema)
         old = rows.filter(pc.less(rows["sampled_at"], before))
         last = (
             (old if last is None else pa.concat_tables([last, old]))
@@ -90,7 +90,7 @@ def remove_old_samples(table: TableFolder, before_ms: int) -> int:
         last = last.rename_columns(key).cast(key_schema)
     changed, removed = [], 0
     for file in snapshot.files():
-        rows = table.read_file(file.name, SAMPLE_SCHEMA.names).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)
+        rows = table.read_file(file, SAMPLE_SCHEMA.names).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)
         is_old = pc.less(rows["sampled_at"], before)
         old = rows.filter(is_old)
         if old.num_rows:

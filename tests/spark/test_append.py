@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta import AddFile
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.store import Store
     from tests.spark.stores import Workbench
 
@@ -46,7 +46,7 @@ def actions_of(store: Path, kind: str) -> list[dict[str, Any]]:
     return [line[kind] for line in lines if kind in line]
 
 
-def files_for(store: Store, appender: LogAppender, source: Path) -> list[AddFile]:
+def files_for(store: Store, appender: LogAppender, source: Path) -> list[DataFile]:
     """Rows that tasks write for an append of all records of a data folder."""
     place = appender.place(CLOCK)
     return write_segments(store.spark, find_log([str(source)]).folders, {}, place, TopicKind.CONSUMER_OFFSETS).files

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 LOG_INCARNATION = 3
 SOURCE = "kafka://c/t"
@@ -77,7 +77,7 @@ def test_a_batch_that_was_appended_although_its_append_failed_is_not_appended_ag
 ) -> None:
     append = LogAppender.append_files
 
-    def commit_and_fail(self: LogAppender, files: Sequence[AddFile], complete_ms: int | None) -> int:
+    def commit_and_fail(self: LogAppender, files: Sequence[DataFile], complete_ms: int | None) -> int:
         append(self, files, complete_ms)
         raise OSError("the answer of the storage is lost")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from offsets_pipeline.delta import Snapshot, StoredFile
+    from offsets_pipeline.delta import DataFile, Snapshot
 
 PATIENCE_SECONDS = 30
 
@@ -105,7 +105,7 @@ def test_extent_of_the_log_is_per_log_incarnation_and_reads_only_new_files(
 
     open_file = TableFolder.open_file
 
-    def noted(folder: TableFolder, file: StoredFile) -> AbstractContextManager[pq.ParquetFile]:
+    def noted(folder: TableFolder, file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
         opened.append(file.name)
         return open_file(folder, file)
 

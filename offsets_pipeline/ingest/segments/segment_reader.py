@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsets_pipeline.delta import AddFile
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.semantics.topic_kind import TopicKind
 
@@ -56,7 +56,7 @@ class Written:
 
     reports: list[FileReport] = field(default_factory=list)
     records: int = 0
-    files: list[AddFile] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
 
 
 def write_segments(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.clock import Clock
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta import AddFile
+    from offsets_pipeline.delta import DataFile
     from offsets_pipeline.log.file_writer import LogFilePlace
     from offsets_pipeline.store import Store
 
@@ -117,7 +117,7 @@ class TopicAppender:
 class _Written:
     """Result of a task: files of the log, the new ends by log partition, and damaged parts of the topic."""
 
-    files: list[AddFile] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     damage: list[tuple[int, str, Damage]] = field(default_factory=list)
 

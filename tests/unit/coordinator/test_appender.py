@@ -239,14 +239,14 @@ def test_failed_append_is_reported_and_the_next_succeeds(
 def test_written_commit_is_never_reported_as_not_written(
     coordinator: Coordinator, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = storage._sync_folder
+    sync = storage._sync
 
-    def fail(folder: str) -> None:
-        if folder.endswith("_delta_log"):
+    def fail(path: str) -> None:
+        if path.endswith("_delta_log"):
             raise OSError("no more power")
-        sync(folder)
+        sync(path)
 
-    monkeypatch.setattr(storage, "_sync_folder", fail)
+    monkeypatch.setattr(storage, "_sync", fail)
     coordinator.commit_offsets("g", {("t", 0): 1})
 
     def broken(_: object) -> None:

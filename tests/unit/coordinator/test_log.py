@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from offsets_pipeline.delta.data_file import DataFile
+
 
 def records(*partitions: int) -> list[Record]:
     return [Record(partition, b"key", b"value") for partition in partitions]
@@ -140,9 +142,9 @@ def test_commit_that_only_rewrites_rows_adds_no_records(store: Path, monkeypatch
     read: list[str] = []
     read_file = follower._table.read_file
 
-    def noted(name: str, columns: Sequence[str]) -> pa.Table:
-        read.append(name)
-        return read_file(name, columns)
+    def noted(file: DataFile, columns: Sequence[str]) -> pa.Table:
+        read.append(file.name)
+        return read_file(file, columns)
 
     monkeypatch.setattr(follower._table, "read_file", noted)
     assert sum(rows.num_rows for rows in follower.catch_up()) == 6

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.coordinator.coordinator import Coordinator
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 REPLACED = "was deleted, restored or created again while it was open: .* version 3, which was read; open it again"
 
@@ -135,7 +135,7 @@ def test_an_append_that_was_validated_before_the_store_was_replaced_is_refused(
             coordinator.commit_offsets("g", {("t", 0): offset})
         write_file = coordinator._log._table.write_file
 
-        def meanwhile(*arguments: object, **named: str) -> AddFile:
+        def meanwhile(*arguments: object, **named: str) -> DataFile:
             restore(tmp_path / "backup", store)
             return write_file(*arguments, **named)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from offsets_pipeline.delta.reader import UNREADABLE, newest_table
+from offsets_pipeline.delta.reader import UNREADABLE, open_table
 from offsets_pipeline.delta.s3_access import hadoop_options, is_s3, object_store_options
 from offsets_pipeline.delta.storage import storage_of
 from offsets_pipeline.errors import ConfigError
@@ -127,7 +127,7 @@ def test_arrow_deltalake_and_obstore_sign_alike(
     assert set(seen) == {signature}
     seen.clear()
     with suppress(*UNREADABLE):
-        newest_table("s3://bucket/table")
+        open_table("s3://bucket/table")
     assert set(seen) == {signature}
     seen.clear()
     assert storage_of("s3://bucket/table").read("file") is None

@@ -12,15 +12,13 @@ from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.delta import upkeep
 from offsets_pipeline.delta.retry import with_retries
 from offsets_pipeline.delta.schemas import LOG_PARTITIONS
-from offsets_pipeline.delta.small_table import SmallTable
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.delta.upkeep import compact
 from offsets_pipeline.errors import UnsupportedTable, WriteConflict
 from tests.unit.delta.test_table_folder import append, numbers, rows
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import AddFile
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ def test_compacted_files_have_about_the_size_that_is_wanted(
 def test_runs_of_compaction_rewrite_a_row_few_times(folder: TableFolder) -> None:
     written = 0
 
-    def rewritten(files: list[StoredFile]) -> list[AddFile]:
+    def rewritten(files: list[DataFile]) -> list[DataFile]:
         nonlocal written
         held = [each for file in files for each in of_file(folder, file)]
         written += len(held)
@@ -74,9 +72,8 @@ def test_runs_of_compaction_rewrite_a_row_few_times(folder: TableFolder) -> None
     assert written < 2 * runs * 10  # without a bound they would write 60 * 61
 
 
-def of_file(folder: TableFolder, file: StoredFile) -> list[int]:
-    with folder.open_file(file) as parquet:
-        return [int(each) for each in parquet.read(columns=["log_partition"])["log_partition"].to_pylist()]
+def of_file(folder: TableFolder, file: DataFile) -> list[int]:
+    return [int(each) for each in folder.read_file(file, ["log_partition"])["log_partition"].to_pylist()]
 
 
 def test_few_tiny_files_do_not_keep_many_larger_ones_apart(folder: TableFolder) -> None:
@@ -102,7 +99,7 @@ def test_files_that_another_writer_replaced_first_stay_as_that_writer_left_them(
     for number in range(3):
         append(folder, number)
 
-    def overtaken(files: list[StoredFile]) -> list[AddFile]:
+    def overtaken(files: list[DataFile]) -> list[DataFile]:
         folder.commit([folder.write_file(rows(7))], files, seen=folder.snapshot())
         return [folder.write_file(rows(*range(3)))]
 
@@ -111,10 +108,10 @@ def test_files_that_another_writer_replaced_first_stay_as_that_writer_left_them(
 
 
 def test_second_of_two_writers_that_replace_an_empty_table_is_refused(folder: TableFolder) -> None:
-    first, second = SmallTable(folder), SmallTable(folder)
-    first.replace(rows(1))
+    seen = folder.snapshot()
+    folder.replace(rows(1), seen=seen)
     with pytest.raises(WriteConflict):
-        second.replace(rows(2))
+        folder.replace(rows(2), seen=seen)
     assert numbers(folder) == [1]
 
 
@@ -122,7 +119,7 @@ def test_small_table_of_an_older_version_gets_the_columns_that_it_lacks(folder: 
     older = replace(LOG_PARTITIONS, columns=LOG_PARTITIONS.columns[:-1])
     TableFolder(str(tmp_path / "older"), older).create()
     newer = TableFolder(str(tmp_path / "older"), LOG_PARTITIONS)
-    SmallTable(newer).replace(rows(1))
+    newer.replace(rows(1), seen=newer.snapshot())
     assert newer.snapshot().delta_table().schema() == folder.snapshot().delta_table().schema()
 
 

@@ -23,7 +23,7 @@ from tests.log_tables import log_store
 from tests.unit.log.test_ordered_log import append
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
 
 NOW_MS = 1_795_000_000_123
 
@@ -45,7 +45,7 @@ def rows(log_partition: int, offsets: range, *, keys: int = 3) -> pa.RecordBatch
     )
 
 
-def written(folder: Path, *batches: pa.RecordBatch) -> list[AddFile]:
+def written(folder: Path, *batches: pa.RecordBatch) -> list[DataFile]:
     writer = LogFileWriter(LogFilePlace(str(folder), NOW_MS))
     for batch in batches:
         writer.write(batch)
@@ -62,7 +62,7 @@ def test_file_has_the_rows_and_their_statistics(tmp_path: Path) -> None:
     assert set(found["appended_at"].cast(pa.int64()).to_pylist()) == {NOW_MS * 1000}
     assert set(found["log_incarnation"].to_pylist()) == {0}
     assert set(found["backfill"].to_pylist()) == {False}
-    add = file.add_action()
+    add = file.add_action(is_change=True)
     assert (add["path"], add["partitionValues"], add["dataChange"]) == (file.name, {}, True)
     assert add["size"] == (tmp_path / file.name).stat().st_size
     same = {"log_incarnation": 0, "appended_at": "2026-11-18T11:06:40.123Z"}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from offsets_pipeline.delta.reader import StoredFile
+from offsets_pipeline.delta.data_file import DataFile
 from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_range import LogRange
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def files(*sizes: int) -> list[StoredFile]:
-    return [StoredFile(f"{number}", size, number) for number, size in enumerate(sizes)]
+def files(*sizes: int) -> list[DataFile]:
+    return [DataFile(f"{number}", size, number) for number, size in enumerate(sizes)]
 
 
 def commit(log_partition: int, offset: int, topic: bytes = b"t", log_incarnation: int = 0) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def commit(log_partition: int, offset: int, topic: bytes = b"t", log_incarnation
     return {**place, "backfill": False, "log_incarnation": log_incarnation, "source": "not read"}
 
 
-def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType) -> StoredFile:
+def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType) -> DataFile:
     """A file of the log with these rows."""
     folder.mkdir(exist_ok=True)
     schema = LOG.arrow_schema()
@@ -40,10 +40,10 @@ def written(folder: Path, name: str, *rows: dict[str, Any], **types: pa.DataType
         schema = schema.set(schema.get_field_index(column), pa.field(column, kind))
     schema = pa.schema([field.with_nullable(nullable=True) for field in schema])
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), folder / name, row_group_size=3)
-    return StoredFile(name, (folder / name).stat().st_size, len(rows))
+    return DataFile(name, (folder / name).stat().st_size, len(rows))
 
 
-def places(folder: Path, files: list[StoredFile], wanted: LogRange) -> list[tuple[int, int]]:
+def places(folder: Path, files: list[DataFile], wanted: LogRange) -> list[tuple[int, int]]:
     """Log partition and record offset of the rows that a replay gets."""
     read = list(
         LogReader(TableFolder(str(folder), LOG), wanted, compact=partial(compact_early, folded_to={})).read(files)
@@ -91,13 +91,13 @@ def test_files_without_rows_of_the_range_are_known_by_their_statistics() -> None
         {"log_partition": 1, "record_offset": 10, "log_incarnation": 0},
         {"log_partition": 3, "record_offset": 20, "log_incarnation": 0},
     )
-    file = StoredFile("f", 1, 1, {}, *bounds)
+    file = DataFile("f", 1, 1, *bounds)
     assert LogRange({2: 0}).may_hold(file)
     assert LogRange({2: 20}).may_hold(file)
     assert not LogRange({2: 21}).may_hold(file)
     assert not LogRange({0: 0, 4: 0}).may_hold(file)
     assert not LogRange({2: 0}, log_incarnation=1).may_hold(file)
-    assert LogRange({9: 99}, log_incarnation=9).may_hold(StoredFile("without statistics", 1, 0))
+    assert LogRange({9: 99}, log_incarnation=9).may_hold(DataFile("without statistics", 1, 0))
 
 
 def test_files_of_several_writers_can_be_put_together(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.unit.state.state_files import put
 from tests.unit.state.tables import append, known_groups
 
 if TYPE_CHECKING:
-    from offsets_pipeline.delta.data_file import AddFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.known import KnownGroups
 
@@ -36,7 +36,7 @@ def replayed(
     return write_changes(start.replay([pa.Table.from_pylist(rows, schema=INPUT_SCHEMA)]), folders)
 
 
-def rows_in(folder: TableFolder, file: AddFile) -> list[dict[str, Any]]:
+def rows_in(folder: TableFolder, file: DataFile) -> list[dict[str, Any]]:
     """The rows of a file."""
     rows: list[dict[str, Any]] = pq.read_table(f"{folder.folder}/{file.name}", partitioning=None).to_pylist()
     return rows
@@ -58,7 +58,7 @@ def two_log_partitions() -> tuple[LogPartition, LogPartition]:
 KEYS = [(at, group, "t", partition) for at in (0, 1) for group in ("a", "b", "ü") for partition in (9, 10)]
 
 
-def offsets_in(tables: dict[str, TableFolder], name: str, files: list[AddFile]) -> list[tuple[Any, ...]]:
+def offsets_in(tables: dict[str, TableFolder], name: str, files: list[DataFile]) -> list[tuple[Any, ...]]:
     """Key and committed offset of the rows of files, which have the bounds that they say."""
     found = []
     for file in files:

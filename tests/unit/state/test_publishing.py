@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsets_pipeline.config import Settings
-    from offsets_pipeline.delta.reader import StoredFile
+    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.store import Store
 
 HOME = partition_for("h", 2)
@@ -55,7 +55,7 @@ def folded(store: Store, *ends: int) -> None:
     )
 
 
-def files_of(store: Store, name: str) -> list[StoredFile]:
+def files_of(store: Store, name: str) -> list[DataFile]:
     """The files of a table, by their first log partition."""
     return sorted(store.table(name).snapshot().files(), key=lambda file: int(file.lowest.get("log_partition", 0)))
 
