@@ -26,6 +26,7 @@ from offsets_pipeline.semantics.effects import (
     PROGRESS,
     QUARANTINE,
     TOPIC,
+    effects_by_kind,
 )
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
@@ -275,15 +276,6 @@ def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
 
 
 # --- from effects
-
-
-def effects_by_kind(effects: Iterable[pa.RecordBatch]) -> defaultdict[str, list[pa.RecordBatch]]:
-    """The batches of effects that have rows, by their kind; none for another kind."""
-    found: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
-    for batch in effects:
-        if batch.num_rows:
-            found[batch["kind"][0].as_py()].append(batch)
-    return found
 
 
 def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:

@@ -19,12 +19,12 @@ from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, effects_by_kind
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.by_topic_kind import replay_start
-from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
+from offsets_pipeline.state.changes import partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.independent import Specified, Unreplayed
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, state_tables_of

@@ -11,8 +11,8 @@ import pyarrow as pa
 from offsets_pipeline.connect.connect_keys import state_value
 from offsets_pipeline.connect.topic_replay import RECORD, connect_rows
 from offsets_pipeline.connect.topic_state import TopicPartitionState
-from offsets_pipeline.semantics.effects import PENDING, PROGRESS
-from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
+from offsets_pipeline.semantics.effects import PENDING, PROGRESS, effects_by_kind
+from offsets_pipeline.state.changes import partitions_of, state_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.state.verification import StateRows, Verification, ordered, place
 
