@@ -785,7 +785,12 @@ MUTATIONS = [
     ),
     Mutation("STATE", FOLDS, PROGRESS, "**vars(each),", '**vars(each), "published_to": 0,', STATE_WRITER),
     Mutation(
-        "STATE", FOLDS, "state/fold_rest.py", "[] if from_start else names_of_known(", "names_of_known(", QUESTIONS
+        "STATE",
+        FOLDS,
+        "state/known.py",
+        " - set(self.partitions.get(UNSTORED_INCARNATION, ()))",
+        "",
+        QUESTIONS,
     ),
     Mutation(
         "STATE", FOLDS, "query/state_reader.py", "if self._progress().says_same(progress):", "if True:", STATE_WRITER
@@ -832,7 +837,7 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, CHANGES, "_of_groups(known.records(changed), changed).to_pylist()", "[]", STATE_WRITER),
-    Mutation("STATE", FOLDS, CHANGES, 'pending.get(row["log_partition"], []),', "[],", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "pending=pending[at]", "pending=[]", STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, "**row)", '**row | {"incarnation": 1})', STATE_WRITER),
     Mutation("STATE", FOLDS, PROGRESS, '"versions": versions,', '"versions": versions, "pending": [],', STATE_WRITER),
     Mutation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,8 @@ from offsets_pipeline.semantics.effects import (
     GROUP_RECORD,
     OFFSET,
     PENDING,
-    PROGRESS,
     TOPIC,
+    effects_by_kind,
 )
 from offsets_pipeline.semantics.group_rows import described
 from offsets_pipeline.semantics.group_types import SHARE
@@ -138,10 +137,7 @@ def _as_input(rows: pa.Table) -> pa.Table:
 
 
 def _state(effects: Iterable[pa.RecordBatch], history: LogHistory, group_ids: Collection[str] | None) -> StateAsOf:
-    by_kind: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-    for batch in effects:
-        if batch.num_rows and (kind := batch["kind"][0].as_py()) != PROGRESS:
-            by_kind[kind].append(batch)
+    by_kind = effects_by_kind(effects)
     names = history.topic_names()
     for row in _rows(by_kind[TOPIC], ("topic_id", "topic")):
         names[row["topic_id"]] = min(row["topic"], names.get(row["topic_id"], row["topic"]))  # R35

@@ -47,9 +47,9 @@ class LogReader:
         if self.compact is None:
             yield from (each.cast(self.schema) for each in rows)
             return
-        compacted = [_compacted(self.compact, table) for table in gathered(rows, COMPACT_ROWS)]
-        if compacted:
-            yield _compacted(self.compact, pa.concat_tables(compacted))
+        parts = [compacted(self.compact, table) for table in gathered(rows, COMPACT_ROWS)]
+        if parts:
+            yield compacted(self.compact, pa.concat_tables(parts))
 
     def _located(self, file: DataFile) -> Iterator[pa.Table]:
         last = "its start"
@@ -71,7 +71,8 @@ class LogReader:
                     yield pa.Table.from_arrays([rows[each.name].cast(each.type) for each in schema], schema=schema)
 
 
-def _compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
+def compacted(compact: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
+    """The rows that ``compact`` leaves. Raises TaskFailed with their place if it fails."""
     with working_on(lambda: place_of(table)):
         return compact(table)
 

@@ -22,12 +22,15 @@ progress       folded_to, records, unknown_records, and replay_from_start: recor
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from offsets_pipeline.record.commit_columns import CommitColumns
 
 OFFSET = "offset"
@@ -104,6 +107,15 @@ EFFECT_SCHEMA = pa.schema(
         pa.field("replay_from_start", pa.bool_()),
     ]
 )
+
+
+def effects_by_kind(effects: Iterable[pa.RecordBatch]) -> defaultdict[str, list[pa.RecordBatch]]:
+    """The batches of effects that have rows, by their kind; none for another kind."""
+    found: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
+    for batch in effects:
+        if batch.num_rows:
+            found[batch["kind"][0].as_py()].append(batch)
+    return found
 
 
 def effect_rows(kind: str, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:

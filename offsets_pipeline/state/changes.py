@@ -26,6 +26,7 @@ from offsets_pipeline.semantics.effects import (
     PROGRESS,
     QUARANTINE,
     TOPIC,
+    effects_by_kind,
 )
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
@@ -47,19 +48,22 @@ if TYPE_CHECKING:
     Record = Mapping[str, Any]  # a row of `group_records`
 
 _PENDING_FIELDS = [each.name for each in FOLD_PROGRESS.arrow_schema().field("pending").type.value_type]
+_PROGRESS_FIELDS = ["folded_to", "records", "unknown_records", "replay_from_start"]
 _CORRUPT_FIELDS = ["log_partition", "record_offset", "reason"]
 _QUARANTINE_FIELDS = ["log_partition", "record_offset", "reason", "key", "value"]
 
 
 @dataclass(frozen=True)
 class ReplayedPartition:
-    """End of the replay of a log partition, and its number of records. ``behind``: new records lie before the end."""
+    """End of the replay of a log partition, and its number of records.
 
-    log_partition: int
+    ``replay_from_start``: new records lie before the start of the replay.
+    """
+
     folded_to: int
     records: int
-    unknown_records: int
-    behind: bool
+    unknown_records: int = 0
+    replay_from_start: bool = False
     pending: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -92,7 +96,7 @@ class Changes:
     @property
     def behind(self) -> list[int]:
         """Log partitions that have to be replayed from their start."""
-        return sorted(each.log_partition for each in self.partitions.values() if each.behind)
+        return sorted(at for at, each in self.partitions.items() if each.replay_from_start)
 
     @property
     def quarantined(self) -> int:
@@ -127,6 +131,8 @@ class StateFolders:
 
     def write(self, changes: Changes, table: StateTable, rows: pa.Table, hidden: Groups = frozenset()) -> None:
         """Write rows with the table's columns to files, sorted by their key; ``hidden`` are groups of `hiding`."""
+        if not rows.num_rows:
+            return
         rows = in_key_order(table, rows)
         if self.known is None and table.published is not None:
             published, rows = divided(table, rows, hidden)
@@ -146,7 +152,10 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
         folders: Target folders, and the known state.
     """
     by_kind = effects_by_kind(effects)
-    changes = Changes(partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]))
+    changes = Changes(
+        partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]),
+        quarantine=[pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in by_kind[QUARANTINE]],
+    )
     offsets = state_rows(OFFSETS, by_kind[OFFSET])
     news, whole = _group_records(
         state_rows(RECORDS, by_kind[GROUP_RECORD]),
@@ -154,31 +163,20 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
         folders.known,
         offsets.filter(offsets["committed_offset"].is_null()) if folders.semantics.is_classic else offsets.slice(0, 0),
     )
-    hidden: Groups = frozenset()
-    if whole.num_rows:
-        folders.write(changes, RECORDS, news)
-        in_order = in_key_order(RECORDS, whole).to_batches()
-        groups = pa.Table.from_batches(described(in_order, folders.offsets_partitions, folders.semantics))
-        folders.write(changes, DESCRIBED, groups)
-        hidden = hiding(groups)
-    folders.write(changes, OFFSETS, offsets, hidden)
+    folders.write(changes, RECORDS, news)
+    groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
+    folders.write(changes, DESCRIBED, groups)
+    folders.write(changes, OFFSETS, offsets, hiding(groups))
+    folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
-    changes.quarantine = _quarantined(by_kind[QUARANTINE])
     return changes
 
 
-def write_topic_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:
-    """Write the files with the changes of a replay of a Kafka Connect topic; like `write_changes`."""
-    by_kind = effects_by_kind(effects)
-    changes = Changes(partitions=partitions_of(by_kind[PROGRESS], by_kind[PENDING]))
-    folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
-    changes.quarantine = _quarantined(by_kind[QUARANTINE])
-    return changes
-
-
-def _quarantined(effects: Iterable[pa.RecordBatch]) -> list[pa.Table]:
-    return [pa.Table.from_batches([rows]).select(_QUARANTINE_FIELDS) for rows in effects]
+def groups_of(records: pa.Table, offsets_partitions: int, semantics: CoordinatorSemantics) -> pa.Table:
+    """The groups of these rows of `group_records`, as rows of `group_facts`."""
+    in_order = in_key_order(RECORDS, records).to_batches()
+    return pa.Table.from_batches(described(in_order, offsets_partitions, semantics), DESCRIBED.row_schema())
 
 
 def in_key_order(table: StateTable, rows: pa.Table) -> pa.Table:
@@ -277,45 +275,24 @@ def _of_groups(rows: pa.Table, groups: set[Group]) -> pa.Table:
 # --- from effects
 
 
-def effects_by_kind(effects: Iterable[pa.RecordBatch]) -> defaultdict[str, list[pa.RecordBatch]]:
-    """The batches of effects that have rows, by their kind; none for another kind."""
-    found: defaultdict[str, list[pa.RecordBatch]] = defaultdict(list)
-    for batch in effects:
-        if batch.num_rows:
-            found[batch["kind"][0].as_py()].append(batch)
-    return found
-
-
 def state_rows(table: StateTable, effects: list[pa.RecordBatch]) -> pa.Table:
     """Effects as rows of a state table."""
     schema = table.row_schema()
     if not effects:
         return schema.empty_table()
-    found = pa.Table.from_batches(effects).select(schema.names)
-    return pa.Table.from_arrays([found[each.name].cast(each.type) for each in schema], schema=schema)
+    return pa.Table.from_batches(effects).select(schema.names).cast(schema)
 
 
 def partitions_of(progress: list[pa.RecordBatch], open_commits: list[pa.RecordBatch]) -> dict[int, ReplayedPartition]:
     """Effects of the kinds PROGRESS and PENDING by log partition."""
-    pending: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    pending: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for batch in open_commits:
-        rows = pa.Table.from_batches([batch]).sort_by("record_offset")
-        commits = rows.select(_PENDING_FIELDS).to_pylist()
-        for log_partition, commit in zip(rows["log_partition"].to_pylist(), commits, strict=True):
-            pending[log_partition].append(commit)
+        for commit in batch.select(["log_partition", *_PENDING_FIELDS]).sort_by("record_offset").to_pylist():
+            pending[commit.pop("log_partition")].append(commit)
     return {
-        row["log_partition"]: ReplayedPartition(
-            row["log_partition"],
-            row["folded_to"],
-            row["records"],
-            row["unknown_records"],
-            row["replay_from_start"],
-            pending.get(row["log_partition"], []),
-        )
+        at: ReplayedPartition(**row, pending=pending[at])
         for batch in progress
-        for row in batch.select(
-            ["log_partition", "folded_to", "records", "unknown_records", "replay_from_start"]
-        ).to_pylist()
+        for at, row in zip(batch["log_partition"].to_pylist(), batch.select(_PROGRESS_FIELDS).to_pylist(), strict=True)
     }
 
 

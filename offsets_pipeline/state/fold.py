@@ -27,8 +27,7 @@ from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
-from offsets_pipeline.state.by_topic_kind import replay_start, writer
-from offsets_pipeline.state.changes import Changes, StateFolders
+from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
 from offsets_pipeline.state.fold_progress import (
     NO_INCARNATION,
     FoldProgress,
@@ -39,6 +38,7 @@ from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed
 from offsets_pipeline.state.replay_job import replay_batch, replay_log
+from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -157,7 +157,9 @@ def _fold_rows(
     else:
         counted = rows.where(F.col("log_incarnation") == progress.log_incarnation)
         start = replay_start(store.properties, folders.offsets_partitions, semantics, progress.partitions)
-        found = replay_batch(counted, start, settings.fold.driver_rows, writer(store.properties, folders))
+        found = replay_batch(
+            counted, start, settings.fold.driver_rows, lambda tables: write_changes(start.replay(tables), folders)
+        )
         changes = _added(found, settings)
     if changes.records:
         versions = _append(store, changes, progress)
@@ -307,12 +309,8 @@ class _Rebuild:
             return {}
         incarnations = {at: each.incarnation for at, each in moved.items()}
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
-        rows = published.stored()
-        facts = (self._store.table(name).snapshot() for name in names if name not in rows)
-        known_groups = KnownGroups.of(facts, incarnations).with_files(
-            {name: (self._store.table(name), rows[name]) for name in names if name in rows}
-        )
-        changes = self._replay(late, known_groups)
+        tables = (self._store.table(name).snapshot() for name in names)
+        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.stored()))
         versions |= _append(self._store, changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())
@@ -337,8 +335,8 @@ def _replayed_log(
     log_range = LogRange(start.folded_to, log_incarnation=log_incarnation)
     reader = LogReader(log, log_range, start.schema, start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    write = writer(store.properties, folders)
-    found = replay_log(store.spark, reader, files, start, settings.fold.driver_rows, write)
+    at_most = settings.fold.driver_rows - start.pending.num_rows
+    found = replay_log(store.spark, reader, files, at_most, lambda tables: write_changes(start.replay(tables), folders))
     return _added(found, settings)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.log.log_reader import LogReader
-from offsets_pipeline.state.by_topic_kind import replay_start, writer
-from offsets_pipeline.state.changes import Changes, StateFolders
-from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION, progressed
+from offsets_pipeline.state.changes import StateFolders, write_changes
+from offsets_pipeline.state.fold_progress import progressed
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
+from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
     from offsets_pipeline.state.fold_progress import PartitionProgress
     from offsets_pipeline.state.unfolded import UnfoldedLog
-
-#: Ends the names of the temporary tables.
-SUFFIX = "_unfolded"
 
 
 class TemporaryFolder:
@@ -44,15 +41,14 @@ class TemporaryFolder:
 class FoldedRest:
     """Result of a fold of the rest of the log.
 
-    ``tables`` has the rows by state table, in ``folder``. ``progress`` is that of the log partitions that were folded,
-    ``records`` the number of their records. ``topics`` has the names of topic ids that these tell (R35).
+    ``tables`` has the rows by state table, in ``folder``. ``progress`` is that of the log partitions that were folded.
+    ``topics`` has the names of topic ids that their records tell (R35).
     """
 
     folder: TemporaryFolder
     tables: Mapping[str, Snapshot]
     progress: Mapping[int, PartitionProgress]
     topics: Mapping[str, str]
-    records: int
 
 
 def fold_rest(
@@ -69,31 +65,20 @@ def fold_rest(
     """
     folder = TemporaryFolder()
     tables = {
-        each.name: TableFolder(f"{folder.name}/{each.name}", replace(each.table, name=each.name + SUFFIX))
+        each.name: TableFolder(f"{folder.name}/{each.name}", replace(each.table, name=f"{each.name}_unfolded"))
         for each in state_tables_of(properties.topic_kind)
     }
-    changes = Changes()
-    for from_start in (False, True):
-        part = {at: each for at, each in start.items() if (each.incarnation == UNSTORED_INCARNATION) is from_start}
-        if not part:
-            continue
-        incarnations = {at: each.incarnation for at, each in part.items()}
-        names = [] if from_start else names_of_known(properties.topic_kind, semantics)
-        known = KnownGroups.of(map(table, names), incarnations)
-        folders = StateFolders(tables, log.offsets_partitions, semantics, incarnations, known)
-        replay = replay_start(properties, log.offsets_partitions, semantics, part)
-        reader = LogReader(log.folder, log.range(part), replay.schema, replay.compact)
-        changes.add(writer(properties, folders)(replay.replay(reader.read(log.files(part)))))
+    incarnations = {at: each.incarnation for at, each in start.items()}
+    known = KnownGroups.of(map(table, names_of_known(properties.topic_kind, semantics)), incarnations)
+    replay = replay_start(properties, log.offsets_partitions, semantics, start)
+    reader = LogReader(log.folder, log.range(start), replay.schema, replay.compact)
+    changes = write_changes(
+        replay.replay(reader.read(log.files(start))),
+        StateFolders(tables, log.offsets_partitions, semantics, incarnations, known),
+    )
     for name, each in tables.items():
         each.create()
         each.commit(add=changes.files[name], seen=each.snapshot(), durable=False)
-    topics: dict[str, str] = {}
-    for topic_id, name in changes.topics:
-        topics[topic_id] = min(name, topics.get(topic_id, name))
-    return FoldedRest(
-        folder,
-        {name: each.snapshot() for name, each in tables.items()},
-        progressed(start, changes.partitions, 0),
-        topics,
-        changes.records,
-    )
+    snapshots = {name: each.snapshot() for name, each in tables.items()}
+    topics = dict(sorted(changes.topics, reverse=True))  # of an id the first of its names
+    return FoldedRest(folder, snapshots, progressed(start, changes.partitions, 0), topics)

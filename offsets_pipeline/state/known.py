@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.answering import DEAD
 from offsets_pipeline.semantics.classic_offsets import TOMBSTONE_RANK
+from offsets_pipeline.state.fold_progress import UNSTORED_INCARNATION
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
 
 if TYPE_CHECKING:
@@ -29,33 +31,35 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of the state with the incarnations that a fold continues, and of the published rows; picklable."""
+    """Files of the state with the incarnations that a fold continues, and of the published rows; picklable.
+
+    A log partition of UNSTORED_INCARNATION has none.
+    """
 
     tables: Mapping[str, TableFolder]
     files: Mapping[str, Sequence[DataFile]]
     partitions: Mapping[int, Sequence[int]]
 
     @classmethod
-    def of(cls, snapshots: Iterable[Snapshot], incarnations: Mapping[int, int]) -> KnownGroups:
-        """Look at these versions of the tables that `names_of_known` names; without them nothing is known."""
+    def of(
+        cls,
+        snapshots: Iterable[Snapshot],
+        incarnations: Mapping[int, int],
+        written: Mapping[str, Sequence[DataFile]] = MappingProxyType({}),
+    ) -> KnownGroups:
+        """Look at these versions of the tables that `names_of_known` names.
+
+        ``written`` are files to look at in place of those of a table, by its name.
+        """
         partitions = by_incarnation(incarnations)
         tables: dict[str, TableFolder] = {}
-        files: dict[str, list[DataFile]] = {}
+        files: dict[str, Sequence[DataFile]] = {}
         for each in snapshots:
             tables[each.table.name] = TableFolder(each.folder, each.table)
             files[each.table.name] = [
                 file for file in each.files() if not file.partition or _incarnation(file) in partitions
             ]
-        return cls(tables, files, partitions)
-
-    def with_files(self, files: Mapping[str, tuple[TableFolder, Sequence[DataFile]]]) -> KnownGroups:
-        """Look at these files of other tables, too."""
-        tables = {name: folder for name, (folder, _) in files.items()}
-        return replace(
-            self,
-            tables={**self.tables, **tables},
-            files={**self.files, **{name: found for name, (_, found) in files.items()}},
-        )
+        return cls(tables, {**files, **written}, partitions)
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Those of the groups that exist (R14)."""
@@ -90,15 +94,15 @@ class KnownGroups:
         if not groups:
             return schema.empty_table()
         partitions = {partition for partition, _ in groups}
+        published = partitions - set(self.partitions.get(UNSTORED_INCARNATION, ()))
         names = pa.array(sorted({group_id for _, group_id in groups}), pa.string())
         found = [schema.empty_table()]
         for name in table.names:
             for file in self.files.get(name, ()):
-                if _may_hold(file, names[0].as_py(), names[-1].as_py()):
-                    own = self.partitions[_incarnation(file)] if file.partition else partitions
-                    named = pa.array(sorted(partitions & set(own)), pa.int32())
+                own = partitions & set(self.partitions[_incarnation(file)]) if file.partition else published
+                if own and _may_hold(file, names[0].as_py(), names[-1].as_py()):
                     with self.tables[name].open_file(file) as parquet:
-                        found += _rows_of(parquet, named, names, schema)
+                        found += _rows_of(parquet, pa.array(sorted(own), pa.int32()), names, schema)
         return pa.concat_tables(found)
 
 

@@ -8,18 +8,16 @@ the driver.
 from __future__ import annotations
 
 import pickle
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from offsets_pipeline.foreign_errors import working_on
-from offsets_pipeline.log.log_reader import shared_out
+from offsets_pipeline.log.log_reader import compacted, shared_out
 from offsets_pipeline.semantics.compaction import COMPACT_ROWS, gathered
-from offsets_pipeline.semantics.log_row import place_of
 from offsets_pipeline.store import planned_bytes
 
 if TYPE_CHECKING:
@@ -29,10 +27,9 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.log.log_reader import LogReader
-    from offsets_pipeline.state.replay_start import Start
+    from offsets_pipeline.state.replay_start import ReplayStart, TopicStart
 
 Result = TypeVar("Result")
-Replayed = TypeVar("Replayed")
 
 _TASKS_PER_CORE = 2  # of a replay of the log: enough to even out their durations
 _FEW_STORED_BYTES = 16 * 1024 * 1024  # of files that may be read in the driver
@@ -42,34 +39,33 @@ _TOO_MANY = {"log_partition": _NO_PARTITION, "record_offset": -1, "backfill": Fa
 
 
 def replay_batch(
-    rows: DataFrame, start: Start[Replayed], at_most: int, finish: Callable[[Iterator[Replayed]], Result]
+    rows: DataFrame, start: ReplayStart | TopicStart, at_most: int, replay: Callable[[Iterable[pa.Table]], Result]
 ) -> list[Result]:
-    """Replay rows of the table `log`; in the driver if no more than ``at_most`` of them count."""
+    """Replay rows of the table `log`, compacted; in the driver if no more than ``at_most`` of them count."""
     rows = rows.withColumn("records", F.lit(1).cast("bigint")).select(start.schema.names)
     few = _few_rows(rows, start, at_most - start.pending.num_rows)
     if few is not None:
-        return [finish(start.replay([few]))]
+        return [replay([few])]
 
     def compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
-            yield from _compact(table, start).to_batches()
+            yield from compacted(start.compact, table).to_batches()
 
-    compacted = rows.mapInArrow(compact, from_arrow_schema(start.schema))
-    return _replay_in_tasks(compacted.repartition("log_partition"), start, finish)
+    rows = rows.mapInArrow(compact, from_arrow_schema(start.schema))
+    return _replay_in_tasks(rows.repartition("log_partition"), replay)
 
 
 def replay_log(
     spark: SparkSession,
     reader: LogReader,
     files: Sequence[DataFile],
-    start: Start[Replayed],
     at_most: int,
-    finish: Callable[[Iterator[Replayed]], Result],
+    replay: Callable[[Iterable[pa.Table]], Result],
 ) -> list[Result]:
     """Replay files of the log; in the driver if these hold no more than ``at_most`` rows."""
     rows, size = sum(file.rows for file in files), sum(file.size for file in files)
-    if rows + start.pending.num_rows <= at_most and size <= _FEW_STORED_BYTES:
-        return [finish(start.replay(reader.read(files)))]
+    if rows <= at_most and size <= _FEW_STORED_BYTES:
+        return [replay(reader.read(files))]
     cores = spark.sparkContext.defaultParallelism
     in_order = sorted(files, key=lambda file: (file.lowest.get("log_partition", 0), file.name))
     tasks = shared_out(in_order, _TASKS_PER_CORE * cores)
@@ -80,8 +76,8 @@ def replay_log(
         for table in reader.read(file for share in shares for file in share):
             yield from table.to_batches()
 
-    compacted = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(start.schema))
-    return _replay_in_tasks(_in_ranges(compacted, reader.range.starts, _TASKS_PER_CORE * cores), start, finish)
+    found = spark.createDataFrame(shares, "files binary").mapInArrow(read, from_arrow_schema(reader.schema))
+    return _replay_in_tasks(_in_ranges(found, reader.range.starts, _TASKS_PER_CORE * cores), replay)
 
 
 def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> DataFrame:
@@ -90,31 +86,24 @@ def _in_ranges(rows: DataFrame, partitions: Collection[int], tasks: int) -> Data
     return rows.repartitionById(tasks, F.expr(f"int((log_partition - {first}) * {tasks} div {last - first + 1})"))
 
 
-def _replay_in_tasks(
-    of_partitions: DataFrame, start: Start[Replayed], finish: Callable[[Iterator[Replayed]], Result]
-) -> list[Result]:
+def _replay_in_tasks(of_partitions: DataFrame, replay: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
     """Replay rows, those of each log partition in one task."""
 
-    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def replayed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(iter(batches), None)
         if first is not None:  # a task without rows has no result
-            tables = map(_as_table, _chained(first, batches))
-            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(finish(start.replay(tables)))]})
+            tables = map(_as_table, chain([first], batches))
+            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(replay(tables))]})
 
-    rows = of_partitions.mapInArrow(replay, "result binary").collect()
+    rows = of_partitions.mapInArrow(replayed, "result binary").collect()
     return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 - the program's own
-
-
-def _chained(first: pa.RecordBatch, rest: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _few_rows(rows: DataFrame, start: Start[Any], at_most: int) -> pa.Table | None:
+def _few_rows(rows: DataFrame, start: ReplayStart | TopicStart, at_most: int) -> pa.Table | None:
     """Rows of the replay's schema that count; None if these are more than ``at_most``, or large."""
     if at_most <= 0 or planned_bytes(rows) > _FEW_STORED_BYTES:  # do not read a long log twice
         return None
@@ -124,7 +113,7 @@ def _few_rows(rows: DataFrame, start: Start[Any], at_most: int) -> pa.Table | No
         few: list[pa.Table] = []
         for table in gathered(map(_as_table, batches), COMPACT_ROWS):
             if _are_few(few, at_most):
-                few.append(_compact(table, start))
+                few.append(compacted(start.compact, table))
         if not _are_few(few, at_most):
             yield too_many_rows
         elif few:
@@ -138,8 +127,3 @@ def _few_rows(rows: DataFrame, start: Start[Any], at_most: int) -> pa.Table | No
 def _are_few(tables: list[pa.Table], at_most: int) -> bool:
     rows, size = sum(each.num_rows for each in tables), sum(each.nbytes for each in tables)
     return bool(rows <= at_most and size <= _FEW_BYTES)
-
-
-def _compact(table: pa.Table, start: Start[Any]) -> pa.Table:
-    with working_on(partial(place_of, table)):
-        return start.compact(table)

@@ -1,10 +1,10 @@
-"""The start of a replay: its first rows and its semantics. No Spark."""
+"""The start of a replay, by the kind of topic in a log: its first rows and its semantics. No Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,34 +18,11 @@ from offsets_pipeline.semantics.log_row import place_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from offsets_pipeline.delta.properties import StoreProperties
     from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.state.fold_progress import PartitionProgress
 
-Replayed_co = TypeVar("Replayed_co", covariant=True)
-
 _ADD_ROWS = 250_000  # rows that the replay takes at once
-
-
-class Start(Protocol[Replayed_co]):
-    """A replay that tasks run, on all unfolded rows of some log partitions; the rows have ``schema``."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """INPUT_SCHEMA, maybe with more columns of the log at its end."""
-        ...
-
-    @property
-    def pending(self) -> pa.Table:
-        """Pending commits that the replay takes in as well."""
-        ...
-
-    def compact(self, table: pa.Table) -> pa.Table:
-        """The rows without those that other rows make superfluous, and without folded ones."""
-        ...
-
-    def replay(self, tables: Iterable[pa.Table]) -> Iterator[Replayed_co]:
-        """The result of the replay in batches."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,6 +66,19 @@ class TopicStart:
     def replay(self, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """The effects of rows of CONNECT_INPUT_SCHEMA; they hold all unfolded rows of their log partitions."""
         yield from replay_topic([*tables, self.pending], self.kind, self.folded_to)
+
+
+def replay_start(
+    properties: StoreProperties,
+    offsets_partitions: int,
+    semantics: CoordinatorSemantics,
+    progress: Mapping[int, PartitionProgress],
+) -> ReplayStart | TopicStart:
+    """Return the start of a replay that continues these log partitions."""
+    folded_to = {at: each.folded_to for at, each in progress.items()}
+    if properties.topic_kind.is_connect:
+        return TopicStart(properties.topic_kind, folded_to, pending_rows(progress, TopicStart.schema))
+    return ReplayStart(offsets_partitions, semantics, folded_to, pending_rows(progress))
 
 
 def pending_rows(partitions: Mapping[int, PartitionProgress], schema: pa.Schema = INPUT_SCHEMA) -> pa.Table:

@@ -6,117 +6,185 @@ columnar one, which also wrote the state, or the specification (independent.py),
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsets_pipeline.config.sections import FoldSettings
+from offsets_pipeline.connect.topic_replay import RECORD
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG
+from offsets_pipeline.delta.snapshot import query
 from offsets_pipeline.log.log_range import LogRange
 from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import cleaned_to, partition_count
 from offsets_pipeline.semantics.answering import DEAD
-from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS
-from offsets_pipeline.semantics.group_rows import described
+from offsets_pipeline.semantics.effects import GROUP_COMMIT, GROUP_RECORD, OFFSET, PENDING, PROGRESS, effects_by_kind
 from offsets_pipeline.semantics.group_types import GROUP_REMOVING_TYPES
 from offsets_pipeline.state.belonging import belonging
-from offsets_pipeline.state.by_topic_kind import replay_start
-from offsets_pipeline.state.changes import effects_by_kind, partitions_of, state_rows
+from offsets_pipeline.state.changes import groups_of, in_key_order, partitions_of, state_rows
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.independent import Specified, Unreplayed
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, RECORDS, state_tables_of
+from offsets_pipeline.state.independent import specified_groups, specified_topic
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, named_rows, state_tables_of
+from offsets_pipeline.state.published_rows import ended
 from offsets_pipeline.state.replay_job import replay_log
-from offsets_pipeline.state.verification import EXAMPLES, StateRows, Verification, ordered, place
-from offsets_pipeline.state.verify_topic import TopicComparison
+from offsets_pipeline.state.replay_start import replay_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
+    from offsets_pipeline.semantics.topic_kind import TopicKind
+    from offsets_pipeline.state.changes import ReplayedPartition
     from offsets_pipeline.state.fold_progress import PartitionProgress
+    from offsets_pipeline.state.independent import Replayed
+    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 
+_EXAMPLES = 5  # differences that a verification shows in words
+
+
+@dataclass
+class Verification:
+    """Numbers of what was compared; differences by table, and the first few of them in words."""
+
+    log_partitions: int = 0
+    records: int = 0
+    offsets: int = 0
+    groups: int = 0
+    differences: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    def add(self, other: Verification) -> None:
+        """Take in the comparison of other log partitions."""
+        self.log_partitions += other.log_partitions
+        self.records += other.records
+        self.offsets += other.offsets
+        self.groups += other.groups
+        self.differences += other.differences
+        self.examples += other.examples
+
+    def note_progress(self, log_partition: int, of_log: object, of_state: object) -> None:
+        """Note a log partition whose end or pending commits differ."""
+        if of_log != of_state:
+            self.differences[FOLD_PROGRESS.name] += 1
+            self.examples.append(
+                f"{FOLD_PROGRESS.name}: log_partition {log_partition}: the log gives {of_log}, the state has {of_state}"
+            )
+
+    def compare(self, table: str, key: tuple[str, ...], expected: pa.Table, found: pa.Table) -> None:
+        """Note rows that only one of the two has, rows that differ, and rows that ``found`` has more than once."""
+        if expected.equals(found):
+            return
+        columns = [name for name in expected.column_names if name not in key]
+        of_log = _by_key(expected, key, columns)
+        copies = Counter(zip(*(found[name].to_pylist() for name in key), strict=True))
+        of_state = _by_key(found, key, columns)
+        differing = [
+            at for at in of_log.keys() | of_state.keys() if of_log.get(at) != of_state.get(at) or copies[at] > 1
+        ]
+        if not differing:
+            return
+        self.differences[table] += len(differing)
+        for at in sorted(differing, key=repr)[:_EXAMPLES]:
+            where = ", ".join(f"{name} {value!r}" for name, value in zip(key, at, strict=True))
+            times = f" {copies[at]} times" if copies[at] > 1 else ""
+            self.examples.append(
+                f"{table}: {where}: the log gives {of_log.get(at, 'nothing')}, "
+                f"the state has {of_state.get(at, 'nothing')}{times}"
+            )
+
+
 @dataclass(frozen=True)
-class _Comparison(StateRows):
-    """Compares replayed log partitions with their state; picklable."""
+class _Comparison:
+    """Compares replayed log partitions with their state; picklable.
 
-    offsets_partitions: int
-    semantics: CoordinatorSemantics
+    ``tables`` are versions of the state tables, and ``progress`` names their rows. With ``is_independent`` the
+    specification has replayed.
+    """
+
+    kind: TopicKind
+    tables: Mapping[str, tuple[TableFolder, int]]
+    progress: Mapping[int, PartitionProgress]
     cleaned_to: Mapping[int, int]
+    is_independent: bool
 
-    def __call__(self, effects: Iterator[pa.RecordBatch]) -> tuple[set[int], Verification]:
-        by_kind = effects_by_kind(effects)
-        replayed = partitions_of(by_kind[PROGRESS], by_kind[PENDING])
-        result = self.compare(
-            set(replayed),
-            state_rows(OFFSETS, by_kind[OFFSET]),
-            pa.concat_tables(state_rows(RECORDS, by_kind[kind]) for kind in (GROUP_RECORD, GROUP_COMMIT)),
-        )
-        for at, each in replayed.items():
-            known = self.progress[at]
+    def __call__(self, replayed: Replayed) -> tuple[set[int], Verification]:
+        """Compare all of a replay; returns its log partitions, too."""
+        partitions, rows = replayed
+        result = self.compare_rows(set(partitions), rows)
+        for at, each in partitions.items():
             result.records += each.records
-            result.note_progress(at, place(each.folded_to, each.pending), place(known.folded_to, known.pending))
-        return set(replayed), result
+            result.note_progress(at, self._place(each), self._place(self.progress[at]))
+        return set(partitions), result
 
-    def independently(self, tables: Iterator[pa.Table]) -> tuple[set[int], Verification]:
-        """Replay rows of the log by the specification, and compare."""
-        specified = Specified(tables, self.offsets_partitions, self.semantics)
-        partitions = set(specified.states)
-        result = Verification(log_partitions=len(partitions), records=specified.records)
-        found = self.state(OFFSETS, partitions)
-        live = found.filter(found["committed_offset"].is_valid())
-        result.offsets = specified.offsets().num_rows
-        expected, live = (
-            ordered(OFFSETS, each).drop_columns(["position"])  # the specification has no such number
-            for each in (specified.offsets(), live)
-        )
-        result.compare(OFFSETS.name, OFFSETS.key, expected, live)
-        groups = specified.groups()
-        result.groups = groups.num_rows
-        expected, described_groups = (
-            _existing(ordered(DESCRIBED, each)) for each in (groups, self.state(DESCRIBED, partitions))
-        )
-        result.compare(DESCRIBED.name, DESCRIBED.key, expected, described_groups)
-        for at, state in specified.states.items():
-            known = self.progress[at]
-            result.note_progress(at, place(*specified.progress(state)), place(known.folded_to, _pending_places(known)))
-        return partitions, result
-
-    def compare(self, partitions: set[int], offsets: pa.Table, records: pa.Table) -> Verification:
-        """Compare the replayed rows of these log partitions with the state."""
+    def compare_rows(self, partitions: set[int], rows: Mapping[str, pa.Table]) -> Verification:
+        """Compare the rows of these log partitions, by the name of their table, with those of the state that count."""
         result = Verification(log_partitions=len(partitions))
-        of_state = self.state(OFFSETS, partitions)
-        result.offsets = offsets.num_rows - offsets["committed_offset"].null_count
-        result.compare(OFFSETS.name, OFFSETS.key, *(self._kept(ordered(OFFSETS, each)) for each in (offsets, of_state)))
-        known = _live if self.cleaned_to else _but_commits
-        of_state = self.state(RECORDS, partitions)
-        result.compare(RECORDS.name, RECORDS.key, *(known(ordered(RECORDS, each)) for each in (records, of_state)))
-        groups = pa.Table.from_batches(
-            described(ordered(RECORDS, records).to_batches(), self.offsets_partitions, self.semantics),
-            DESCRIBED.row_schema(),
-        )
-        expected, found = (_existing(ordered(DESCRIBED, each)) for each in (groups, self.state(DESCRIBED, partitions)))
-        result.groups = expected.num_rows
-        result.compare(DESCRIBED.name, DESCRIBED.key, expected, found)
+        for table in state_tables_of(self.kind):
+            if table.name not in rows:
+                continue  # the specification has no records of groups
+            of_log, of_state = (
+                self._comparable(table, in_key_order(table, each.combine_chunks()).combine_chunks())
+                for each in (rows[table.name], self._of_state(table, partitions))
+            )
+            result.compare(table.name, table.key, of_log, of_state)
+            if table is DESCRIBED:
+                result.groups = of_log.num_rows
+            elif table is not RECORDS:
+                value = of_log["committed_offset" if table is OFFSETS else "value"]
+                result.offsets = of_log.num_rows - value.null_count
         return result
 
-    def without_records(self, partitions: set[int]) -> Verification:
-        """Compare log partitions that have no records with the state, which should have no rows of them."""
-        return self.compare(partitions, OFFSETS.row_schema().empty_table(), RECORDS.row_schema().empty_table())
+    def _of_state(self, table: StateTable, partitions: set[int]) -> pa.Table:
+        schema = table.row_schema()
+        if not partitions:
+            return schema.empty_table()
+        where = f"log_partition IN ({', '.join(map(str, sorted(partitions)))})"
+        named = named_rows({at: self.progress[at].incarnation for at in partitions})
+        facts = f"(SELECT * FROM {table.name} WHERE {named} AND {where})"
+        published = None if table.published is None else f"(SELECT * FROM {table.published.name} WHERE {where})"
+        snapshots = [folder.snapshot(version) for folder, version in map(self.tables.__getitem__, table.names)]
+        return query(table.newest(facts, published), *snapshots).read_all().cast(schema)
+
+    def _comparable(self, table: StateTable, rows: pa.Table) -> pa.Table:
+        """The rows without those, and without the columns, that may differ."""
+        if table is OFFSETS and self.is_independent:  # the specification has neither tombstones nor positions
+            return rows.filter(rows["committed_offset"].is_valid()).drop_columns(["position"])
+        if table is OFFSETS:
+            return self._kept(rows)
+        if table is RECORDS:
+            return _live(rows) if self.cleaned_to else _but_commits(rows)
+        return _existing(rows) if table is DESCRIBED else rows
 
     def _kept(self, offsets: pa.Table) -> pa.Table:
         """The offsets without tombstones that a cleaning of the log may have removed (R23)."""
-        if not self.cleaned_to:
-            return offsets
-        partition = offsets["log_partition"].to_numpy()
-        cleaned = np.zeros(max(int(partition.max(initial=-1)), *self.cleaned_to) + 1, dtype=np.int64)
-        cleaned[list(self.cleaned_to)] = list(self.cleaned_to.values())
-        is_tombstone = offsets["committed_offset"].is_null().to_numpy()
-        return offsets.filter(pa.array(~(is_tombstone & (offsets["record_offset"].to_numpy() < cleaned[partition]))))
+        cleaned = ended(offsets, {**dict.fromkeys(self.progress, 0), **self.cleaned_to})
+        is_cleaned = pc.less(offsets["record_offset"], cleaned)
+        return offsets.filter(pc.invert(pc.and_(offsets["committed_offset"].is_null(), is_cleaned)))
+
+    def _place(self, progress: ReplayedPartition | PartitionProgress) -> dict[str, object]:
+        """End and pending commits of a log partition."""
+        if self.kind.is_connect:
+            identity: tuple[str, ...] = ("key",)
+        elif self.is_independent:
+            identity = ("group_id", "topic", "partition")
+        else:
+            return {"folded_to": progress.folded_to, "pending": progress.pending}
+        names = ("producer_id", *identity, "record_offset")
+        return {
+            "folded_to": progress.folded_to,
+            "pending": {tuple(commit[name] for name in names) for commit in progress.pending},
+        }
 
 
 def verify_store(store: Store, settings: FoldSettings | None = None, *, independent: bool = False) -> Verification:
@@ -130,45 +198,47 @@ def verify_store(store: Store, settings: FoldSettings | None = None, *, independ
     progress = FoldProgress.read(store.table(FOLD_PROGRESS.name))
     log = store.table(LOG.name)
     starts = {at: replace(each, folded_to=0, pending=[]) for at, each in progress.partitions.items()}
-    semantics = progress.semantics or store.properties.coordinator_semantics
+    kind, semantics = store.properties.topic_kind, progress.semantics or store.properties.coordinator_semantics
     log_range = LogRange(dict.fromkeys(starts, 0), progress.folded_to, progress.log_incarnation)
     count = partition_count(store, progress.log_incarnation)
     start = replay_start(store.properties, count, semantics, starts)
     reader = LogReader(log, log_range, start.schema, None if independent else start.compact)
     files = [file for file in log.snapshot().files() if reader.range.may_hold(file)]
-    names = [name for each in state_tables_of(store.properties.topic_kind) for name in each.names]
+    names = [name for each in state_tables_of(kind) for name in each.names]
     known = {name: belonging(store.table(name), progress) for name in dict.fromkeys([*names, *progress.versions])}
     tables = {name: (store.table(name), known[name].version) for name in names}
     cleaned = cleaned_to(store, progress.log_incarnation)
-    comparison: _Comparison | TopicComparison
-    if store.properties.topic_kind.is_connect:
-        comparison = TopicComparison(tables, progress.partitions, store.properties.topic_kind)
-    else:
-        comparison = _Comparison(tables, progress.partitions, count, semantics, cleaned)
-    driver_rows = (settings or FoldSettings()).driver_rows
-    whole, compared = Verification(), set()
-    if independent:
-        results = replay_log(
-            store.spark, reader, files, Unreplayed(start.schema), driver_rows, comparison.independently
-        )
-    else:
-        results = replay_log(store.spark, reader, files, start, driver_rows, comparison)
-    for partitions, each in results:
-        compared |= partitions
+    comparison = _Comparison(kind, tables, progress.partitions, cleaned, independent)
+
+    def compared(rows: Iterable[pa.Table]) -> tuple[set[int], Verification]:
+        if not independent:
+            return comparison(_replayed(start.replay(rows), count, semantics))
+        return comparison(specified_topic(rows, kind) if kind.is_connect else specified_groups(rows, count, semantics))
+
+    whole, replayed = Verification(), set()
+    for partitions, each in replay_log(store.spark, reader, files, (settings or FoldSettings()).driver_rows, compared):
+        replayed |= partitions
         whole.add(each)
-    of_others = comparison.without_records(progress.partitions.keys() - compared)
-    of_others.log_partitions = 0  # nothing is there to compare with, and nothing should be
+    # log partitions without records should have no rows
+    nothing = {each.name: each.row_schema().empty_table() for each in state_tables_of(kind)}
+    of_others = replace(comparison, is_independent=False).compare_rows(progress.partitions.keys() - replayed, nothing)
+    of_others.log_partitions = 0
     whole.add(of_others)
     for at in set(range(count) if progress.partitions else ()) - progress.partitions.keys():
         whole.note_progress(at, "a row", "none")
-    del whole.examples[EXAMPLES:]
+    del whole.examples[_EXAMPLES:]
     return whole
 
 
-def _pending_places(progress: PartitionProgress) -> set[tuple[object, ...]]:
-    return {
-        (each["producer_id"], each["group_id"], each["topic"], each["partition"], each["record_offset"])
-        for each in progress.pending
+def _replayed(effects: Iterable[pa.RecordBatch], offsets_partitions: int, semantics: CoordinatorSemantics) -> Replayed:
+    """Effects of a columnar replay as rows of all state tables."""
+    by_kind = effects_by_kind(effects)
+    records = state_rows(RECORDS, by_kind[GROUP_RECORD] + by_kind[GROUP_COMMIT])
+    return partitions_of(by_kind[PROGRESS], by_kind[PENDING]), {
+        OFFSETS.name: state_rows(OFFSETS, by_kind[OFFSET]),
+        RECORDS.name: records,
+        DESCRIBED.name: groups_of(records, offsets_partitions, semantics),
+        CONNECT.name: state_rows(CONNECT, by_kind[RECORD]),
     }
 
 
@@ -202,3 +272,8 @@ def _live(records: pa.Table) -> pa.Table:
         if row["value_offset"] is not None and row["value_offset"] > hidden_to:
             live.append({**row, "tombstone_offset": None})
     return pa.Table.from_pylist(live, schema=records.schema)
+
+
+def _by_key(rows: pa.Table, key: tuple[str, ...], columns: list[str]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    keys = zip(*(rows[name].to_pylist() for name in key), strict=True)
+    return dict(zip(keys, rows.select(columns).to_pylist(), strict=True))

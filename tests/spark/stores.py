@@ -27,7 +27,7 @@ from offsets_pipeline.semantics.log_row import LogRow
 from offsets_pipeline.state.fold import reload_partitions
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT, STATE_TABLES
-from offsets_pipeline.state.verify import verify_store
+from offsets_pipeline.state.verify import Verification, verify_store
 from offsets_pipeline.store import Store
 from offsets_pipeline.stream.fold_stream import start_fold
 from tests.compare import compare
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.config import Settings
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
-    from offsets_pipeline.state.verification import Verification
 
 CLOCK = FixedClock(1_795_000_000_000)
 _LOG_TYPES = {field.name: field.type for field in to_arrow_schema(LOG.schema(), timezone="UTC")}
