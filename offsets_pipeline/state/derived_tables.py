@@ -25,6 +25,7 @@ from offsets_pipeline.delta.schemas import (
     published_tables_of,
 )
 from offsets_pipeline.semantics.group_types import SHARE
+from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
@@ -132,6 +133,7 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
         places = {
             "own": "store0",
             "all": " UNION ALL ".join(f"FROM store{number}" for number in range(len(every))),
+            **DUCKDB,
             **connect_conditions(kinds),
         }
         found = {
