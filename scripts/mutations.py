@@ -692,7 +692,7 @@ MUTATIONS = [
         "{at: each.folded_to + 1 for at, each in changes.partitions.items()}",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "        hidden = hiding(groups)\n", "", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "offsets, hiding(groups))", "offsets)", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "facts = of_partitions(rows, partitions)", "facts = rows", STATE_WRITER),
     Mutation(
         "STATE",
@@ -1155,7 +1155,7 @@ MUTATIONS = [
         "",
         DOOR,
     ),
-    Mutation("STATE", FOLDS, "state/duckdb_views.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),
+    Mutation("STATE", FOLDS, "state/view_queries.py", "AND NOT {hides_offsets}", "", PUBLISHED_AS_OF),
     Mutation(
         "STATE", FOLDS, PUBLISHED, '_STAYS = f"{HIDES_OFFSETS} OR misplaced"', "_STAYS = HIDES_OFFSETS", STATE_WRITER
     ),

@@ -15,14 +15,7 @@ from offsets_pipeline.clock import SystemClock
 from offsets_pipeline.errors import NoSuchGroup
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import topics_of
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import (
-    consumed_partitions,
-    group_names,
-    is_pattern,
-    list_groups,
-    matching,
-)
+from offsets_pipeline.query.group_listing import consumed_partitions, describe_matching, list_groups, matching
 from offsets_pipeline.semantics.group_types import SHARE
 
 if TYPE_CHECKING:
@@ -100,11 +93,8 @@ def describe(stores: Sequence[str], settings: Settings, options: DescribeOptions
 def _answer(
     store: str, reader: StateReader, settings: Settings, options: DescribeOptions, live: LiveCluster
 ) -> StoreAnswer:
-    names = None if options.all_groups else list(dict.fromkeys(options.groups))
-    if names is not None and any(map(is_pattern, names)):
-        names = matching(group_names(reader), names)
     targets = options.members and options.verbose
-    groups = describe_groups(reader, names, targets=targets) if names is None or names else {}
+    groups = describe_matching(reader, None if options.all_groups else options.groups, targets=targets)
     time = answer_time_of(reader, store, settings)
     if not live.is_given:
         return StoreAnswer(store, reader.cluster, groups, time)
@@ -159,35 +149,26 @@ def _show(answers: Sequence[StoreAnswer], options: DescribeOptions) -> None:
             ]
         )
         return
-    _show_rows(answers, options)
+    show_groups(answers, options.format_, members=options.members, state=options.state, verbose=options.verbose)
 
 
-def show_groups(answers: Sequence[StoreAnswer], format_: str, *, members: bool) -> None:
-    """Show groups of stores as `describe` does, as a table or as CSV."""
-    options = DescribeOptions(
-        groups=(),
-        all_groups=True,
-        list_=False,
-        members=members,
-        state=False,
-        verbose=False,
-        bootstrap_server=None,
-        options=(),
-        format_=format_,
-    )
-    _show_rows(answers, options)
-
-
-def _show_rows(answers: Sequence[StoreAnswer], options: DescribeOptions) -> None:
-    columns, rows = (_members if options.members else _states if options.state else _offsets)(answers, options)
+def show_groups(
+    answers: Sequence[StoreAnswer], format_: str, *, members: bool, state: bool = False, verbose: bool = False
+) -> None:
+    """Show offsets, members or states of groups of stores, as a table or as CSV."""
+    is_csv = format_ == "csv"
+    is_long = verbose or is_csv
+    if members:
+        columns, rows = _members(answers, is_csv=is_csv, is_long=is_long)
+    else:
+        columns, rows = (_states if state else _offsets)(answers, is_long=is_long)
     if len(answers) == 1:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    write_rows(columns, rows, options.format_)
+    write_rows(columns, rows, format_)
 
 
-def _offsets(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+def _offsets(answers: Sequence[StoreAnswer], *, is_long: bool) -> tuple[list[str], list[Row]]:
     """A row for each partition that a group has an offset of or consumes; for a group without one row."""
-    is_long = options.verbose or options.format_ == "csv"
     columns = [*_OFFSETS[:3], *(["leader_epoch"] if is_long else []), *_OFFSETS[3:]]
     columns += ["metadata", "pending", "type", "state", "members"] if is_long else []
     rows: list[Row] = []
@@ -220,16 +201,14 @@ def _consumer(member: MemberAnswer | None) -> Row:
     return [None] * 3 if member is None else [member.member_id, member.host, member.client_id]
 
 
-def _members(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
+def _members(answers: Sequence[StoreAnswer], *, is_csv: bool, is_long: bool) -> tuple[list[str], list[Row]]:
     everyone = [
         (answer, name, group, member)
         for answer in answers
         for name, group in answer.groups.items()
         for member in group.members
     ]
-    is_csv = options.format_ == "csv"
     has_instances = is_csv or any(member.instance_id is not None for *_, member in everyone)
-    is_long = options.verbose or is_csv
     columns = [*_MEMBERS[:2], *(["group_instance_id"] if has_instances else []), *_MEMBERS[2:]]
     columns += ["current_epoch", "current_assignment", "target_epoch", "target_assignment"] if is_long else []
     columns.append("subscribed_topics")
@@ -253,8 +232,7 @@ def _assignment(places: Sequence[str]) -> str:
     return ";".join(f"{topic}:{','.join(map(str, sorted(each)))}" for topic, each in sorted(partitions.items()))
 
 
-def _states(answers: Sequence[StoreAnswer], options: DescribeOptions) -> tuple[list[str], list[Row]]:
-    is_long = options.verbose or options.format_ == "csv"
+def _states(answers: Sequence[StoreAnswer], *, is_long: bool) -> tuple[list[str], list[Row]]:
     columns = [*_STATES[:4], *(["group_epoch", "target_assignment_epoch"] if is_long else []), _STATES[4], "cluster"]
     rows: list[Row] = []
     for answer in answers:

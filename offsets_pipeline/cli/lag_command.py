@@ -20,8 +20,7 @@ from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.lag.lag_of_groups import lag_of_groups
 from offsets_pipeline.lag.lag_rows import GroupLag, LagRow, group_lags, topics_of
 from offsets_pipeline.query.as_of import offsets_as_of
-from offsets_pipeline.query.describe import describe_groups
-from offsets_pipeline.query.group_listing import group_names, is_pattern, matching
+from offsets_pipeline.query.group_listing import describe_matching, is_pattern, matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +69,7 @@ def _lag(options: LagOptions, settings: Settings) -> int:
     shown: list[tuple[Any, ...]] = []
     for store, reader in readers.items():
         if options.at is None:
-            groups = _groups(reader, options.groups)
+            groups = describe_matching(reader, options.groups or None)
             time = answer_time_of(reader, store, settings)
         else:
             log = LogHistory(reader.location)
@@ -127,13 +126,6 @@ def _for_many_rows() -> Iterator[None]:
         pa.set_memory_pool(pool)
         if was_enabled:
             gc.enable()
-
-
-def _groups(reader: StateReader, patterns: Sequence[str]) -> dict[str, GroupAnswer]:
-    """The groups with these names or patterns, or all."""
-    if any(map(is_pattern, patterns)):
-        return describe_groups(reader, matching(group_names(reader), patterns))
-    return describe_groups(reader, patterns or None)
 
 
 def _past_groups(log: LogHistory, patterns: Sequence[str], at_ms: int) -> dict[str, GroupAnswer]:

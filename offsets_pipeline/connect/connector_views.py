@@ -1,4 +1,4 @@
-"""The views `connector_offsets` and `connectors` (R30) in DuckDB's SQL; query/view_queries.py has them in Spark's."""
+"""The views `connector_offsets` and `connectors` (R30), for Spark and DuckDB."""
 
 from __future__ import annotations
 
@@ -10,49 +10,59 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: `own` are the rows of `connect_records` that count in the store, `all` those of it and the stores beside it.
+#: `own` are the rows of `connect_records` that count in the store, `all` those of it and the stores beside it. Other
+#: placeholders: those of `connect_conditions` and sql_dialects.py.
 CONNECT_VIEWS = {
     "connector_offsets": """
         SELECT connector, source_partition, answer.value AS source_offset,
-               source_partition::JSON::MAP(VARCHAR, VARCHAR) AS source_partition_map,
-               answer.value::JSON::MAP(VARCHAR, VARCHAR) AS source_offset_map,
+               from_json(source_partition, '{texts}') AS source_partition_map,
+               from_json(answer.value, '{texts}') AS source_offset_map,
                raw_keys, answer.record_timestamp, answer.log_partition, answer.record_offset
         FROM (
             SELECT connector, source_partition,
-                   max_by(o, (record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition)) AS answer,
-                   list(DISTINCT raw_key ORDER BY raw_key) FILTER (value IS NOT NULL) AS raw_keys
+                   max_by({struct}(value, record_timestamp, log_partition, record_offset),
+                          {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
+                       AS answer,
+                   array_sort(array_agg(DISTINCT raw_key) FILTER (WHERE value IS NOT NULL)) AS raw_keys
             FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
-        )
+        ) i
         WHERE answer.value IS NOT NULL
     """,
     "connectors": """
-        SELECT name, CASE WHEN {is_owned} THEN coalesce(nullif(target_state, 'STARTED'), 'RUNNING')
-                          ELSE status ->> '$.state' END AS state,
-               status ->> '$.worker_id' AS worker_id, task_count, target_state,
+        SELECT name,
+               CASE WHEN {is_owned} THEN coalesce(nullif(target_state, 'STARTED'), 'RUNNING')
+                    ELSE {json_text}(status, '$.state') END AS state,
+               {json_text}(status, '$.worker_id') AS worker_id, task_count, target_state,
                CASE WHEN config IS NULL THEN CASE WHEN has_offsets THEN 'source' END
                     WHEN contains(split_part(connector_class, '.', -1), 'Source') THEN 'source'
                     WHEN contains(split_part(connector_class, '.', -1), 'Sink')
-                         OR (config ->> '$.properties.topics') IS NOT NULL
-                         OR (config ->> '$.properties."topics.regex"') IS NOT NULL THEN 'sink'
+                         OR settings['topics'] IS NOT NULL OR settings['topics.regex'] IS NOT NULL THEN 'sink'
                     ELSE 'source' END AS type,
                CASE WHEN type = 'sink'
-                    THEN coalesce(config ->> '$.properties."consumer.override.group.id"', '{prefix}' || name)
-               END AS group_id, connector_class
+                    THEN coalesce(settings['consumer.override.group.id'], '{prefix}' || name) END AS group_id,
+               connector_class
         FROM (
-            SELECT connector AS name, count_if(record_type = 'task-status') AS task_count,
-                   max_by(value, age) FILTER (record_type = 'connector-config') AS config,
-                   max_by(value, age) FILTER (record_type = 'connector-status') AS status,
-                   max_by(value, age) FILTER (record_type = 'target-state') AS target,
-                   bool_or(record_type = 'offset') AS has_offsets,
-                   config ->> '$.properties."connector.class"' AS connector_class,
-                   coalesce(target ->> '$."state.v2"', target ->> '$.state') AS target_state
-            FROM (SELECT *, (record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age FROM ({all}))
-            WHERE value IS NOT NULL AND record_type IN (
-                'offset', 'connector-config', 'connector-status', 'target-state', 'task-status'
-            )
-            GROUP BY connector
-        )
-        WHERE {exists}
+            SELECT *, from_json({json_object}(config, '$.properties'), '{texts}') AS settings,
+                   settings['connector.class'] AS connector_class,
+                   from_json(target, '{texts}') AS targets,
+                   coalesce(targets['state.v2'], targets['state']) AS target_state
+            FROM (
+                SELECT connector AS name, count_if(record_type = 'task-status') AS task_count,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-config') AS config,
+                       max_by(value, age) FILTER (WHERE record_type = 'connector-status') AS status,
+                       max_by(value, age) FILTER (WHERE record_type = 'target-state') AS target,
+                       bool_or(record_type = 'offset') AS has_offsets
+                FROM (
+                    SELECT *, {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
+                    FROM ({all}) a
+                    WHERE value IS NOT NULL AND record_type IN (
+                        'offset', 'connector-config', 'connector-status', 'target-state', 'task-status'
+                    )
+                ) r
+                GROUP BY connector
+            ) c
+            WHERE {exists}
+        ) t
     """,
 }
 

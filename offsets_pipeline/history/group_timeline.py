@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.history.deletion_causes import DELETED, EXPIRED, GROUP_REMOVED, TOPIC_GONE, UNKNOWN
 from offsets_pipeline.history.history_schemas import DELETED_OFFSETS, GROUP_HISTORY, OFFSET_HISTORY
 from offsets_pipeline.history.history_tables import histories
 from offsets_pipeline.history.partition_owners import UNKNOWN as UNKNOWN_MEMBER
+from offsets_pipeline.semantics.effects import in_milliseconds
 
 if TYPE_CHECKING:
     from offsets_pipeline.history.completeness import Completeness
@@ -194,18 +192,9 @@ def _read(
     found: dict[str, list[_Row]] = {OFFSET_HISTORY.name: [], GROUP_HISTORY.name: [], DELETED_OFFSETS.name: []}
     for tables in histories(history, retention, [group_id], repeats=repeats, completeness=completeness):
         for name, rows in tables.items():
-            found[name] += _in_ms(rows).to_pylist()
+            found[name] += in_milliseconds(rows).to_pylist()
     since = [each.complete_since_ms for each in completeness.values()]
     return found, max((each for each in since if each is not None), default=None)
-
-
-def _in_ms(rows: pa.Table) -> pa.Table:
-    """Times as milliseconds: Arrow imports pandas to make Python's of them."""
-    columns = [
-        pc.divide(rows[each.name].cast(pa.int64()), 1000) if pa.types.is_timestamp(each.type) else rows[each.name]
-        for each in rows.schema
-    ]
-    return pa.Table.from_arrays(columns, names=rows.schema.names)
 
 
 def _commit_event(row: _Row) -> TimelineEvent:

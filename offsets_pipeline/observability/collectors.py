@@ -224,7 +224,7 @@ class StateMetrics:
         (live,) = tables.rows(
             f"SELECT count(*) AS n FROM {offsets} o LEFT ANTI JOIN (SELECT log_partition, group_id FROM {groups} g "
             f"WHERE {HIDES_OFFSETS}) d ON d.log_partition = o.log_partition AND d.group_id = o.group_id "
-            "WHERE committed_offset >= 0 AND NOT misplaced",
+            f"WHERE {OFFSETS.answered}",
             OFFSETS.name,
             DESCRIBED.name,
         )

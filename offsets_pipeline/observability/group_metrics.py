@@ -213,7 +213,7 @@ def _last_commits(reader: StateReader, groups: Mapping[str, GroupAnswer]) -> dic
     newest = reader.newest(OFFSETS)
     table = reader.select(
         f"SELECT group_id, topic, max(commit_timestamp) AS at FROM ({newest}) o "
-        "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id, topic",
+        f"WHERE {OFFSETS.answered} GROUP BY group_id, topic",
         OFFSETS.name,
     )
     times = table["at"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())

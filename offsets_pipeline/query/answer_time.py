@@ -18,6 +18,7 @@ from offsets_pipeline.delta.data_file import COMPLETE
 from offsets_pipeline.delta.properties import OWNED, SNAPSHOT
 from offsets_pipeline.delta.reader import timestamp_of
 from offsets_pipeline.delta.schemas import LOG, LOG_PARTITIONS
+from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.topic_positions.sample_table import newest_sample_ms, table_of
 
 if TYPE_CHECKING:
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 
 #: Reasons for which a log partition's answers are not current.
 NOT_FOLDED, HELD_BACK, MIRROR_BEHIND = "not folded", "held back", "mirror behind"
-
-_TIMES = ("updated_at", "complete_since", "read_at", "open_since")
-_OTHERS = (
-    *("log_partition", "log_incarnation", "start_offset", "end_offset", "stable_offset", "topic_end_offset"),
-    *("cleaned_to", "open_producer_id", "open_transactional_id"),
-)
 
 
 @dataclass(frozen=True)
@@ -202,10 +197,5 @@ def _missing(
 
 def notes_of(rows: pa.Table | None, log_incarnation: int) -> dict[int, Mapping[str, Any]]:
     """Return the rows of `log_partitions` of one log incarnation, by log partition; times in milliseconds."""
-    if rows is None:
-        return {}
-    columns = {name: rows[name].to_pylist() for name in _OTHERS}
-    for name in _TIMES:  # as numbers: Arrow imports pandas to convert a time
-        columns[name] = [None if each is None else each // 1000 for each in rows[name].cast(pa.int64()).to_pylist()]
-    notes = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    notes = [] if rows is None else in_milliseconds(rows).to_pylist()
     return {each["log_partition"]: each for each in notes if each["log_incarnation"] == log_incarnation}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsets_pipeline.errors import InvalidTime
 from offsets_pipeline.history.log_history import LogHistory
 from offsets_pipeline.history.state_as_of import PartitionAsOf, state_as_of
-from offsets_pipeline.query.describe import GroupAnswer, group_answers
+from offsets_pipeline.query.describe import GroupAnswer, by_group, group_answers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -81,11 +81,7 @@ def offsets_as_of(
 
 def pending_of(state: StateAsOf) -> dict[Group, set[tuple[str, int]]]:
     """Return the topic partitions with pending commits (R17) by log partition and group id."""
-    pending: dict[Group, set[tuple[str, int]]] = defaultdict(set)
-    for row in state.pending:
-        if not row["misplaced"]:
-            pending[row["log_partition"], row["group_id"]].add((row["topic"], row["partition"]))
-    return pending
+    return by_group((row["log_partition"], row) for row in state.pending)
 
 
 def groups_of(

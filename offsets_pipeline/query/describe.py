@@ -104,7 +104,7 @@ def describe_groups(
         f"WHERE {IS_LISTED if group_ids is None else ANSWERS} ORDER BY group_id, log_partition",
         DESCRIBED.name,
     )
-    offsets, pending = _offsets(reader, only), pending_by_group(reader, group_ids)
+    offsets, pending = _offsets(reader, only), pending_by_group(reader)
     names = reader.topic_names()
     answers = group_answers(groups, offsets, pending, names, offsets_partitions)
     if targets:
@@ -147,7 +147,7 @@ def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
         f"SELECT {', '.join(columns)}, arrow_cast(commit_timestamp, 'Int64') / 1000 AS committed_ms "
         f"FROM ({reader.newest(OFFSETS, only)}) o "
         # a negative committed offset answers as no offset; a tombstone has null
-        "WHERE committed_offset >= 0 AND NOT misplaced ORDER BY group_id, topic, partition",
+        f"WHERE {OFFSETS.answered} ORDER BY group_id, topic, partition",
         OFFSETS.name,
     )
     found: dict[Group, list[Offset]] = defaultdict(list)
@@ -156,18 +156,17 @@ def _offsets(reader: StateReader, only: str) -> dict[Group, list[Offset]]:
     return found
 
 
-def pending_by_group(
-    reader: StateReader, group_ids: Collection[str] | None = None
-) -> dict[Group, set[tuple[str, int]]]:
-    """Return the topic partitions with pending commits (R17) by log partition and group id.
+def pending_by_group(reader: StateReader) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions with pending commits (R17) by log partition and group id."""
+    return by_group((at, each) for at, progress in reader.current.progress.items() for each in progress.pending)
 
-    Of all groups if ``group_ids`` is None.
-    """
+
+def by_group(pending: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[Group, set[tuple[str, int]]]:
+    """Return the topic partitions of pending commits by log partition and group id, without misplaced groups."""
     found: dict[Group, set[tuple[str, int]]] = defaultdict(set)
-    for at, progress in reader.current.progress.items():
-        for each in progress.pending:
-            if not each["misplaced"] and (group_ids is None or each["group_id"] in group_ids):
-                found[at, each["group_id"]].add((each["topic"], each["partition"]))
+    for at, each in pending:
+        if not each["misplaced"]:
+            found[at, each["group_id"]].add((each["topic"], each["partition"]))
     return found
 
 

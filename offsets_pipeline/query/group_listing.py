@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.semantics.answering import IS_LISTED, answering_rows
+from offsets_pipeline.query.describe import describe_groups
+from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED, answering_rows
 from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.describe import GroupAnswer, MemberAnswer, OffsetAnswer
     from offsets_pipeline.query.state_reader import StateReader
 
-_NOTHING = (0, 0, None)  # offsets, topics, last commit
 _PATTERN = re.compile(r"[*?]")
 
 
@@ -59,23 +60,20 @@ def is_pattern(name: str) -> bool:
 def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     """Return the names that equal or match one of the patterns, in order."""
     exact = set(patterns)
-    found = re.compile(
-        "|".join(
-            "".join({"*": ".*", "?": "."}.get(each, re.escape(each)) for each in pattern)
-            for pattern in patterns
-            if is_pattern(pattern)
-        )
-        or "(?!)",
-        re.DOTALL,
-    )
+    translated = (translate(each.replace("[", "[[]")) for each in patterns if is_pattern(each))
+    found = re.compile("|".join(translated) or "(?!)")
     return [name for name in names if name in exact or found.fullmatch(name)]
 
 
-def group_names(reader: StateReader) -> list[str]:
-    """Return the ids of all listed groups, in order."""
-    reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    query = f"SELECT DISTINCT group_id FROM ({reader.newest(DESCRIBED)}) g WHERE {IS_LISTED}"
-    return sorted(reader.select(query, DESCRIBED.name)["group_id"].to_pylist())
+def describe_matching(
+    reader: StateReader, patterns: Sequence[str] | None, *, targets: bool = False
+) -> dict[str, GroupAnswer]:
+    """Return `describe_groups` of the groups with these names or patterns; None: of all listed groups."""
+    if patterns is not None and any(map(is_pattern, patterns)):
+        reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
+        query = f"SELECT DISTINCT group_id FROM ({reader.newest(DESCRIBED)}) g WHERE {IS_LISTED}"
+        patterns = matching(sorted(reader.select(query, DESCRIBED.name)["group_id"].to_pylist()), patterns)
+    return describe_groups(reader, patterns, targets=targets)
 
 
 def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
@@ -92,51 +90,40 @@ def consumed_partitions(group: GroupAnswer) -> list[ConsumedPartition]:
 def list_groups(reader: StateReader) -> list[GroupListing]:
     """Return a line for each listed group, by name. A misplaced group has no members and offsets (R1)."""
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
-    groups = reader.rows(
-        "SELECT log_partition, group_id, group_type, state, protocol_type, misplaced, "
-        "cardinality(members) AS members, group_type = 'Share' AS hides_offsets "
-        f"FROM ({reader.newest(DESCRIBED)}) g WHERE {IS_LISTED} ORDER BY group_id, log_partition",
-        DESCRIBED.name,
-    )
-    figures = _figures(reader)
-    found = []
-    for row in answering_rows(groups, reader.current.offsets_partitions).values():
-        at = row["log_partition"], row["group_id"]
-        answers = not row["misplaced"]
-        count, topics, last_us = figures.get(at, _NOTHING) if answers and not row["hides_offsets"] else _NOTHING
-        found.append(
-            GroupListing(
-                row["group_id"],
-                row["group_type"],
-                row["state"],
-                row["protocol_type"],
-                (row["members"] or 0) if answers else 0,
-                count,
-                topics,
-                None if last_us is None else shown_time(last_us // 1000),
-                reader.cluster,
-            )
-        )
-    return found
-
-
-def _figures(reader: StateReader) -> dict[tuple[int, str], list[int]]:
-    """Number of offsets, number of topics, and time of the last commit in microseconds, by log partition and group."""
-    rows = reader.select(
+    figures = (
         "SELECT log_partition, group_id, count(*) AS offsets, count(DISTINCT topic) AS topics, "
-        "max(arrow_cast(commit_timestamp, 'Int64')) AS last_us "
-        f"FROM ({reader.newest(OFFSETS)}) o WHERE committed_offset >= 0 AND NOT misplaced "
-        "GROUP BY log_partition, group_id",
+        "max(arrow_cast(commit_timestamp, 'Int64')) / 1000 AS last_ms "
+        f"FROM ({reader.newest(OFFSETS)}) o WHERE {OFFSETS.answered} GROUP BY log_partition, group_id"
+    )
+    rows = reader.rows(
+        "SELECT g.log_partition, g.group_id, group_type, state, protocol_type, offsets, topics, last_ms, "
+        "CASE WHEN NOT misplaced THEN cardinality(members) END AS members "
+        f"FROM ({reader.newest(DESCRIBED)}) g LEFT JOIN ({figures}) f "
+        f"ON f.log_partition = g.log_partition AND f.group_id = g.group_id AND {ANSWERS} AND NOT {HIDES_OFFSETS} "
+        f"WHERE {IS_LISTED} ORDER BY g.group_id, g.log_partition",
+        DESCRIBED.name,
         OFFSETS.name,
     )
-    columns = (rows[name].to_pylist() for name in ("log_partition", "group_id", "offsets", "topics", "last_us"))
-    return {(at, group_id): figures for at, group_id, *figures in zip(*columns, strict=True)}
+    return [
+        GroupListing(
+            row["group_id"],
+            row["group_type"],
+            row["state"],
+            row["protocol_type"],
+            row["members"] or 0,
+            row["offsets"] or 0,
+            row["topics"] or 0,
+            None if row["last_ms"] is None else shown_time(row["last_ms"]),
+            reader.cluster,
+        )
+        for row in answering_rows(rows, reader.current.offsets_partitions).values()
+    ]
 
 
 def groups_with_topics(reader: StateReader, topics: Sequence[str]) -> set[str]:
     """Return the ids of groups that have an offset of one of the topics."""
     query = (
         f"SELECT DISTINCT group_id FROM ({reader.newest(OFFSETS)}) o "
-        f"WHERE committed_offset >= 0 AND NOT misplaced AND topic IN ({', '.join(map(quoted, topics))})"
+        f"WHERE {OFFSETS.answered} AND topic IN ({', '.join(map(quoted, topics))})"
     )
     return set(reader.select(query, OFFSETS.name)["group_id"].to_pylist())

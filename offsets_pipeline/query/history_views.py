@@ -7,7 +7,7 @@ catalog cannot keep them. Spark does not tell a query's conditions to the tasks,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -84,46 +84,42 @@ class _Watch:
     group_ids: Sequence[str] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        at, watched, shown = (-1, -1), None, Shown()
-        waiting = 0
-        for batch in batches:
-            for rows in _parts(pa.Table.from_batches([batch])):
-                place = rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
-                if watched is None or place != at:
-                    if watched is not None:
-                        watched.finish()
-                        yield from watched.take()[self.view].to_batches()
-                    shown = shown if place[0] == at[0] else Shown()
-                    at, watched = place, self._history(*place, shown)
+        at, shown = -1, Shown()
+        for (log_partition, log_incarnation), parts in groupby(_parts(batches), _place_of):
+            at, shown = log_partition, shown if log_partition == at else Shown()
+            watched = PartitionHistory(
+                log_partition,
+                log_incarnation,
+                self.partitions.get(log_incarnation, self.partitions[max(self.partitions)]),
+                self.semantics,
+                self.causes,
+                group_ids=self.group_ids,
+                topic_names=self.names,
+                shown=shown if len(self.partitions) > 1 else None,
+            )
+            waiting = 0
+            for rows in parts:
                 watched.add(rows)
                 waiting += rows.num_rows
                 if waiting >= _TAKE_ROWS:
                     waiting = 0
                     yield from watched.take()[self.view].to_batches()
-        if watched is not None:
             watched.finish()
             yield from watched.take()[self.view].to_batches()
 
-    def _history(self, log_partition: int, log_incarnation: int, shown: Shown) -> PartitionHistory:
-        known = self.partitions.get(log_incarnation, self.partitions[max(self.partitions)])
-        return PartitionHistory(
-            log_partition,
-            log_incarnation,
-            known,
-            self.semantics,
-            self.causes,
-            group_ids=self.group_ids,
-            topic_names=self.names,
-            shown=shown if len(self.partitions) > 1 else None,
-        )
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of each log partition and log incarnation, batch by batch."""
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        changes = np.diff(rows["log_partition"].to_numpy()) != 0
+        changes |= np.diff(rows["log_incarnation"].to_numpy()) != 0
+        bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
+        yield from (rows.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
-def _parts(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows of each log partition and log incarnation."""
-    changes = np.diff(rows["log_partition"].to_numpy()) != 0
-    changes |= np.diff(rows["log_incarnation"].to_numpy()) != 0
-    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
-    yield from (rows.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
+def _place_of(rows: pa.Table) -> tuple[int, int]:
+    return rows["log_partition"][0].as_py(), rows["log_incarnation"][0].as_py()
 
 
 @dataclass(frozen=True)

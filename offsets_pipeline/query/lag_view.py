@@ -7,8 +7,9 @@ interpolated (lag/time_lag.py). A status takes the log, too: `offsets lag` compu
 from __future__ import annotations
 
 #: Placeholders: the views `current_offsets` and `group_members`, the table `groups`, the data times of log partitions,
-#: `steps`, and `micros`, the engine's function for microseconds since 1970. Commit and log end are those of `as_of`
-#: (R37). A commit after it has no lag, for only the log tells the commit that it replaced.
+#: `steps`, and those of sql_dialects.py. Commit and log end are those of `as_of` (R37): `end_then` spreads records
+#: evenly between two samples (lag/time_lag.py). A commit after it has no lag, for only the log tells the commit that
+#: it replaced.
 CONSUMER_LAG = """
     SELECT c.group_id, c.topic, c.partition, c.committed_offset, c.log_start_offset, c.log_end_offset,
            CASE WHEN c.is_known THEN greatest(0, c.log_end_offset - c.committed_offset) END AS lag,
@@ -33,14 +34,18 @@ CONSUMER_LAG = """
            c.as_of, c.data_time, c.sampled_at
     FROM (
         SELECT b.*, b.as_of < b.data_time AND coalesce(b.commit_timestamp > b.as_of, FALSE) AS is_newer,
-               b.committed_offset IS NOT NULL AND b.log_end_offset IS NOT NULL
-                   AND NOT (b.as_of < b.data_time AND coalesce(b.commit_timestamp > b.as_of, FALSE)) AS is_known,
+               b.committed_offset IS NOT NULL AND b.log_end_offset IS NOT NULL AND NOT is_newer AS is_known,
                greatest(b.committed_offset, b.log_start_offset) AS position
         FROM (
             SELECT a.*, n.created_at, e.log_start_offset,
-                   CASE WHEN a.committed_offset > {end_then}
-                        THEN greatest({end_then}, least(a.committed_offset, coalesce(e.next_end, e.log_end_offset)))
-                        ELSE {end_then} END AS log_end_offset
+                   CASE WHEN e.next_end IS NULL OR e.sampled_at = a.as_of THEN e.log_end_offset
+                        WHEN e.next_end >= e.log_end_offset
+                        THEN cast(floor(e.log_end_offset + cast(e.next_end - e.log_end_offset AS DOUBLE)
+                             * ({micros}(a.as_of) - {micros}(e.sampled_at))
+                             / ({micros}(e.next_at) - {micros}(e.sampled_at)) + 0.5) AS BIGINT) END AS end_then,
+                   CASE WHEN a.committed_offset > end_then
+                        THEN greatest(end_then, least(a.committed_offset, coalesce(e.next_end, e.log_end_offset)))
+                        ELSE end_then END AS log_end_offset
             FROM (
                 SELECT h.*, p.sampled_at, coalesce(d.data_time, current_timestamp) AS data_time,
                        least(coalesce(d.data_time, current_timestamp), p.sampled_at) AS as_of
@@ -78,16 +83,6 @@ CONSUMER_LAG = """
       ON s.topic = c.topic AND s.partition = c.partition
       AND s.log_end_offset <= c.position AND s.next_end > c.position AND s.sampled_at >= c.created_at
 """
-
-#: The log end at `as_of`: records are spread evenly between two samples (lag/time_lag.py).
-_END_THEN = """
-    CASE WHEN e.next_end IS NULL OR e.sampled_at = a.as_of THEN e.log_end_offset
-         WHEN e.next_end >= e.log_end_offset
-         THEN cast(floor(e.log_end_offset + cast(e.next_end - e.log_end_offset AS DOUBLE)
-              * ({micros}(a.as_of) - {micros}(e.sampled_at))
-              / ({micros}(e.next_at) - {micros}(e.sampled_at)) + 0.5) AS BIGINT) END
-"""
-CONSUMER_LAG = CONSUMER_LAG.replace("{end_then}", f"({_END_THEN})")
 
 #: Data time of log partitions (R36) in Spark, which reads folded records alone. An owned log has no row here.
 DATA_TIMES = """

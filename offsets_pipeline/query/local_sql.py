@@ -1,7 +1,7 @@
 """SQL over stores without Spark: DuckDB reads the tables' files, and only those that a query names (docs/adr/0028).
 
 Every relation is a view in DuckDB's memory: `log` of a store is `store0_log`, with the rows of `newest_groups` that
-count `store0_newest_groups`. The views for users are those of state/duckdb_views.py, over these, of all stores.
+count `store0_newest_groups`. The views for users are those of state/view_queries.py, over these, of all stores.
 
 DuckDB reads nothing but these files: it has no access to other files and no extensions, its configuration is locked,
 and a query is one SELECT.
@@ -24,24 +24,16 @@ import pyarrow as pa
 from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.delta.filesystems import is_local, open_path
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import (
-    FOLD_PROGRESS,
-    LATER_TABLES,
-    LOG_PARTITIONS,
-    TOPIC_OFFSETS,
-    TOPICS,
-    later_tables_of,
-    published_tables_of,
-    tables_of,
-)
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, LOG_PARTITIONS, TOPIC_OFFSETS, TOPICS
 from offsets_pipeline.errors import NoSuchTable, OffsetsError, QueryFailed
 from offsets_pipeline.query.answer_time import data_times
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, STEPS
 from offsets_pipeline.query.parse_tree import DIALECTS, parsed, tables_in
-from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
-from offsets_pipeline.state.duckdb_views import VIEWS
+from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, StateTable
+from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -99,7 +91,7 @@ class LocalSql:
         views = {name: "view" for kind in kinds for name in _views_of(kind)}
         if any(not kind.is_connect for kind in kinds):
             views |= dict.fromkeys(MADE_VIEWS, "view of history")
-        tables = {table.name: "table" for kind in kinds for table in _tables_of(kind)}
+        tables = {table.name: "table" for kind in kinds for table in tables_without_view(kind)}
         return dict(sorted(views.items())) | dict(sorted(tables.items()))
 
     def columns(self) -> list[list[str]]:
@@ -173,7 +165,7 @@ class LocalSql:
             used = {each for _, each, _, _ in Formatter().parse(query) if each is not None}
             self._create(own, query.format(**{each: placeholders[each]() for each in used}))
         else:
-            table = next((each for each in _tables_of(kind) if each.name == name), None)
+            table = next((each for each in tables_without_view(kind) if each.name == name), None)
             if table is None:
                 return None
             snapshots = []
@@ -185,15 +177,13 @@ class LocalSql:
     def _placeholders(self, place: int, reader: StateReader) -> dict[str, Callable[[], str | None]]:
         """What makes the relations and conditions that the views of one store name."""
         at, stores = f"store{place}_", [reader, *self._beside[place]]
-        source = partial(self._source, place, reader)
-        conditions = {"is_listed": IS_LISTED, "answers": ANSWERS, "hides_offsets": HIDES_OFFSETS, "micros": "epoch_us"}
-        if reader.properties.topic_kind.is_connect:
-            kinds = [each.properties.topic_kind for each in stores]
-            conditions = connect_conditions(kinds)
-        return {name: partial(str, condition) for name, condition in conditions.items()} | {
-            "offsets": lambda: self._newest(at, reader, OFFSETS),
-            "groups": lambda: self._newest(at, reader, DESCRIBED),
-            "own": lambda: self._newest(at, reader, CONNECT),
+        source, newest = partial(self._source, place, reader), partial(self._newest, at, reader)
+        constants = DUCKDB | CONDITIONS | connect_conditions([each.properties.topic_kind for each in stores])
+        return {name: partial(str, each) for name, each in constants.items()} | {
+            "offsets": lambda: f"(FROM {newest(OFFSETS)} WHERE {OFFSETS.answered})",
+            "groups": lambda: f"(FROM {newest(DESCRIBED)} WHERE {DESCRIBED.answered})",
+            "hiding_groups": lambda: f"(FROM {newest(DESCRIBED)} WHERE {HIDES_OFFSETS})",
+            "own": lambda: newest(CONNECT),
             "all": lambda: " UNION ALL ".join(
                 f"FROM {self._newest(f'{at}{number}_' if number else at, each, CONNECT)}"
                 for number, each in enumerate(stores)
@@ -328,11 +318,6 @@ def _made_with(name: str, views: Iterable[str]) -> set[str]:
 def _views_of(kind: TopicKind) -> Mapping[str, str]:
     """The definitions of the views of a store, by name."""
     return CONNECT_VIEWS if kind.is_connect else VIEWS | {"consumer_lag": CONSUMER_LAG}
-
-
-def _tables_of(kind: TopicKind) -> tuple[Table, ...]:
-    """The tables of a store that have no view of their name."""
-    return tuple(each for each in (*tables_of(kind), *later_tables_of(kind)) if each not in published_tables_of(kind))
 
 
 def _values(column: pa.Array) -> list[Any]:

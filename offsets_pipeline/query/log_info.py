@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.clock import shown_time
 from offsets_pipeline.delta.schemas import LOG_INCARNATION, LOG_PARTITIONS
@@ -65,36 +65,23 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
     known = reader.table(LOG_PARTITIONS.name).rows()
     log_incarnation = max(known["log_incarnation"].to_pylist(), default=LOG_INCARNATION)
     bounds = notes_of(known, log_incarnation)
-    in_log = {
-        row["log_partition"]: row
-        for row in reader.rows(
-            "SELECT log_partition, count(*) AS records, min(record_offset) AS first, max(record_offset) AS last "
-            f"FROM log WHERE log_incarnation = {log_incarnation} GROUP BY log_partition",
-            "log",
-        )
-    }
-    folded = {
-        row["log_partition"]: row
-        for row in reader.rows(
-            "SELECT log_partition, folded_to, unknown_records, cardinality(pending) AS pending FROM fold_progress "
-            f"WHERE log_incarnation = {log_incarnation}",
-            "fold_progress",
-        )
-    }
-    quarantined = {
-        row["log_partition"]: row["n"]
-        for row in reader.rows(
-            f"SELECT log_partition, count(*) AS n FROM quarantine WHERE log_incarnation = {log_incarnation} "
-            "GROUP BY log_partition",
-            "quarantine",
-        )
-    }
+
+    def by_partition(table: str, figures: str) -> dict[int, dict[str, Any]]:
+        query = f"SELECT log_partition, {figures} FROM {table} WHERE log_incarnation = {log_incarnation}"
+        return {row["log_partition"]: row for row in reader.rows(f"{query} GROUP BY log_partition", table)}
+
+    in_log = by_partition("log", "count(*) AS records, min(record_offset) AS first, max(record_offset) AS last")
+    folded = by_partition(
+        "fold_progress",
+        "max(folded_to) AS folded_to, sum(unknown_records) AS unknown, sum(cardinality(pending)) AS pending",
+    )
+    quarantined = by_partition("quarantine", "count(*) AS records")
     semantics = reader.coordinator_semantics.value
     answers = []
     for partition in range(max(reader.offsets_partitions, len(bounds))):
         held = in_log.get(partition, {"records": 0, "first": 0, "last": -1})
         bound = bounds.get(partition, {"start_offset": held["first"], "end_offset": 0})
-        fold = folded.get(partition, {"folded_to": None, "unknown_records": 0, "pending": 0})
+        fold = folded.get(partition, {"folded_to": None, "unknown": 0, "pending": 0})
         end, topic_end = max(bound["end_offset"], held["last"] + 1), bound.get("topic_end_offset")
         answers.append(
             LogPartitionInfo(
@@ -103,8 +90,8 @@ def log_info(reader: StateReader) -> list[LogPartitionInfo]:
                 end=end,
                 folded_to=fold["folded_to"] or None,
                 records=held["records"],
-                quarantined=quarantined.get(partition, 0),
-                unknown=fold["unknown_records"],
+                quarantined=quarantined.get(partition, {"records": 0})["records"],
+                unknown=fold["unknown"],
                 pending=fold["pending"] or 0,
                 cleaned_to=bound.get("cleaned_to"),
                 coordinator_semantics=semantics,

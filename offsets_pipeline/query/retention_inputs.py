@@ -9,10 +9,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
-
 from offsets_pipeline.query.as_of import pending_of
 from offsets_pipeline.query.describe import pending_by_group
+from offsets_pipeline.semantics.effects import in_milliseconds
 from offsets_pipeline.semantics.group import Group
 from offsets_pipeline.semantics.group_description import GroupRecordRow, live_records
 from offsets_pipeline.semantics.partition_state import TopicPartition
@@ -24,11 +23,15 @@ from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
+
     from offsets_pipeline.history.log_history import LogHistory
     from offsets_pipeline.history.state_as_of import StateAsOf
     from offsets_pipeline.query.state_reader import StateReader
     from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
+_OFFSETS = ("log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp")
+_RECORDS = ("log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset")
 _BEHIND_ALL = (2**31, "")
 
 
@@ -46,20 +49,12 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
     """
     reader.properties.require_topic_kind(reader.location, TopicKind.CONSUMER_OFFSETS)
     offsets = reader.stream(
-        f"""
-            SELECT log_partition, group_id, topic, partition, commit_timestamp, expire_timestamp
-            FROM ({reader.newest(OFFSETS)}) o
-            WHERE committed_offset IS NOT NULL AND NOT misplaced
-            ORDER BY log_partition, group_id
-            """,
+        f"SELECT {', '.join(_OFFSETS)} FROM ({reader.newest(OFFSETS)}) o "
+        "WHERE committed_offset IS NOT NULL AND NOT misplaced ORDER BY log_partition, group_id",
         OFFSETS.name,
     )
     records = reader.stream(
-        f"""
-            SELECT log_partition, group_id, record_type, record_key, value_offset, value, tombstone_offset
-            FROM ({reader.newest(RECORDS)}) r
-            ORDER BY log_partition, group_id
-            """,
+        f"SELECT {', '.join(_RECORDS)} FROM ({reader.newest(RECORDS)}) r ORDER BY log_partition, group_id",
         RECORDS.name,
     )
     of_log = reader.current.offsets_partitions, reader.current.semantics
@@ -68,10 +63,8 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
 
 def retention_inputs_as_of(state: StateAsOf, history: LogHistory) -> Iterator[RetentionInputs]:
     """Yield the retention inputs of a state of the past."""
-    columns = ["log_partition", "group_id", "topic", "partition", "commit_timestamp", "expire_timestamp"]
-    offsets = state.commit_times.select(columns).to_reader()
-    columns = ["log_partition", "group_id", "record_type", "record_key", "value_offset", "value", "tombstone_offset"]
-    records = state.records.select(columns).to_reader()
+    offsets = state.commit_times.select(_OFFSETS).to_reader()
+    records = state.records.select(_RECORDS).to_reader()
     of_log = history.current.offsets_partitions, history.semantics
     yield from _inputs(offsets, records, pending_of(state), *of_log)
 
@@ -96,24 +89,16 @@ def _inputs(
         yield RetentionInputs(
             group_id,
             Group(*live),
-            {TopicPartition(*row[2:4]): _times(*row[4:]) for row in held} if held_at == at else {},
+            {TopicPartition(*row[2:4]): Times(*row[4:]) for row in held} if held_at == at else {},
             pending.get(at, set()),
         )
 
 
 def _of_groups(rows: pa.RecordBatchReader) -> Iterator[tuple[tuple[int, str], Iterator[tuple[Any, ...]]]]:
-    """Group rows by their first two columns, log partition and group id; timestamps become microseconds."""
+    """Group rows by their first two columns, log partition and group id; timestamps become milliseconds."""
     return groupby(_tuples(rows), key=itemgetter(0, 1))
 
 
 def _tuples(rows: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
     for batch in rows:
-        columns = (
-            column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-            for column in batch.columns
-        )
-        yield from zip(*(column.to_pylist() for column in columns), strict=True)
-
-
-def _times(commit_us: int, expire_us: int | None) -> Times:
-    return Times(commit_us // 1000, None if expire_us is None else expire_us // 1000)
+        yield from zip(*(column.to_pylist() for column in in_milliseconds(batch).columns), strict=True)

@@ -1,4 +1,4 @@
-"""The views in Spark. view_queries.py has their definitions, connect_views.py those of Kafka Connect's."""
+"""The views in Spark. state/view_queries.py has their definitions, connect/connector_views.py those of Kafka Connect's."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from offsets_pipeline.delta.properties import OWNED, require_different_clusters
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
+from offsets_pipeline.delta.properties import OWNED, beside, require_different_clusters
 from offsets_pipeline.delta.protocol import delta_type
 from offsets_pipeline.delta.reader import quoted
-from offsets_pipeline.delta.schemas import FOLD_PROGRESS, TABLES, TOPIC_OFFSETS, later_tables_of, published_tables_of
+from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LATER_TABLES, TABLES, TOPIC_OFFSETS
 from offsets_pipeline.errors import NoSuchStore, QueryFailed
 from offsets_pipeline.history.history_schemas import HISTORY_VIEWS
-from offsets_pipeline.query.connect_views import connect_views
 from offsets_pipeline.query.filters import Filters, filters_of
 from offsets_pipeline.query.history_views import history_views
 from offsets_pipeline.query.lag_view import CONSUMER_LAG, DATA_TIMES, STEPS
 from offsets_pipeline.query.parse_tree import parsed
-from offsets_pipeline.query.view_queries import VIEWS
-from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS
+from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.sql_dialects import SPARK
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS
+from offsets_pipeline.state.view_queries import CONDITIONS, VIEWS, tables_without_view
 from offsets_pipeline.store import Store, session_of, sql_name
 
 if TYPE_CHECKING:
@@ -48,15 +49,15 @@ def register_views(spark: SparkSource, *stores: str, query: str = "") -> None:
     The views of history then have only the groups and log partitions that its conditions allow, and read no others.
     """
     opened = open_stores(spark, stores)
-    queries = _queries(opened) | _later_queries(opened)
-    names = {name for store in opened for name in _read_as_tables(store)} | HISTORY_VIEWS.keys() | queries.keys()
+    queries = _queries(opened)
+    tables = {table.name for store in opened for table in tables_without_view(store.properties.topic_kind)}
+    names = tables | HISTORY_VIEWS.keys() | queries.keys()
     wanted = names & set(re.findall(r"\w+", query.lower())) or names
     filters = _filters(query, HISTORY_VIEWS.keys() & wanted)
     parts: dict[str, list[DataFrame]] = {}
     for store in opened:
-        tables = _tables_and_history(store, wanted, filters)  # starts Spark, which `lit` needs
-        cluster = F.lit(store.properties.cluster(store.location))
-        for name, rows in tables.items():
+        for name, rows in _tables_and_history(store, wanted, filters).items():
+            cluster = F.lit(store.properties.cluster(store.location))
             parts.setdefault(name, []).append(rows.withColumn("cluster", cluster))
     for name, of_stores in parts.items():
         together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), of_stores)
@@ -75,17 +76,16 @@ def _filters(query: str, views: Iterable[str]) -> dict[str, Filters]:
 
 
 def _tables_and_history(store: Store, wanted: AbstractSet[str], filters: Mapping[str, Filters]) -> dict[str, DataFrame]:
-    """The tables of a store and its views of history, by name."""
-    found = {name: store.read(name) for name in _read_as_tables(store) if name in wanted}
-    if not store.properties.topic_kind.is_connect and wanted & HISTORY_VIEWS.keys():
+    """The tables of a store that have no view of their name, and its views of history, by name."""
+    kind = store.properties.topic_kind
+    found = {
+        table.name: store.spark.sql(_later(store, table)) if table in LATER_TABLES else store.read(table.name)
+        for table in tables_without_view(kind)
+        if table.name in wanted
+    }
+    if not kind.is_connect and wanted & HISTORY_VIEWS.keys():
         found |= {name: rows for name, rows in history_views(store, filters=filters).items() if name in wanted}
     return found
-
-
-def _read_as_tables(store: Store) -> list[str]:
-    """The tables of a store that have no view of their name."""
-    published = {table.name for table in published_tables_of(store.properties.topic_kind)}
-    return [table.name for table in store.tables if table.name not in published]
 
 
 def create_views(spark: SparkSession, stores: str | Sequence[str], schema: str) -> list[str]:
@@ -120,57 +120,55 @@ def _queries(stores: Sequence[Store]) -> dict[str, str]:
     """The queries of the views by name, over all stores that have them."""
     parts: dict[str, list[str]] = {}
     for store in stores:
-        for name, query in _queries_of(store).items():
-            parts.setdefault(name, []).append(_with_cluster(store, f"({query})"))
+        cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
+        queries = _connect_queries(store) if store.properties.topic_kind.is_connect else _group_queries(store)
+        for name, query in queries.items():
+            parts.setdefault(name, []).append(f"SELECT *, {cluster} AS cluster FROM ({query}) v")
     return {name: " UNION ALL ".join(each) for name, each in parts.items()}
 
 
-def _later_queries(stores: Sequence[Store]) -> dict[str, str]:
-    """The queries of the tables that a store may lack, by name, over all stores that may have them."""
-    parts: dict[str, list[str]] = {}
-    for store in stores:
-        for table in later_tables_of(store.properties.topic_kind):
-            parts.setdefault(table.name, []).append(_with_cluster(store, _later(store, table)))
-    return {name: " UNION ALL ".join(each) for name, each in parts.items()}
-
-
-def _with_cluster(store: Store, source: str) -> str:
-    cluster = quoted(store.properties.cluster(store.location).replace("\\", "\\\\"))  # as Spark reads literals
-    return f"SELECT *, {cluster} AS cluster FROM {source} v"
-
-
-def _queries_of(store: Store) -> dict[str, str]:
-    if store.properties.topic_kind.is_connect:
-        return connect_views(store)
+def _group_queries(store: Store) -> dict[str, str]:
     names = {table.name: store.table_name(table.name) for table in TABLES}
     progress = names[FOLD_PROGRESS.name]
     offsets = names[OFFSETS.names[0]], names[OFFSETS.names[1]], progress
     groups = names[DESCRIBED.names[0]], names[DESCRIBED.names[1]], progress
+    names |= SPARK | CONDITIONS
     names |= {
         "offsets": f"({OFFSETS.newest_in_spark(*offsets)})",
         "groups": f"({DESCRIBED.newest_in_spark(*groups)})",
         "hiding_groups": f"({DESCRIBED.facts_in_spark(*groups, HIDES_OFFSETS)})",
-        "answers": ANSWERS,
-        "hides_offsets": HIDES_OFFSETS,
+        "is_mirrored": "FALSE" if store.properties.kind == OWNED else "TRUE",
     }
     queries = {name: query.format(**names) for name, query in VIEWS.items()}
     # each part once, after those that it names: a catalog limits the length of a view
     names |= {name: name for name in ("current_offsets", "groups", "group_members", "steps", "data_times")}
-    names |= {"micros": "unix_micros", "is_mirrored": "FALSE" if store.properties.kind == OWNED else "TRUE"}
     parts = {
         "current_offsets": queries["current_offsets"],
         "groups": DESCRIBED.newest_in_spark(*groups),
         "group_members": VIEWS["group_members"].format(**names),
-        "steps": STEPS.format(topic_offsets=_later(store, TOPIC_OFFSETS)),
+        "steps": STEPS.format(topic_offsets=f"({_later(store, TOPIC_OFFSETS)})"),
         "data_times": DATA_TIMES.format(**names),
     }
     definitions = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
     return queries | {"consumer_lag": f"WITH {definitions} {CONSUMER_LAG.format(**names)}"}
 
 
+def _connect_queries(store: Store) -> dict[str, str]:
+    """R30: the views read the stores beside this one that exist now."""
+    others = [Store.find(store.spark, location) for location in beside(store.location)]
+    stores = [store, *(each for each in others if each is not None and each.properties.topic_kind.is_connect)]
+    rows = [
+        CONNECT.newest_in_spark(each.table_name(CONNECT.name), None, each.table_name(FOLD_PROGRESS.name))
+        for each in stores
+    ]
+    names = {"own": f"({rows[0]})", "all": " UNION ALL ".join(rows)}
+    names |= SPARK | connect_conditions([each.properties.topic_kind for each in stores])
+    return {name: query.format(**names) for name, query in CONNECT_VIEWS.items()}
+
+
 def _later(store: Store, table: Table) -> str:
-    """A table that the store may lack in SQL; without it, an empty one."""
+    """SQL of the rows of a table that the store may lack; without it, of none."""
     if store.has_later(table):
-        return sql_name(store.folder(), table.name)
+        return f"SELECT * FROM {sql_name(store.folder(), table.name)}"
     columns = ", ".join(f"cast(NULL AS {delta_type(each.type)}) AS {each.name}" for each in table.columns)
-    return f"(SELECT {columns} WHERE FALSE)"
+    return f"SELECT {columns} WHERE FALSE"

@@ -153,7 +153,7 @@ def last_commits_ms(reader: StateReader) -> dict[str, int]:
     """Return the time of the last commit of each group that is still committed, by group id."""
     rows = reader.select(
         f"SELECT group_id, max(commit_timestamp) AS last FROM ({reader.newest(OFFSETS)}) o "
-        "WHERE committed_offset >= 0 AND NOT misplaced GROUP BY group_id",
+        f"WHERE {OFFSETS.answered} GROUP BY group_id",
         OFFSETS.name,
     )
     return _by_group_ms(rows)

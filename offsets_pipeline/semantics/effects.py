@@ -62,6 +62,17 @@ def timestamps(milliseconds: pa.Array) -> pa.Array:
     return pc.multiply(within, 1000).cast(pa.timestamp("us", tz="UTC"))
 
 
+def in_milliseconds(rows: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Return rows with timestamps as milliseconds since 1970: Arrow imports pandas to make Python's times of them."""
+    columns = [
+        column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+        if pa.types.is_timestamp(column.type)
+        else column
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, names=rows.schema.names)
+
+
 def commit_columns(commits: CommitColumns) -> dict[str, pa.Array]:
     """The fields of offset commits as columns of a table."""
     return {

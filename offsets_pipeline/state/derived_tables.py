@@ -23,12 +23,13 @@ from offsets_pipeline.delta.schemas import (
     published_tables_of,
 )
 from offsets_pipeline.semantics.answering import HIDES_OFFSETS
+from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.belonging import INCARNATION, belonging
-from offsets_pipeline.state.duckdb_views import VIEWS
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
 from offsets_pipeline.state.published_rows import ended, facts_of, merged, named_files, rows_by_sql
 from offsets_pipeline.state.unfolded import UnfoldedLog
+from offsets_pipeline.state.view_queries import VIEWS
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _write_members(store: Store, progress: FoldProgress, seen: Snapshot, *, grou
     if not groups_changed and all(seen.transaction(each) == version for each, version in made_of.items()):
         return seen.version
     rows = rows_by_sql(
-        VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics"),
+        VIEWS["group_members"].format(groups="groups", answers="TRUE", topics="topics", **DUCKDB),
         groups=_published_groups(store, "group_id, members"),
         topics=names.rows(),
     )
@@ -80,7 +81,9 @@ def _write_unstable(store: Store, progress: FoldProgress, seen: Snapshot) -> int
     if not pending and not seen.files():
         return seen.version
     found = rows_by_sql(
-        VIEWS["unstable_offsets"].format(groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress"),
+        VIEWS["unstable_offsets"].format(
+            groups="groups", hides_offsets=HIDES_OFFSETS, fold_progress="progress", **DUCKDB
+        ),
         groups=_published_groups(store, "log_partition, group_id, group_type, state"),
         progress=pa.table(
             {"log_partition": pa.array(pending, pa.int32()), "pending": pa.array(pending.values(), _PENDING)}
@@ -112,6 +115,7 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
         "own": "store0",
         "all": " UNION ALL ".join(f"FROM {each}" for each in rows),
         **connect_conditions([each.properties.topic_kind for each in every]),
+        **DUCKDB,
     }
     found = {name: rows_by_sql(CONNECT_VIEWS[name].format(**places), **rows) for name in written}
     return {name: store.table(name).replace(found[name], seen=each, advance=made_of) for name, each in written.items()}

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.log_row import of_partitions
-from offsets_pipeline.state.duckdb_views import VIEWS
+from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.merge_on_read import DESCRIBED, by_incarnation
+from offsets_pipeline.state.view_queries import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _MOST_PARTITIONS = 100_000  # of a log, for files of other programs without stat
 _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 
 #: Facts of groups that say more than their published rows: a misplaced one describes itself, others hide offsets.
+_LISTED = f"(FROM groups WHERE {IS_LISTED})"
 _STAYS = f"{HIDES_OFFSETS} OR misplaced"
 
 
@@ -48,7 +50,7 @@ def divided(table: StateTable, rows: pa.Table, hidden: AbstractSet[tuple[int, st
     description, and that a group hides its offsets.
     """
     if table is DESCRIBED:
-        view = VIEWS["consumer_groups"].format(groups="groups", answers=ANSWERS, is_listed=IS_LISTED)
+        view = VIEWS["consumer_groups"].format(groups=_LISTED, answers=ANSWERS, **DUCKDB)
         published = rows_by_sql(view, "log_partition, group_id", groups=rows)
         stays = rows_by_sql(f"FROM groups WHERE {_STAYS}", "log_partition, group_id", groups=rows)
         return published.cast(CONSUMER_GROUPS.arrow_schema()), stays.cast(rows.schema)
