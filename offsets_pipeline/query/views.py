@@ -1,4 +1,4 @@
-"""The views in Spark. state/view_queries.py has their definitions, connect/connector_views.py those of Kafka Connect's."""
+"""The views in Spark; state/view_queries.py and connect/connector_views.py define them."""
 
 from __future__ import annotations
 
