@@ -45,6 +45,7 @@ class StateReader:
         self._location = location.rstrip("/")
         self._folder = arrow_folder(self._location)
         self._tables: dict[str, Snapshot] = {}
+        self._folders: dict[str, TableFolder] = {}
         self._in_schema = False  # the log has the same name in both
         log = self._log()
         self._in_schema = IN_SCHEMA in log.properties
@@ -134,8 +135,10 @@ class StateReader:
         return state_tables_of(self.properties.topic_kind)
 
     def _folder_of(self, name: str) -> TableFolder:
-        folder = catalog_name(name) if self._in_schema else name
-        return TableFolder(f"{self._folder}/{folder}", TABLE_BY_NAME[name])
+        if name not in self._folders:  # one that is looked at again reads only new commits
+            folder = catalog_name(name) if self._in_schema else name
+            self._folders[name] = TableFolder(f"{self._folder}/{folder}", TABLE_BY_NAME[name])
+        return self._folders[name]
 
     def _progress(self) -> FoldProgress:
         return FoldProgress.read(self._folder_of(FOLD_PROGRESS.name))
