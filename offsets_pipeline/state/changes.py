@@ -163,11 +163,15 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
         folders.known,
         offsets.filter(offsets["committed_offset"].is_null()) if folders.semantics.is_classic else offsets.slice(0, 0),
     )
-    folders.write(changes, RECORDS, news)
-    groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
-    folders.write(changes, DESCRIBED, groups)
-    folders.write(changes, OFFSETS, offsets, hiding(groups))
-    folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
+    hidden: Groups = frozenset()
+    if whole.num_rows:
+        folders.write(changes, RECORDS, news)
+        groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
+        folders.write(changes, DESCRIBED, groups)
+        hidden = hiding(groups)
+    folders.write(changes, OFFSETS, offsets, hidden)
+    if by_kind[RECORD]:
+        folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
     for rows in by_kind[TOPIC]:
         changes.topics |= set(zip(rows["topic_id"].to_pylist(), rows["topic"].to_pylist(), strict=True))
     return changes
