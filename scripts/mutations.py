@@ -746,6 +746,14 @@ MUTATIONS = [
     Mutation(
         "STATE",
         FOLDS,
+        DOOR_FILE,
+        "            advance={APPLICATION: seen.transaction(APPLICATION) + 1, **advance},\n",
+        "            advance=advance,\n",
+        STATE_WRITER,
+    ),
+    Mutation(
+        "STATE",
+        FOLDS,
         PROGRESS,
         "max(partitions[at].published_to, others[at].published_to)",
         "partitions[at].published_to",
