@@ -692,7 +692,7 @@ MUTATIONS = [
         "{at: each.folded_to + 1 for at, each in changes.partitions.items()}",
         STATE_WRITER,
     ),
-    Mutation("STATE", FOLDS, CHANGES, "offsets, hiding(groups))", "offsets)", STATE_WRITER),
+    Mutation("STATE", FOLDS, CHANGES, "hidden = hiding(groups) if", "hidden = frozenset() if", STATE_WRITER),
     Mutation("STATE", FOLDS, CHANGES, "facts = of_partitions(rows, partitions)", "facts = rows", STATE_WRITER),
     Mutation(
         "STATE",

@@ -168,7 +168,7 @@ def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> C
         folders.write(changes, RECORDS, news)
         groups = groups_of(whole, folders.offsets_partitions, folders.semantics)
         folders.write(changes, DESCRIBED, groups)
-        hidden = hiding(groups)
+        hidden = hiding(groups) if folders.known is None else frozenset()  # of facts none is hidden
     folders.write(changes, OFFSETS, offsets, hidden)
     if by_kind[RECORD]:
         folders.write(changes, CONNECT, state_rows(CONNECT, by_kind[RECORD]))
