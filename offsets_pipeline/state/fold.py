@@ -36,7 +36,7 @@ from offsets_pipeline.state.fold_progress import (
 )
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
-from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed
+from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
 from offsets_pipeline.state.replay_job import replay_batch, replay_log
 from offsets_pipeline.state.replay_start import replay_start
 
@@ -216,7 +216,8 @@ class _Rebuild:
         written = progressed(replayed, changes.partitions, self._clock.now_ms())
         moved = {at: replace(each, published_to=each.folded_to) for at, each in written.items()}
         self._note(changes, {at: each.folded_to for at, each in moved.items()})
-        published = ReplayedRows(self._store, changes.files, set(replayed), incarnation)
+        rows = {name: changes.files[name] for name in merged_tables(self._store)}
+        published = ReplayedRows(self._store, rows, set(replayed), incarnation)
         self._swap(moved, versions, published)
         return changes
 
@@ -310,7 +311,7 @@ class _Rebuild:
         incarnations = {at: each.incarnation for at, each in moved.items()}
         names = names_of_known(self._store.properties.topic_kind, self._semantics)
         tables = (self._store.table(name).snapshot() for name in names)
-        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.stored()))
+        changes = self._replay(late, KnownGroups.of(tables, incarnations, published.files))
         versions |= _append(self._store, changes)
         self._note(changes)
         return progressed(late, changes.partitions, self._clock.now_ms())

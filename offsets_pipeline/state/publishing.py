@@ -87,7 +87,7 @@ def publish(store: Store, clock: Clock, *, driver_bytes: int = _DRIVER_BYTES) ->
     return True
 
 
-def _merged_tables(store: Store) -> list[str]:
+def merged_tables(store: Store) -> list[str]:
     """The published tables that facts are merged with."""
     tables = state_tables_of(store.properties.topic_kind)
     return [table.published.name for table in tables if table.published is not None]
@@ -114,27 +114,22 @@ class ReplayedRows:
 
     def look(self) -> dict[str, Snapshot]:
         """The published tables as they are now. A later commit of another process is in the way of `publish`."""
-        return {name: self.store.table(name).snapshot() for name in _merged_tables(self.store)}
+        return {name: self.store.table(name).snapshot() for name in self.files}
 
     def are_published(self, seen: Mapping[str, Snapshot]) -> bool:
         """Whether the rows are in the published tables."""
         return all(self._versions.get(name) == each.version for name, each in seen.items())
 
-    def stored(self) -> dict[str, list[DataFile]]:
-        """The files, as if they were in the published tables."""
-        names = _merged_tables(self.store)
-        return {name: self.files.get(name, []) for name in names}
-
     def merge(self, ends: Mapping[int, int], driver_bytes: int = _DRIVER_BYTES) -> None:
         """Take in the facts of this incarnation, which has all records before these ends."""
         incarnations = dict.fromkeys(self.partitions, self.incarnation)
         known = {table.name: self.store.table(table.name).snapshot() for table in _PUBLISHED}
-        files = self.stored() | {name: named_files(each.files(), incarnations) for name, each in known.items()}
+        files = self.files | {name: named_files(each.files(), incarnations) for name, each in known.items()}
         merge = _Merge({name: self.store.table(name) for name in files}, files, ends, ends, incarnations)
-        shares = _shares([file for each in self.stored().values() for file in each], self.partitions, self.partitions)
+        shares = _shares([file for each in self.files.values() for file in each], self.partitions, self.partitions)
         found = merge.in_shares(self.store, shares, driver_bytes)
         self._discard()
-        self.files = {name: [file for each in found for file in each.files[name]] for name in self.stored()}
+        self.files = {name: [file for each in found for file in each.files[name]] for name in self.files}
         self._covered = [
             Covered(
                 self.store.table(table.name),
@@ -161,13 +156,14 @@ class ReplayedRows:
         added: list[DataFile] = []
         removed: list[DataFile] = []
         if progress is not None:
-            added, removed = [*self.files.get(folder.table.name, ())], seen.files()
+            there = seen.files()
             others = progress.partitions.keys() - self.partitions
-            known = belonging(folder, progress) if others else seen
-            if known.version == seen.version:
-                removed = [file for file in removed if not others or log_partitions_in(file) & set(self.partitions)]
-            for file in (removed if known.version == seen.version else known.files()) if others else ():
-                added += write_published(folder, rows_of(folder, [file], others))
+            known = belonging(folder, progress).files() if others else []
+            stay = [file for file in known if file in there and not log_partitions_in(file) & self.partitions]
+            removed = [file for file in there if file not in stay]
+            added = [*self.files[folder.table.name]]
+            for file in known:
+                added += [] if file in stay else write_published(folder, rows_of(folder, [file], others))
         return folder.commit(
             added,
             removed,
@@ -184,9 +180,8 @@ class ReplayedRows:
 
     def _discard(self) -> None:
         """Remove the files that no version of a table ever had."""
-        for name, files in self.files.items():
-            if name in self.stored() and not self._versions:
-                self.store.table(name).remove_uncommitted(files)
+        for name, files in self.files.items() if not self._versions else ():
+            self.store.table(name).remove_uncommitted(files)
         for each in self._covered:
             each.folder.remove_uncommitted(each.kept)
 
@@ -275,7 +270,7 @@ def _merge_facts(
     ``versions``.
     """
     known = {name: belonging(store.table(name), progress) for table in _PUBLISHED for name in table.names}
-    newest = {name: published[name] for name in _merged_tables(store)}
+    newest = {name: published[name] for name in merged_tables(store)}
     # of a reload that died after it had published, or of a publishing that came after a reload
     is_other = any(known[name].version != seen.version for name, seen in newest.items())
     behind = {at for at, each in progress.partitions.items() if is_other or each.published_to < each.folded_to}
