@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from offsets_pipeline.connect.connect_keys import ConnectRecordType
@@ -24,7 +26,7 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 from offsets_pipeline.state.merge_on_read import CONNECT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.connect.connector_offsets import ConnectorOffset
     from offsets_pipeline.query.state_reader import StateReader
@@ -49,54 +51,44 @@ class ConnectorInfo:
     offsets: int = 0
 
 
-@dataclass
-class _Found:
-    values: dict[_TYPE, dict[str, Any]] = field(default_factory=dict)
-    tasks: int = 0
-    offsets: list[ConnectorOffset] = field(default_factory=list)
-
-
 def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
     """The connectors that the stores of a worker's topics tell, by name.
 
     A topic of configurations says which there are. Without it those count that have a state or an offset.
     """
-    found: dict[str, _Found] = {}
-    for reader in readers:
-        for connector, offsets in _offsets(reader).items():
-            if offsets:
-                found.setdefault(connector, _Found()).offsets = offsets
-        for row in _live_rows(reader):
-            each = found.setdefault(row["connector"], _Found())
-            if row["record_type"] == _TYPE.TASK_STATUS:
-                each.tasks += 1
-            else:
-                each.values[_TYPE(row["record_type"])] = json.loads(row["value"])
-    if any(reader.properties.topic_kind is TopicKind.CONNECT_CONFIGS for reader in readers):
-        found = {name: each for name, each in found.items() if _TYPE.CONNECTOR_CONFIG in each.values}
-    is_owned = any(reader.properties.topic_kind is TopicKind.CONNECT for reader in readers)
+    offsets = {name: found for reader in readers for name, found in _offsets(reader).items() if found}
+    values: dict[str, dict[str, Any]] = defaultdict(dict)
+    tasks: Counter[str] = Counter()
+    for row in chain.from_iterable(map(_live_rows, readers)):
+        if row["record_type"] == _TYPE.TASK_STATUS:
+            tasks[row["connector"]] += 1
+        else:
+            values[row["connector"]][row["record_type"]] = json.loads(row["value"])
+    kinds = {reader.properties.topic_kind for reader in readers}
+    configured = {name for name, each in values.items() if _TYPE.CONNECTOR_CONFIG in each}
+    with_state = {name for name, each in values.items() if _TYPE.CONNECTOR_STATUS in each}
+    names = configured if TopicKind.CONNECT_CONFIGS in kinds else configured | with_state | offsets.keys()
     return [
-        _info(name, each, is_owned=is_owned)
-        for name, each in sorted(found.items())
-        if each.offsets or each.values.keys() & {_TYPE.CONNECTOR_STATUS, _TYPE.CONNECTOR_CONFIG}
+        _info(name, values[name], tasks[name], len(offsets.get(name, ())), is_owned=TopicKind.CONNECT in kinds)
+        for name in sorted(names)
     ]
 
 
-def _info(name: str, found: _Found, *, is_owned: bool) -> ConnectorInfo:
-    status = found.values.get(_TYPE.CONNECTOR_STATUS, {})
-    config = found.values.get(_TYPE.CONNECTOR_CONFIG)
+def _info(name: str, values: Mapping[str, Any], tasks: int, offsets: int, *, is_owned: bool) -> ConnectorInfo:
+    status = values.get(_TYPE.CONNECTOR_STATUS, {})
+    config = values.get(_TYPE.CONNECTOR_CONFIG)
     settings = (config or {}).get("properties") or {}
-    type_ = ("source" if found.offsets else None) if config is None else connector_type(settings)
-    target = target_state(found.values.get(_TYPE.TARGET_STATE))
+    type_ = ("source" if offsets else None) if config is None else connector_type(settings)
+    target = target_state(values.get(_TYPE.TARGET_STATE))
     return ConnectorInfo(
         name,
         type_,
         state_of(target) if is_owned else status.get("state"),  # an owned store has no worker
         status.get("worker_id"),
         target,
-        found.tasks,
+        tasks,
         sink_group(name, settings) if type_ == "sink" else None,
-        len(found.offsets),
+        offsets,
     )
 
 

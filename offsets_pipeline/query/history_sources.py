@@ -23,11 +23,9 @@ def history_rows(reader: StateReader, views: Collection[str], filters: Filters) 
 
     Raises as `history_tables`.
     """
-    history, groups, partitions = LogHistory(reader.location), filters.group_ids, filters.log_partitions
-    found = {}
+    history, (groups, partitions) = LogHistory(reader.location), filters
     replayed = [name for name in views if name != LOG_RECORDS.name]
-    if replayed:
-        found = together(history, Retention(), replayed, group_ids=groups, partitions=partitions)
+    found = together(history, Retention(), replayed, group_ids=groups, partitions=partitions) if replayed else {}
     if LOG_RECORDS.name in views:
         tables = history_tables(history, group_ids=groups, partitions=partitions)
         found[LOG_RECORDS.name] = tables[LOG_RECORDS.name].read()
