@@ -8,15 +8,14 @@ files, such as OPTIMIZE. A change by another program (RESTORE, DELETE) is none o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from offsets_pipeline.delta.protocol import changes_rows, is_own, parsed
+from offsets_pipeline.delta.protocol import changes_rows, info_of, is_own
 from offsets_pipeline.errors import DamagedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from offsets_pipeline.delta.protocol import Action
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.fold_progress import FoldProgress
@@ -53,12 +52,11 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
         )
     found, belongs = version, True
     for later in range(version + 1, newest.version + 1):
-        actions = parsed(table.commit_file(later) or b"")
+        actions = table.actions(later) or []
         if changes_rows(actions):
             if not is_own(actions):
-                raise _not_belonging(
-                    table.folder, f"was changed by another program: version {later}, {_operation_of(actions)}"
-                )
+                operation = info_of(actions).get("operation", "an unknown operation")
+                raise _not_belonging(table.folder, f"was changed by another program: version {later}, {operation}")
             written = [each["txn"]["version"] for each in actions if each.get("txn", {}).get("appId") == INCARNATION]
             belongs = not written or (written == [progress.incarnation] and not is_named)
         if belongs:
@@ -82,8 +80,3 @@ def with_older_noted(tables: Iterable[TableFolder], progress: FoldProgress) -> F
 def _not_belonging(folder: str, what: str) -> DamagedTable:
     store, _, _ = folder.rpartition("/")
     return DamagedTable(f"the table {folder} {what}; make the state again from the log: offsets reload --store {store}")
-
-
-def _operation_of(actions: Sequence[Action]) -> str:
-    found: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return str(found.get("operation", "an unknown operation"))

@@ -154,8 +154,7 @@ def rows_of(folder: TableFolder, files: Sequence[DataFile], partitions: Collecti
     found = [schema.empty_table()]
     for file in files:
         if log_partitions_in(file) & wanted:
-            with folder.open_file(file) as parquet:
-                rows = parquet.read(use_threads=False).select(schema.names).cast(schema)
+            rows = folder.read_file(file).select(schema.names).cast(schema)
             found.append(rows if log_partitions_in(file) <= wanted else of_partitions(rows, wanted))
     return pa.concat_tables(found)
 
