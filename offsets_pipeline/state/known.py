@@ -31,9 +31,9 @@ _GROUP = ["log_partition", "group_id"]
 
 @dataclass(frozen=True)
 class KnownGroups:
-    """Files of the state with the incarnations that a fold continues, and of the published rows; picklable.
+    """Files of facts and published rows, and the log partitions of each incarnation that a fold continues; picklable.
 
-    A log partition of UNSTORED_INCARNATION has none.
+    A log partition of UNSTORED_INCARNATION has no rows there.
     """
 
     tables: Mapping[str, TableFolder]
@@ -51,15 +51,12 @@ class KnownGroups:
 
         ``written`` are files to look at in place of those of a table, by its name.
         """
-        partitions = by_incarnation(incarnations)
-        tables: dict[str, TableFolder] = {}
-        files: dict[str, Sequence[DataFile]] = {}
-        for each in snapshots:
-            tables[each.table.name] = TableFolder(each.folder, each.table)
-            files[each.table.name] = [
-                file for file in each.files() if not file.partition or _incarnation(file) in partitions
-            ]
-        return cls(tables, {**files, **written}, partitions)
+        seen = {each.table.name: each for each in snapshots}
+        return cls(
+            {name: TableFolder(each.folder, each.table) for name, each in seen.items()},
+            {name: written[name] if name in written else each.files() for name, each in seen.items()},
+            by_incarnation(incarnations),
+        )
 
     def existing(self, groups: Collection[Group]) -> set[Group]:
         """Those of the groups that exist (R14)."""
@@ -99,7 +96,8 @@ class KnownGroups:
         found = [schema.empty_table()]
         for name in table.names:
             for file in self.files.get(name, ()):
-                own = partitions & set(self.partitions[_incarnation(file)]) if file.partition else published
+                incarnation = file.partition.get("incarnation")  # published rows have none
+                own = published if incarnation is None else partitions & set(self.partitions.get(int(incarnation), ()))
                 if own and _may_hold(file, names[0].as_py(), names[-1].as_py()):
                     with self.tables[name].open_file(file) as parquet:
                         found += _rows_of(parquet, pa.array(sorted(own), pa.int32()), names, schema)
@@ -111,10 +109,6 @@ def names_of_known(kind: TopicKind, semantics: CoordinatorSemantics) -> list[str
     if kind.is_connect:
         return []
     return [name for each in (RECORDS, DESCRIBED, *((OFFSETS,) if semantics.is_classic else ())) for name in each.names]
-
-
-def _incarnation(file: DataFile) -> int:
-    return int(file.partition["incarnation"])
 
 
 def _may_hold(file: DataFile, first: str, last: str) -> bool:
