@@ -10,24 +10,25 @@ from offsets_pipeline.semantics.topic_kind import TopicKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_OFFSETS = """
+    SELECT connector, source_partition, answer.value AS source_offset,
+           from_json(source_partition, '{texts}') AS source_partition_map,
+           from_json(answer.value, '{texts}') AS source_offset_map,
+           raw_keys, answer.record_timestamp, answer.log_partition, answer.record_offset
+    FROM (
+        SELECT connector, source_partition,
+               max_by({struct}(value, record_timestamp, log_partition, record_offset),
+                      {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
+                   AS answer,
+               array_sort(array_agg(DISTINCT raw_key) FILTER (WHERE value IS NOT NULL)) AS raw_keys
+        FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
+    ) i
+    WHERE answer.value IS NOT NULL
+"""
 #: `own` are the rows of `connect_records` that count in the store, `all` those of it and the stores beside it. Other
 #: placeholders: those of `connect_conditions` and sql_dialects.py.
 CONNECT_VIEWS = {
-    "connector_offsets": """
-        SELECT connector, source_partition, answer.value AS source_offset,
-               from_json(source_partition, '{texts}') AS source_partition_map,
-               from_json(answer.value, '{texts}') AS source_offset_map,
-               raw_keys, answer.record_timestamp, answer.log_partition, answer.record_offset
-        FROM (
-            SELECT connector, source_partition,
-                   max_by({struct}(value, record_timestamp, log_partition, record_offset),
-                          {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset, log_partition))
-                       AS answer,
-                   array_sort(array_agg(DISTINCT raw_key) FILTER (WHERE value IS NOT NULL)) AS raw_keys
-            FROM {own} o WHERE record_type = 'offset' GROUP BY connector, source_partition
-        ) i
-        WHERE answer.value IS NOT NULL
-    """,
+    "connector_offsets": _OFFSETS,
     "connectors": """
         SELECT name,
                CASE WHEN {is_owned} THEN coalesce(nullif(target_state, 'STARTED'), 'RUNNING')
@@ -39,7 +40,8 @@ CONNECT_VIEWS = {
                          OR settings['topics'] IS NOT NULL OR settings['topics.regex'] IS NOT NULL THEN 'sink'
                     ELSE 'source' END AS type,
                CASE WHEN type = 'sink'
-                    THEN coalesce(settings['consumer.override.group.id'], '{prefix}' || name) END AS group_id,
+                    THEN coalesce(nullif(settings['consumer.override.group.id'], ''), '{prefix}' || name)
+               END AS group_id,
                connector_class
         FROM (
             SELECT *, from_json({json_object}(config, '$.properties'), '{texts}') AS settings,
@@ -54,16 +56,22 @@ CONNECT_VIEWS = {
                        bool_or(record_type = 'offset') AS has_offsets
                 FROM (
                     SELECT *, {row}(record_timestamp IS NOT NULL, record_timestamp, record_offset) AS age
-                    FROM ({all}) a
-                    WHERE value IS NOT NULL AND record_type IN (
-                        'offset', 'connector-config', 'connector-status', 'target-state', 'task-status'
-                    )
+                    FROM (
+                        SELECT connector, record_type, value, record_timestamp, record_offset FROM ({all}) a
+                        WHERE value IS NOT NULL AND record_type IN (
+                            'connector-config', 'connector-status', 'target-state', 'task-status'
+                        )
+                        UNION ALL
+                        SELECT connector, 'offset' AS record_type, source_offset AS value, record_timestamp,
+                               record_offset
+                        FROM ({offsets}) o
+                    ) k
                 ) r
                 GROUP BY connector
             ) c
             WHERE {exists}
         ) t
-    """,
+    """.replace("{offsets}", _OFFSETS.replace("{own}", "({all})")),
 }
 
 
@@ -77,5 +85,5 @@ def connect_conditions(kinds: Sequence[TopicKind]) -> dict[str, str]:
     return {
         "exists": "config IS NOT NULL" if knows_configs else "status IS NOT NULL OR has_offsets OR config IS NOT NULL",
         "prefix": SINK_GROUP_PREFIX,
-        "is_owned": str(kinds[0] is TopicKind.CONNECT),
+        "is_owned": str(TopicKind.CONNECT in kinds),
     }

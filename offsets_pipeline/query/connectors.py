@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -12,17 +11,15 @@ from offsets_pipeline.connect.connect_keys import ConnectRecordType
 from offsets_pipeline.connect.connector_offsets import (
     OffsetRecord,
     answering_offsets,
-    connector_type,
     sink_answer,
     sink_group,
     source_answer,
-    state_of,
-    target_state,
 )
 from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.derived_tables import connect_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
 
 if TYPE_CHECKING:
@@ -56,40 +53,26 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
 
     A topic of configurations says which there are. Without it those count that have a state or an offset.
     """
-    offsets = {name: found for reader in readers for name, found in _offsets(reader).items() if found}
-    values: dict[str, dict[str, Any]] = defaultdict(dict)
-    tasks: Counter[str] = Counter()
-    for row in chain.from_iterable(map(_live_rows, readers)):
-        if row["record_type"] == _TYPE.TASK_STATUS:
-            tasks[row["connector"]] += 1
-        else:
-            values[row["connector"]][row["record_type"]] = json.loads(row["value"])
-    kinds = {reader.properties.topic_kind for reader in readers}
-    configured = {name for name, each in values.items() if _TYPE.CONNECTOR_CONFIG in each}
-    with_state = {name for name, each in values.items() if _TYPE.CONNECTOR_STATUS in each}
-    names = configured if TopicKind.CONNECT_CONFIGS in kinds else configured | with_state | offsets.keys()
-    return [
-        _info(name, values[name], tasks[name], len(offsets.get(name, ())), is_owned=TopicKind.CONNECT in kinds)
-        for name in sorted(names)
+    stores = [
+        (reader.properties.topic_kind, reader.select(f"SELECT * FROM ({reader.newest(CONNECT)}) r", CONNECT.name))
+        for reader in readers
     ]
-
-
-def _info(name: str, values: Mapping[str, Any], tasks: int, offsets: int, *, is_owned: bool) -> ConnectorInfo:
-    status = values.get(_TYPE.CONNECTOR_STATUS, {})
-    config = values.get(_TYPE.CONNECTOR_CONFIG)
-    settings = (config or {}).get("properties") or {}
-    type_ = ("source" if offsets else None) if config is None else connector_type(settings)
-    target = target_state(values.get(_TYPE.TARGET_STATE))
-    return ConnectorInfo(
-        name,
-        type_,
-        state_of(target) if is_owned else status.get("state"),  # an owned store has no worker
-        status.get("worker_id"),
-        target,
-        tasks,
-        sink_group(name, settings) if type_ == "sink" else None,
-        offsets,
+    offsets = Counter(
+        chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
+    return [
+        ConnectorInfo(
+            row["name"],
+            row["type"],
+            row["state"],
+            row["worker_id"],
+            row["target_state"],
+            row["task_count"],
+            row["group_id"],
+            offsets[row["name"]],
+        )
+        for row in connect_rows("connectors", stores).to_pylist()
+    ]
 
 
 def describe_connector(reader: StateReader, connector: str, configs: StateReader | None = None) -> dict[str, list[Any]]:
@@ -156,14 +139,3 @@ def _offsets(reader: StateReader, connector: str | None = None) -> dict[str, lis
     )
     query = f"SELECT {columns} FROM ({reader.newest(CONNECT, only)}) r WHERE record_type = '{_TYPE.OFFSET}'"
     return answering_offsets(OffsetRecord(**row) for row in reader.rows(query, CONNECT.name))
-
-
-def _live_rows(reader: StateReader) -> list[dict[str, Any]]:
-    types = (_TYPE.CONNECTOR_STATUS, _TYPE.TASK_STATUS, _TYPE.CONNECTOR_CONFIG, _TYPE.TARGET_STATE)
-    return reader.rows(
-        "SELECT connector, record_type, value "
-        f"FROM ({reader.newest(CONNECT)}) r "
-        f"WHERE value IS NOT NULL AND record_type IN ({', '.join(map(quoted, types))}) "
-        "ORDER BY record_timestamp NULLS FIRST, record_offset",
-        CONNECT.name,
-    )

@@ -33,9 +33,10 @@ from offsets_pipeline.state.view_queries import VIEWS
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
 _TOPICS = "offsets-topics"
@@ -110,15 +111,19 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
     written = {table.name: seen[table.name] for table in published_tables_of(store.properties.topic_kind)}
     if all(each.transaction(name) == made for each in written.values() for name, made in made_of.items()):
         return {name: each.version for name, each in written.items()}
-    rows = {f"store{number}": _connect_rows(*each) for number, each in enumerate(every.items())}
-    places = {
-        "own": "store0",
-        "all": " UNION ALL ".join(f"FROM {each}" for each in rows),
-        **connect_conditions([each.properties.topic_kind for each in every]),
-        **DUCKDB,
+    stores = [(each.properties.topic_kind, _connect_rows(each, known)) for each, known in every.items()]
+    return {
+        name: store.table(name).replace(connect_rows(name, stores), seen=each, advance=made_of)
+        for name, each in written.items()
     }
-    found = {name: rows_by_sql(CONNECT_VIEWS[name].format(**places), **rows) for name in written}
-    return {name: store.table(name).replace(found[name], seen=each, advance=made_of) for name, each in written.items()}
+
+
+def connect_rows(view: str, stores: Sequence[tuple[TopicKind, pa.Table]]) -> pa.Table:
+    """The rows of a view of Kafka Connect (R30), of rows of `connect_records` that count: of a store, and beside it."""
+    rows = {f"store{number}": each for number, (_, each) in enumerate(stores)}
+    names = {"own": "store0", "all": " UNION ALL ".join(f"FROM {name}" for name in rows)}
+    names |= DUCKDB | connect_conditions([kind for kind, _ in stores])
+    return rows_by_sql(CONNECT_VIEWS[view].format(**names), **rows)
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:
