@@ -23,7 +23,7 @@ from offsets_pipeline.state.derived_tables import connect_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from offsets_pipeline.connect.connector_offsets import ConnectorOffset
     from offsets_pipeline.query.state_reader import StateReader
