@@ -18,6 +18,7 @@ from offsets_pipeline.delta.schemas import (
     LOG,
     LOG_PARTITIONS,
     PUBLISHED_AS_OF,
+    TABLE_BY_NAME,
     TOPICS,
     UNSTABLE_OFFSETS,
     published_tables_of,
@@ -123,7 +124,7 @@ def connect_rows(view: str, stores: Sequence[tuple[TopicKind, pa.Table]]) -> pa.
     rows = {f"store{number}": each for number, (_, each) in enumerate(stores)}
     names = {"own": "store0", "all": " UNION ALL ".join(f"FROM {name}" for name in rows)}
     names |= DUCKDB | connect_conditions([kind for kind, _ in stores])
-    return rows_by_sql(CONNECT_VIEWS[view].format(**names), **rows)
+    return rows_by_sql(CONNECT_VIEWS[view].format(**names), **rows).cast(TABLE_BY_NAME[view].arrow_schema())
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:

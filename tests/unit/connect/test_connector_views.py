@@ -1,0 +1,51 @@
+"""The views of Kafka Connect on rows made by hand (R30, R32)."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from offsets_pipeline.semantics.topic_kind import TopicKind
+from offsets_pipeline.state.derived_tables import connect_rows
+from offsets_pipeline.state.merge_on_read import CONNECT
+
+
+def record(record_type: str, connector: str, value: object, record_offset: int, raw_key: str = "") -> dict[str, object]:
+    """A row of `connect_records`; without a value a tombstone."""
+    return {
+        "log_partition": 0,
+        "raw_key": raw_key or f"{record_type}-{connector}",
+        "record_type": record_type,
+        "connector": connector,
+        "source_partition": '{"file":"a"}' if record_type == "offset" else None,
+        "value": None if value is None else json.dumps(value),
+        "record_timestamp": record_offset * 1000,
+        "record_offset": record_offset,
+    }
+
+
+def connectors(kind: TopicKind, *records: dict[str, object]) -> list[tuple[str, str, str]]:
+    rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
+    found = connect_rows("connectors", [(kind, rows)]).to_pylist()
+    return [(each["name"], each["type"], each["group_id"]) for each in found]
+
+
+def test_a_source_partition_has_no_offset_if_the_newest_of_its_keys_is_deleted() -> None:
+    older, newer = '["a",{"file":"a"}]', '["a", {"file": "a"}]'
+    kept = record("offset", "a", {"position": 1}, 1, older)
+    assert connectors(TopicKind.CONNECT_OFFSETS, kept) == [("a", "source", None)]
+    assert connectors(TopicKind.CONNECT_OFFSETS, kept, record("offset", "a", None, 2, newer)) == []
+    assert connectors(
+        TopicKind.CONNECT_OFFSETS, kept, record("offset", "a", None, 2, newer), record("offset", "b", {"p": 1}, 3)
+    ) == [("b", "source", None)]
+
+
+def test_a_sink_without_a_group_of_its_own_has_the_group_of_its_name() -> None:
+    def config(**settings: str) -> dict[str, object]:
+        return record("connector-config", "s", {"properties": {"connector.class": "x.FileSink", **settings}}, 1)
+
+    override = "consumer.override.group.id"
+    assert connectors(TopicKind.CONNECT_CONFIGS, config()) == [("s", "sink", "connect-s")]
+    assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: ""})) == [("s", "sink", "connect-s")]
+    assert connectors(TopicKind.CONNECT_CONFIGS, config(**{override: "mine"})) == [("s", "sink", "mine")]
