@@ -693,7 +693,9 @@ MUTATIONS = [
         STATE_WRITER,
     ),
     Mutation("STATE", FOLDS, CHANGES, "hidden = hiding(groups) if", "hidden = frozenset() if", STATE_WRITER),
-    Mutation("STATE", FOLDS, CHANGES, "facts = of_partitions(rows, partitions)", "facts = rows", STATE_WRITER),
+    Mutation(
+        "STATE", FOLDS, PUBLISHED, "for own in [of_partitions(facts, partitions)]", "for own in [facts]", STATE_WRITER
+    ),
     Mutation(
         "STATE",
         FOLDS,

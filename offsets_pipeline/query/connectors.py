@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from offsets_pipeline.query.state_reader import StateReader
 
 _TYPE = ConnectRecordType
+#: Columns of the view `connectors`, in the order of ConnectorInfo.
+_OF_VIEW = ("name", "type", "state", "worker_id", "target_state", "task_count", "group_id")
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,7 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
     return [
-        ConnectorInfo(
-            row["name"],
-            row["type"],
-            row["state"],
-            row["worker_id"],
-            row["target_state"],
-            row["task_count"],
-            row["group_id"],
-            offsets[row["name"]],
-        )
+        ConnectorInfo(*(row[name] for name in _OF_VIEW), offsets[row["name"]])
         for row in connect_rows("connectors", stores).to_pylist()
     ]
 

@@ -72,9 +72,7 @@ class StateReader:
     @property
     def coordinator_semantics(self) -> CoordinatorSemantics:
         """The coordinator semantics of the state; before the first fold, those of the store."""
-        rows = self.rows("SELECT coordinator_semantics FROM fold_progress LIMIT 1", "fold_progress")
-        of_state = (CoordinatorSemantics(row["coordinator_semantics"]) for row in rows)
-        return next(of_state, self.properties.coordinator_semantics)
+        return self._progress().semantics or self.properties.coordinator_semantics
 
     def table(self, name: str) -> Snapshot:
         """Return one table, as of the version of its first read."""

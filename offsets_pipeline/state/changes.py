@@ -30,8 +30,7 @@ from offsets_pipeline.semantics.effects import (
 )
 from offsets_pipeline.semantics.group_description import GroupRecordRow, existence
 from offsets_pipeline.semantics.group_rows import described
-from offsets_pipeline.semantics.log_row import of_partitions
-from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable, by_incarnation
+from offsets_pipeline.state.merge_on_read import CONNECT, DESCRIBED, OFFSETS, RECORDS, StateTable
 from offsets_pipeline.state.published_rows import Groups, divided, ended, hiding, write_facts, write_published
 
 if TYPE_CHECKING:
@@ -138,10 +137,8 @@ class StateFolders:
             published, rows = divided(table, rows, hidden)
             changes.files[table.published.name] += write_published(self.tables[table.published.name], published)
         ends = {at: each.folded_to for at, each in changes.partitions.items()}
-        for incarnation, partitions in by_incarnation(self.incarnations).items():
-            facts = of_partitions(rows, partitions)
-            facts = facts.append_column("folded_to", ended(facts, ends))
-            changes.files[table.name] += write_facts(self.tables[table.name], facts, incarnation)
+        facts = rows.append_column("folded_to", ended(rows, ends))
+        changes.files[table.name] += write_facts(self.tables[table.name], facts, self.incarnations)
 
 
 def write_changes(effects: Iterable[pa.RecordBatch], folders: StateFolders) -> Changes:

@@ -144,13 +144,8 @@ def note_as_of(store: Store, progress: FoldProgress, seen: Snapshot, times: Mapp
     ``seen`` is the table as it was before the progress was read. Raises WriteConflict if it was written since.
     """
     known = seen.rows()
-    before = dict(
-        zip(
-            zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True),
-            known["data_time"].cast(pa.int64()).to_pylist(),
-            strict=True,
-        )
-    )
+    places = zip(known["table_name"].to_pylist(), known["log_partition"].to_pylist(), strict=True)
+    before = dict(zip(places, known["data_time"].cast(pa.int64()).to_pylist(), strict=True))
     rows = [
         {
             "table_name": published.name,

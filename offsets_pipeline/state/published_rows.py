@@ -69,11 +69,13 @@ def write_published(folder: TableFolder, rows: pa.Table) -> list[DataFile]:
     return [folder.write_file(each) for each in _shares(rows)]
 
 
-def write_facts(folder: TableFolder, facts: pa.Table, incarnation: int) -> list[DataFile]:
-    """Write facts, sorted by their key, to files of one incarnation; none for no rows."""
-    partition = {"incarnation": str(incarnation)}
+def write_facts(folder: TableFolder, facts: pa.Table, incarnations: Mapping[int, int]) -> list[DataFile]:
+    """Write facts, sorted by their key, to files of the incarnations of their log partitions; none for no rows."""
     return [
-        folder.write_file(facts.slice(start, _FILE_ROWS), partition) for start in range(0, facts.num_rows, _FILE_ROWS)
+        folder.write_file(own.slice(start, _FILE_ROWS), {"incarnation": str(incarnation)})
+        for incarnation, partitions in by_incarnation(incarnations).items()
+        for own in [of_partitions(facts, partitions)]
+        for start in range(0, own.num_rows, _FILE_ROWS)
     ]
 
 

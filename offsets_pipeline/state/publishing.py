@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 from offsets_pipeline.delta.data_file import APPLICATION, DataFile
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, PUBLISHED_AS_OF, published_tables_of
 from offsets_pipeline.errors import WriteConflict
-from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging
 from offsets_pipeline.state.derived_tables import data_times, note_as_of, write_derived
 from offsets_pipeline.state.fold_progress import FoldProgress
-from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, by_incarnation, state_tables_of
+from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, StateTable, state_tables_of
 from offsets_pipeline.state.published_rows import (
     divided,
     ended,
@@ -229,7 +228,7 @@ class _Merge:
             files[target] = write_published(self.tables[target], answered)
             later = facts.filter(pc.invert(is_folded))
             kept = pa.concat_tables([kept.append_column("folded_to", ended(kept, self.ends)).cast(later.schema), later])
-            files[table.name] = self._written(table, kept)
+            files[table.name] = write_facts(self.tables[table.name], kept, self.incarnations)
         return _MergedShare(files, groups_changed)
 
     def in_shares(self, store: Store, shares: Sequence[Collection[int]], driver_bytes: int) -> list[_MergedShare]:
@@ -242,23 +241,17 @@ class _Merge:
     def others(self, table: StateTable, files: Sequence[DataFile], shared: Collection[int]) -> list[DataFile]:
         """Write those facts of these files anew that are of no log partition of ``shared``."""
         rest = self.incarnations.keys() - shared
-        return self._written(table, facts_of(table, self.tables[table.name], files, self.incarnations, rest))
+        facts = facts_of(table, self.tables[table.name], files, self.incarnations, rest)
+        return write_facts(self.tables[table.name], facts, self.incarnations)
 
     def newest_facts(self, table: StateTable, share: Collection[int]) -> list[DataFile]:
         """Write the facts of these log partitions that count."""
         facts = merged(table, self._facts(table, share), None)
-        return self._written(table, facts.append_column("folded_to", ended(facts, self.ends)))
+        facts = facts.append_column("folded_to", ended(facts, self.ends))
+        return write_facts(self.tables[table.name], facts, self.incarnations)
 
     def _facts(self, table: StateTable, partitions: Collection[int]) -> pa.Table:
         return facts_of(table, self.tables[table.name], self.files[table.name], self.incarnations, partitions)
-
-    def _written(self, table: StateTable, facts: pa.Table) -> list[DataFile]:
-        partitions = {at: self.incarnations[at] for at in pc.unique(facts["log_partition"]).to_pylist()}
-        return [
-            file
-            for incarnation, named in by_incarnation(partitions).items()
-            for file in write_facts(self.tables[table.name], of_partitions(facts, named), incarnation)
-        ]
 
 
 def _merge_facts(

@@ -17,9 +17,9 @@ from offsets_pipeline.delta.schemas import LOG
 from offsets_pipeline.errors import OffsetsError, StreamFailed
 from offsets_pipeline.foreign_errors import first_line, raised_on_executor
 from offsets_pipeline.state.fold import fold_batch, switch_log_incarnation_if_due
-from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.store import absolute
 from offsets_pipeline.stream.catch_up import catch_up
+from offsets_pipeline.stream.publisher import Publisher
 from offsets_pipeline.stream.stream_upkeep import StreamUpkeep
 
 if TYPE_CHECKING:

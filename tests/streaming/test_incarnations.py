@@ -17,12 +17,12 @@ from offsets_pipeline.maintenance import maintain_store
 from offsets_pipeline.query.retention_inputs import retention_inputs
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.state import fold
-from offsets_pipeline.state import publisher as publisher_module
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
-from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.stream import fold_stream
+from offsets_pipeline.stream import publisher as publisher_module
 from offsets_pipeline.stream.fold_stream import start_fold
+from offsets_pipeline.stream.publisher import Publisher
 from tests.kafka.live import wait_until
 from tests.logs import capture_rows
 from tests.spark.stores import (

@@ -16,11 +16,11 @@ from offsets_pipeline.delta.table_folder import TableFolder
 from offsets_pipeline.semantics.partitioning import partition_for
 from offsets_pipeline.state import fold as fold_module
 from offsets_pipeline.state import published_rows, publishing
-from offsets_pipeline.state import publisher as publisher_module
 from offsets_pipeline.state.fold import fold_batch
 from offsets_pipeline.state.merge_on_read import DESCRIBED, OFFSETS, STATE_TABLES
-from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.stream import publisher as publisher_module
+from offsets_pipeline.stream.publisher import Publisher
 from tests.logs import LogPartition
 from tests.spark.stores import (
     CLOCK,

@@ -95,7 +95,8 @@ def write(
     end = max(ends, default=0) if folded_to is None else folded_to
     schema = pa.schema([each for each in folder.table.arrow_schema() if each.name != "incarnation"])
     facts = pa.Table.from_pylist([row | {"folded_to": end} for row in rows], schema=schema)
-    folder.commit(add=write_facts(folder, facts, incarnation), seen=folder.snapshot())
+    incarnations = dict.fromkeys(facts["log_partition"].to_pylist(), incarnation)
+    folder.commit(add=write_facts(folder, facts, incarnations), seen=folder.snapshot())
 
 
 def put(folder: TableFolder, rows: list[dict[str, Any]]) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import DamagedTable, StorageFailed, WriteConflict
-from offsets_pipeline.state import publisher as publisher_module
 from offsets_pipeline.state.fold import fold_log, reload_partitions
 from offsets_pipeline.state.merge_on_read import OFFSETS, RECORDS
-from offsets_pipeline.state.publisher import Publisher
 from offsets_pipeline.state.publishing import publish
+from offsets_pipeline.stream import publisher as publisher_module
+from offsets_pipeline.stream.publisher import Publisher
 from tests.logs import LogPartition
 from tests.published import assert_published
 from tests.spark.stores import CLOCK, appended, assert_as_reference, log_of

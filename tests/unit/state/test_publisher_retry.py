@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from offsets_pipeline.config.sections import FoldSettings
 from offsets_pipeline.errors import StorageFailed
-from offsets_pipeline.state import publisher as publisher_module
-from offsets_pipeline.state.publisher import Publisher
+from offsets_pipeline.stream import publisher as publisher_module
+from offsets_pipeline.stream.publisher import Publisher
 from tests.spark.stores import CLOCK
 
 if TYPE_CHECKING:
