@@ -104,10 +104,7 @@ def creation(table: Table, properties: Mapping[str, str]) -> list[Action]:
         "configuration": configuration,
         "createdTime": now_ms,
     }
-    protocol = {
-        "minReaderVersion": _READER,
-        "minWriterVersion": _WRITER_WITH_CONSTRAINTS if constrained else _WRITER,
-    }
+    protocol = {"minReaderVersion": _READER, "minWriterVersion": _WRITER_WITH_CONSTRAINTS if constrained else _WRITER}
     return [
         _commit_info("CREATE TABLE", parameters, now_ms, is_blind=True),
         {"metaData": metadata},

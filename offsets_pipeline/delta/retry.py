@@ -17,10 +17,7 @@ _Result = TypeVar("_Result")
 
 
 def with_retries(
-    write: Callable[[], _Result],
-    what: str,
-    settings: FoldSettings,
-    sleep: Callable[[float], None] = time.sleep,
+    write: Callable[[], _Result], what: str, settings: FoldSettings, sleep: Callable[[float], None] = time.sleep
 ) -> _Result:
     """Call ``write`` until it is not overtaken.
 

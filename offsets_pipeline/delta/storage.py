@@ -148,10 +148,7 @@ class LocalStorage(Storage):
                     os.fsync(file.fileno())
 
         if not _created(
-            write,
-            lambda: place.hardlink_to(aside),
-            remove=lambda: aside.unlink(missing_ok=True),
-            is_there=place.exists,
+            write, lambda: place.hardlink_to(aside), remove=lambda: aside.unlink(missing_ok=True), is_there=place.exists
         ):
             return False
         if durable:

@@ -168,11 +168,7 @@ def _newest_records(log: Snapshot, conditions: Sequence[str]) -> dict[int, int]:
 
 
 def _missing(
-    notes: Notes,
-    ends: Mapping[int, int],
-    data_ms: Mapping[int, int],
-    fresh_from_ms: int,
-    until_ms: int | None = None,
+    notes: Notes, ends: Mapping[int, int], data_ms: Mapping[int, int], fresh_from_ms: int, until_ms: int | None = None
 ) -> Iterator[Stale]:
     """What the log lacks of records before a time.
 

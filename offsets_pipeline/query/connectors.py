@@ -63,7 +63,7 @@ def list_connectors(readers: Sequence[StateReader]) -> list[ConnectorInfo]:
         chain.from_iterable(connect_rows("connector_offsets", [each])["connector"].to_pylist() for each in stores)
     )
     return [
-        ConnectorInfo(*(row[name] for name in _OF_VIEW), offsets[row["name"]])
+        ConnectorInfo(*(*(row[name] for name in _OF_VIEW), offsets[row["name"]]))
         for row in connect_rows("connectors", stores).to_pylist()
     ]
 

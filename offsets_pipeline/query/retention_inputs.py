@@ -54,8 +54,7 @@ def retention_inputs(reader: StateReader) -> Iterator[RetentionInputs]:
         OFFSETS.name,
     )
     records = reader.stream(
-        f"SELECT {', '.join(_RECORDS)} FROM ({reader.newest(RECORDS)}) r ORDER BY log_partition, group_id",
-        RECORDS.name,
+        f"SELECT {', '.join(_RECORDS)} FROM ({reader.newest(RECORDS)}) r ORDER BY log_partition, group_id", RECORDS.name
     )
     of_log = reader.current.offsets_partitions, reader.current.semantics
     yield from _inputs(offsets, records, pending_by_group(reader), *of_log)

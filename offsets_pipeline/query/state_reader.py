@@ -14,7 +14,6 @@ from offsets_pipeline.delta.properties import IN_SCHEMA, StoreProperties
 from offsets_pipeline.delta.schemas import FOLD_PROGRESS, LOG, LOG_PARTITIONS, TABLE_BY_NAME, catalog_name
 from offsets_pipeline.delta.store_folder import no_store
 from offsets_pipeline.errors import NoSuchTable
-from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.current import CurrentState, current_state
 from offsets_pipeline.state.fold_progress import FoldProgress
@@ -22,6 +21,8 @@ from offsets_pipeline.state.merge_on_read import StateTable, state_tables_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 
 
 class StateReader:

@@ -47,8 +47,7 @@ def belonging(table: TableFolder, progress: FoldProgress, *, is_named: bool = Fa
     if newest.version < version:
         named = "a later one, and a reload has not ended" if version == _BEFORE_RELOAD else f"version {version}"
         raise _not_belonging(
-            table.folder,
-            f"is at version {newest.version}, and the progress of its fold belongs to {named}: {_ALONE}",
+            table.folder, f"is at version {newest.version}, and the progress of its fold belongs to {named}: {_ALONE}"
         )
     found, belongs = version, True
     for later in range(version + 1, newest.version + 1):

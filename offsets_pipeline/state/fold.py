@@ -28,12 +28,7 @@ from offsets_pipeline.log.log_reader import LogReader
 from offsets_pipeline.log.metadata import note_quarantine, note_topics, partition_count
 from offsets_pipeline.state.belonging import INCARNATION, REMOVED_BY, belonging, with_older_noted
 from offsets_pipeline.state.changes import Changes, StateFolders, write_changes
-from offsets_pipeline.state.fold_progress import (
-    NO_INCARNATION,
-    FoldProgress,
-    PartitionProgress,
-    progressed,
-)
+from offsets_pipeline.state.fold_progress import NO_INCARNATION, FoldProgress, PartitionProgress, progressed
 from offsets_pipeline.state.known import KnownGroups, names_of_known
 from offsets_pipeline.state.merge_on_read import state_tables_of
 from offsets_pipeline.state.publishing import ReplayedRows, is_of_unnamed, merged_tables
@@ -246,12 +241,7 @@ class _Rebuild:
 
         return with_retries(reserve, "a new incarnation of the state", self._settings.fold)
 
-    def _swap(
-        self,
-        moved: dict[int, PartitionProgress],
-        versions: dict[str, int],
-        published: ReplayedRows,
-    ) -> None:
+    def _swap(self, moved: dict[int, PartitionProgress], versions: dict[str, int], published: ReplayedRows) -> None:
         """Let readers see the incarnation, as soon as it has everything that was folded meanwhile.
 
         Its rows are published before each swap, and no earlier than those that they replace, so that readers of the old

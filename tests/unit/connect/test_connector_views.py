@@ -25,7 +25,7 @@ def record(record_type: str, connector: str, value: object, record_offset: int, 
     }
 
 
-def connectors(kind: TopicKind, *records: dict[str, object]) -> list[tuple[str, str, str]]:
+def connectors(kind: TopicKind, *records: dict[str, object]) -> list[tuple[str, str, str | None]]:
     rows = pa.Table.from_pylist(list(records), schema=CONNECT.row_schema())
     found = connect_rows("connectors", [(kind, rows)]).to_pylist()
     return [(each["name"], each["type"], each["group_id"]) for each in found]
