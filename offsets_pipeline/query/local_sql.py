@@ -204,7 +204,7 @@ class LocalSql:
             facts = self._stored(
                 f"{relation}_facts", [reader.table(table.name), *current.tables(table.name)], table.table
             )
-            facts = f"(FROM {facts} WHERE {current.facts()})"
+            facts = f"(FROM {facts} WHERE {current.facts(table)})"
             where, published = current.published(), None
             if table.published is not None and where is not None:
                 rows = self._stored(f"{relation}_published", [reader.table(table.published.name)], table.published)

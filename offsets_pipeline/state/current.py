@@ -58,9 +58,17 @@ class CurrentState:
         """The tables with the rows that the question folded, of those named that are state tables."""
         return [] if self.rest is None else [self.rest.tables[name] for name in names if name in self.rest.tables]
 
-    def facts(self, where: str = "TRUE") -> str:
-        """SQL condition for the facts of the incarnations that count; ``where`` is more about their key."""
-        return f"{named_rows({at: each.incarnation for at, each in self.progress.items()})} AND {where}"
+    def facts(self, table: StateTable, where: str = "TRUE") -> str:
+        """SQL condition for the facts of a table that count; ``where`` is more about their key.
+
+        Of a table that is published no fact counts that is later than this state: it is of a fold that has not ended,
+        whose other facts may be of tables that were read before.
+        """
+        named = f"{named_rows({at: each.incarnation for at, each in self.progress.items()})} AND {where}"
+        if table.published is None or not self.progress:
+            return named
+        ends = " ".join(f"WHEN {at} THEN {each.folded_to}" for at, each in self.progress.items())
+        return f"{named} AND folded_to <= CASE log_partition {ends} END"
 
     def published(self, where: str = "TRUE") -> str | None:
         """SQL condition for the published rows that count, likewise; None: none of them does.
@@ -75,7 +83,7 @@ class CurrentState:
     def newest(self, table: StateTable, where: str = "TRUE") -> str:
         """SQL of DataFusion for the rows of a table that count; ``where`` restricts their key."""
         names = [table.name, *(each.table.name for each in self.tables(table.name))]
-        facts = " UNION ALL ".join(f"SELECT * FROM {name} WHERE {self.facts(where)}" for name in names)
+        facts = " UNION ALL ".join(f"SELECT * FROM {name} WHERE {self.facts(table, where)}" for name in names)
         published = None if table.published is None else self.published(where)
         if table.published is not None and published is not None:
             published = f"(SELECT * FROM {table.published.name} WHERE {published})"

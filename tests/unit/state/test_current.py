@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsets_pipeline.log.metadata import LogMetadata
+from offsets_pipeline.query import state_reader
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.query.state_reader import StateReader
 from offsets_pipeline.semantics.coordinator_semantics import CoordinatorSemantics
 from offsets_pipeline.semantics.partitioning import partition_for
+from offsets_pipeline.state.belonging import belonging
 from offsets_pipeline.state.fold import fold_log
 from offsets_pipeline.state.merge_on_read import STATE_TABLES
 from offsets_pipeline.state.publishing import compact_facts, publish
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsets_pipeline.config import Settings
+    from offsets_pipeline.delta.snapshot import Snapshot
+    from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.semantics.log_row import LogRow
+    from offsets_pipeline.state.fold_progress import FoldProgress
+    from offsets_pipeline.state.merge_on_read import StateTable
     from offsets_pipeline.store import Store
 
 #: Few offsets, so that tombstones and transactions meet on both sides of the cut.
@@ -103,6 +109,30 @@ def offsets_in(store: Store, at_most: int = 1_000) -> dict[tuple[str, str, int],
         for name, group in groups.items()
         for each in group.offsets
     }
+
+
+@pytest.mark.parametrize("table", STATE_TABLES, ids=lambda table: table.name)
+def test_a_fold_between_two_tables_that_are_read_shows_in_both_or_in_none(
+    folded: Store, settings: Settings, table: StateTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogPartition(0, start=2)
+    log.commit(("h", "t", 0), 9)
+    log.commit(("new", "t", 0), 4)
+    before = offsets_in(folded)
+
+    def fold_first(each: TableFolder, progress: FoldProgress, *, is_named: bool = False) -> Snapshot:
+        if each.table is table.table and log.rows:
+            appended(folded.location, log.rows)
+            log.rows.clear()
+            assert fold_log(folded, settings, CLOCK) == 2
+        return belonging(each, progress, is_named=is_named)
+
+    monkeypatch.setattr(state_reader, "belonging", fold_first)
+    groups = describe_groups(StateReader(folded.location))
+    found = {(name, each.topic, each.partition): each.offset for name in groups for each in groups[name].offsets}
+    assert found == {where: offset for where, (offset, _) in before.items()}
+    assert groups.keys() == {name for name, _, _ in before}
+    assert offsets_in(folded) == before | {("h", "t", 0): (9, False), ("new", "t", 0): (4, False)}
 
 
 def test_a_marker_behind_the_last_fold_shows_the_offset_that_waited_for_it(folded: Store) -> None:  # R11, R17
