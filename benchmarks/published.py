@@ -36,11 +36,12 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark.sql import SparkSession
+
     from benchmarks.table import Table
 
 ROUNDS = 5
 _BATCH_COMMITS = 10_000
-_FIRST = 100_000_000  # record offset: a compacted log has gaps
 _OURS = Path(__file__).resolve().parent.parent
 _IN_NO_STATE = {"log", "log_partitions", "topics", "quarantine"}
 _SCANS = {
@@ -66,7 +67,19 @@ def shapes(*, quick: bool) -> dict[str, Shape]:
 
 
 class _Living(LivingStore):
-    """Appends the same commits again and again, behind those that are there: generated once."""
+    """Appends the same commits again and again: generated once, and each time behind all that are there.
+
+    A compacted log has gaps, so the time of the run is a record offset behind those of earlier runs.
+    """
+
+    @classmethod
+    def kept(cls, spark: SparkSession, settings: Settings, shape: Shape, folder: Path) -> _Living:
+        """The store of an earlier run."""
+        store = Store.open(spark, str(folder / "store"))
+        living = cls.__new__(cls)
+        living.__dict__ |= {"shape": shape, "store": store, "identities": store.read("current_offsets").count()}
+        living.__dict__ |= {"_settings": settings, "_clock": SystemClock(), "_folder": folder}
+        return living
 
     def newest(self, batches: int, commits: int) -> Iterator[pa.Table]:
         """See LivingStore."""
@@ -74,7 +87,7 @@ class _Living(LivingStore):
         if batches not in made:
             made[batches] = list(super().newest(batches, commits))
         places = [pc.min_max(rows["record_offset"]).as_py() for rows in made[batches]]
-        shift = self.__dict__.get("end", _FIRST) - min(place["min"] for place in places)
+        shift = self.__dict__.get("end", int(time.time() * 1000)) - min(place["min"] for place in places)
         self.end = max(place["max"] for place in places) + shift + 1
         for rows in made[batches]:
             later = pc.add(rows["record_offset"], shift)
@@ -91,11 +104,13 @@ class _Worker:
         self._spark = build_session("benchmarks", self._settings)
         self._spark.sparkContext.setLogLevel("ERROR")
         of = shapes(quick=quick)
-        self._living = {
-            name: _Living(self._spark, self._settings, of[name], folder / name) for name in ("small", "large")
-        }
-        log = Store.create(self._spark, str(folder / "log"), StoreProperties(MIRRORED, of["log"].offsets_partitions))
-        ingest_segments(self._spark, log.location, [str(folder.parent / "segments")], self._settings, self._clock)
+        is_kept = (folder / "log").exists()
+        make = _Living.kept if is_kept else _Living
+        self._living = {name: make(self._spark, self._settings, of[name], folder / name) for name in ("small", "large")}
+        if not is_kept:
+            properties = StoreProperties(MIRRORED, of["log"].offsets_partitions)
+            log = Store.create(self._spark, str(folder / "log"), properties)
+            ingest_segments(self._spark, log.location, [str(folder.parent / "segments")], self._settings, self._clock)
         self._large = self._living["large"].store.location
 
     def batches(self, name: str, batches: int) -> list[float]:
@@ -179,7 +194,7 @@ class Program:
     """A worker of the program in ``tree``."""
 
     def __init__(self, tree: Path, folder: Path, *, quick: bool) -> None:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         command = [sys.executable, __file__, str(folder), *(["--quick"] if quick else [])]
         environment = os.environ | {"PYTHONPATH": str(tree)}
         self._process = subprocess.Popen(
@@ -211,7 +226,7 @@ def measure_published(table: Table, folder: Path, before: Path | None, *, quick:
 
     Args:
         table: Table for the lines.
-        folder: An empty folder for the stores.
+        folder: Where the stores are made, or those of an earlier run.
         before: A folder with another version of this program, which is measured by turns with this one.
         quick: Whether all sizes are a hundredth.
 
@@ -220,8 +235,9 @@ def measure_published(table: Table, folder: Path, before: Path | None, *, quick:
     """
     log = shapes(quick=quick)["log"]
     table.doing("what publishing is held to: a log of 20 million records, and a broker that loads it")
-    folder.mkdir()
-    generate(log, folder / "segments")
+    if not folder.exists():
+        folder.mkdir()
+        generate(log, folder / "segments")
     broker = broker_load_seconds(folder / "segments", log.offsets_partitions, log.commits, ROUNDS)
     programs = {"now": _OURS} | ({"before": before} if before is not None else {})
     workers: dict[str, Program] = {}

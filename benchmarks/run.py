@@ -268,6 +268,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="of the broker's load and the reload")
     parser.add_argument("--decode-commits", type=int, default=500_000, metavar="N", help="to decode without Spark")
     parser.add_argument("--only", choices=["decode", "spark", "questions", "published"], help="leave out the rest")
+    parser.add_argument("--stores", type=Path, metavar="FOLDER", help="keep the stores of published there, or use them")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="another version, to compare with")
     parser.add_argument(
         "--folder", type=Path, help="where the temporary folder is made; 20000000 commits need some 10 GB"
@@ -300,10 +301,10 @@ def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
         measure_decoding(table, replace(shape, commits=options.decode_commits, transactional=0.0), folder)
     if options.only in {None, "published"}:
         try:
-            measure_published(table, folder / "published", options.before, quick=options.quick)
+            kept = options.stores or folder / "published"
+            measure_published(table, kept, options.before, quick=options.quick)
         except BrokerError as error:
             sys.exit(f"bench: {error}")
-        shutil.rmtree(folder / "published")
     if options.only in {"decode", "published"}:
         return
     table.doing(f"generating {shape.commits:,} commits")
