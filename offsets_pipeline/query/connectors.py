@@ -19,8 +19,8 @@ from offsets_pipeline.delta.reader import quoted
 from offsets_pipeline.errors import NoSuchConnector, StoreMismatch
 from offsets_pipeline.query.describe import describe_groups
 from offsets_pipeline.semantics.topic_kind import TopicKind
-from offsets_pipeline.state.derived_tables import connect_rows
 from offsets_pipeline.state.merge_on_read import CONNECT
+from offsets_pipeline.state.published_rows import connect_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

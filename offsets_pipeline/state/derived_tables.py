@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
 from offsets_pipeline.delta.properties import OWNED, beside
 from offsets_pipeline.delta.schemas import (
     CONNECTOR_OFFSETS,
@@ -18,7 +17,6 @@ from offsets_pipeline.delta.schemas import (
     LOG,
     LOG_PARTITIONS,
     PUBLISHED_AS_OF,
-    TABLE_BY_NAME,
     TOPICS,
     UNSTABLE_OFFSETS,
     published_tables_of,
@@ -28,16 +26,15 @@ from offsets_pipeline.sql_dialects import DUCKDB
 from offsets_pipeline.state.belonging import INCARNATION, belonging
 from offsets_pipeline.state.fold_progress import FoldProgress
 from offsets_pipeline.state.merge_on_read import CONNECT
-from offsets_pipeline.state.published_rows import ended, facts_of, merged, named_files, rows_by_sql
+from offsets_pipeline.state.published_rows import connect_rows, ended, facts_of, merged, named_files, rows_by_sql
 from offsets_pipeline.state.unfolded import UnfoldedLog
 from offsets_pipeline.state.view_queries import VIEWS
 from offsets_pipeline.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from offsets_pipeline.delta.snapshot import Snapshot
-    from offsets_pipeline.semantics.topic_kind import TopicKind
 
 #: Delta application whose transactions in `group_members` are the version of `topics` that its names are of.
 _TOPICS = "offsets-topics"
@@ -117,14 +114,6 @@ def _write_connectors(store: Store, progress: FoldProgress, seen: Mapping[str, S
         name: store.table(name).replace(connect_rows(name, stores), seen=each, advance=made_of)
         for name, each in written.items()
     }
-
-
-def connect_rows(view: str, stores: Sequence[tuple[TopicKind, pa.Table]]) -> pa.Table:
-    """The rows of a view of Kafka Connect (R30), of rows of `connect_records` that count: of a store, and beside it."""
-    rows = {f"store{number}": each for number, (_, each) in enumerate(stores)}
-    names = {"own": "store0", "all": " UNION ALL ".join(f"FROM {name}" for name in rows)}
-    names |= DUCKDB | connect_conditions([kind for kind, _ in stores])
-    return rows_by_sql(CONNECT_VIEWS[view].format(**names), **rows).cast(TABLE_BY_NAME[view].arrow_schema())
 
 
 def _connect_rows(store: Store, progress: FoldProgress) -> pa.Table:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS
+from offsets_pipeline.connect.connector_views import CONNECT_VIEWS, connect_conditions
+from offsets_pipeline.delta.schemas import CONSUMER_GROUPS, CURRENT_OFFSETS, TABLE_BY_NAME
 from offsets_pipeline.semantics.answering import ANSWERS, HIDES_OFFSETS, IS_LISTED
 from offsets_pipeline.semantics.log_row import of_partitions
 from offsets_pipeline.sql_dialects import DUCKDB
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.table_folder import TableFolder
+    from offsets_pipeline.semantics.topic_kind import TopicKind
     from offsets_pipeline.state.merge_on_read import StateTable
 
 #: Groups by log partition and group id.
@@ -147,6 +149,14 @@ def rows_by_sql(query: str, order: str = "ALL", **tables: pa.Table) -> pa.Table:
         for name, rows in tables.items():
             connection.register(name, rows)
         return connection.sql(f"SELECT * FROM ({query}) q ORDER BY {order}").to_arrow_table()
+
+
+def connect_rows(view: str, stores: Sequence[tuple[TopicKind, pa.Table]]) -> pa.Table:
+    """The rows of a view of Kafka Connect (R30), of rows of `connect_records` that count: of a store, and beside it."""
+    rows = {f"store{number}": each for number, (_, each) in enumerate(stores)}
+    names = {"own": "store0", "all": " UNION ALL ".join(f"FROM {name}" for name in rows)}
+    names |= DUCKDB | connect_conditions([kind for kind, _ in stores])
+    return rows_by_sql(CONNECT_VIEWS[view].format(**names), **rows).cast(TABLE_BY_NAME[view].arrow_schema())
 
 
 def rows_of(folder: TableFolder, files: Sequence[DataFile], partitions: Collection[int]) -> pa.Table:
