@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import duckdb
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
@@ -37,6 +36,7 @@ from offsets_pipeline.store import MIRRORED, Store, StoreProperties
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from benchmarks.table import Table
@@ -333,5 +333,4 @@ def _add_lines(table: Table, figures: Figures, broker: list[float], programs: se
 
 
 if __name__ == "__main__":
-    pa.set_cpu_count(os.cpu_count() or 1)
     _answer(Path(sys.argv[1]), quick="--quick" in sys.argv)

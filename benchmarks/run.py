@@ -305,6 +305,7 @@ def _measure(table: Table, options: argparse.Namespace, folder: Path) -> None:
             measure_published(table, kept, options.before, quick=options.quick)
         except BrokerError as error:
             sys.exit(f"bench: {error}")
+        shutil.rmtree(folder / "published", ignore_errors=True)  # room for the rest
     if options.only in {"decode", "published"}:
         return
     table.doing(f"generating {shape.commits:,} commits")

@@ -34,8 +34,8 @@ _MOST_PARTITIONS = 100_000  # of a log, for files of other programs without stat
 #: One core: publishing runs beside folds.
 _CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {"threads": 1}
 
-#: Facts of groups that say more than their published rows: a misplaced one describes itself, others hide offsets.
 _LISTED = f"(FROM groups WHERE {IS_LISTED})"
+#: Facts of groups that say more than their published rows: a misplaced one describes itself, others hide offsets.
 _STAYS = f"{HIDES_OFFSETS} OR misplaced"
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from offsets_pipeline.clock import Clock
-    from offsets_pipeline.delta.data_file import DataFile
     from offsets_pipeline.delta.snapshot import Snapshot
     from offsets_pipeline.delta.table_folder import TableFolder
     from offsets_pipeline.state.published_rows import Groups
